@@ -483,6 +483,12 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
+    lesson: Annotated[
+        Path | None,
+        typer.Option(help="samples with labels, from which a model with --train learns one by one", show_default=False),
+    ] = None
+    rate: Annotated[float, typer.Option(min=0.0, help="at which it learns")] = 0.01
+    epochs: Annotated[int, typer.Option(min=1, help="how often it is shown the lesson")] = 1
     html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
         None
     )
@@ -553,7 +559,7 @@ PANELS = {
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
-    "Learning on the device": ("train", "loss", "optimizer"),
+    "Learning on the device": ("train", "loss", "optimizer", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "state", "helpers", "labels"),
     "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),

@@ -22,6 +22,7 @@ from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
+from mcugen.lessons import Teaching, learn
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
@@ -37,7 +38,7 @@ from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
-from mcugen.report.figures import Report
+from mcugen.report.figures import LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing
@@ -209,6 +210,11 @@ class Compilation:
         samples = self.judging_samples(data)
         metric = metric_of(self.judging.metric, samples.labels)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
+
+    def learned(self, teaching: Teaching) -> LearningFigures:
+        """What the model learns of samples with labels, judged by those of `judging`, on the simulated board."""
+        lesson = self.samples(teaching.lesson, sample_endpoints(self.compiled))
+        return learn(self.compiled, teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """What a report runs: these, or those of `judging`, or a random one."""

@@ -52,6 +52,7 @@ LAYERS = {
     "evaluate": 12,
     "stepping": 12,
     "stack_bounds": 12,
+    "lessons": 12,
     "mixed": 13,
     "latency": 13,
     "calibration": 13,

@@ -166,6 +166,8 @@ class Lesson:
     rate: Port
     loss: Port
     classes: int
+    run_layers: int
+    """How many of the layers a run has."""
 
     @property
     def given(self) -> tuple[Port, Port]:
@@ -215,6 +217,12 @@ class Bundle:
     """Whether the run function takes a `mcugen_reader` of that file, in place of a pointer to it."""
     input_code: InputCode | None = None
     """What makes the input of raw data, where there is such code: samples are raw then."""
+
+    def layers_of(self, sample: Mapping[str, Array]) -> int:
+        """How many layers a sample goes through: of a model that learns, all of them if it is a lesson."""
+        lesson = self.lesson
+        is_run = lesson is not None and not np.any(sample.get(lesson.rate.name, 0))
+        return lesson.run_layers if lesson is not None and is_run else len(self.layers)
 
     @property
     def streamed(self) -> Port | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.codegen.bundle import Lesson, Port
 from mcugen.codegen.run import Renderer
-from mcugen.lir.program import Program
+from mcugen.lir.program import STOP, Program
 
 
 def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
@@ -47,4 +47,5 @@ def lesson_ports(program: Program) -> Lesson | None:
         Port(e.name, role, e.dtype.numpy.name, e.shape, e.buffer.nbytes, is_lent=True)
         for role, e in (("target", lesson.target), ("rate", lesson.rate), ("loss", lesson.loss))
     )
-    return Lesson(target, rate, loss, lesson.classes)
+    ends = [any(program.instrs[i].kernel == STOP for i in layer) for layer in program.layers()]
+    return Lesson(target, rate, loss, lesson.classes, ends.index(True) + 1)

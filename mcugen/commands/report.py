@@ -31,6 +31,7 @@ def report(
     from mcugen.codegen.write import write_text
     from mcugen.compilation import Compilation
     from mcugen.latency import Deadline
+    from mcugen.lessons import Teaching
     from mcugen.report.figures import require_fit
     from mcugen.report.html import report_page
     from mcugen.report.text import print_report
@@ -41,6 +42,9 @@ def report(
     net = Compilation(model, board, options, quantizing, judging, workers=sharing)
     with watched(net, telling.quiet):
         result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
+        if reporting.lesson is not None:
+            teaching = Teaching(reporting.lesson, reporting.rate, reporting.epochs)
+            result = replace(result, learning=net.learned(teaching))
     compiled = net.compiled
     result = replace(result, command=shlex.join(["mcugen", *sys.argv[1:]]))
     write_json(telling.json_, result)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -206,6 +207,31 @@ class InputFigures:
 
 
 @dataclass(frozen=True)
+class Examination:
+    """What a model knew after so many steps of learning: the share of samples whose class it told; the mean loss of the
+    steps since the one before, None at first.
+    """
+
+    steps: int
+    accuracy: float
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class LearningFigures:
+    """What learning took and gave: what is trained, at which rate; the examinations; instructions and bytes of stack of
+    a step. `state` are the bytes that hold what was learned.
+    """
+
+    trained: str
+    rate: float
+    examinations: list[Examination]
+    instructions: int | None
+    stack: int | None
+    state: int
+
+
+@dataclass(frozen=True)
 class ArenaBuffer:
     """A buffer in the arena: its bytes from `offset` on, while layers `first` to `last` run.
 
@@ -274,6 +300,8 @@ class Report:
     """Of a run whose steps may take only so long."""
     input_pipeline: InputFigures | None = None
     """Where the input is made of raw data: measured once the model ran."""
+    learning: LearningFigures | None = None
+    """Of a model that learned while it ran."""
     buffers: list[ArenaBuffer] | None = None
     """What lies where in the arena, in the order in which lives begin; None in reports of earlier versions."""
     samples: SampleResults | None = None
@@ -469,10 +497,10 @@ def _microjoules(cycles: int | None, energy: Energy | None) -> float | None:
 
 
 def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy | None) -> list[Layer]:
-    unknown = (None,) * len(layers)
-    instructions = run.layer_instructions or unknown
-    cycles = (run.cycles.layers if run.cycles else None) or unknown
-    waits = (run.cycles.layer_waits if run.cycles else None) or unknown
+    """Those behind the last that ran are for learning: nothing is known of them."""
+    instructions = run.layer_instructions or ()
+    cycles = (run.cycles.layers if run.cycles else None) or ()
+    waits = (run.cycles.layer_waits if run.cycles else None) or ()
     return [
         replace(
             layer,
@@ -481,7 +509,7 @@ def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy |
             stalls=None if waited is None else _stalls(waited),
             microjoules_estimate=_microjoules(each, energy),
         )
-        for layer, count, each, waited in zip(layers, instructions, cycles, waits, strict=True)
+        for layer, count, each, waited in zip_longest(layers, instructions, cycles, waits)
     ]
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from mcugen.report.charts import Chart, chart
-from mcugen.report.figures import Layer, Report, layer_title
+from mcugen.report.figures import Layer, LearningFigures, Report, layer_title
 from mcugen.report.memory import KINDS
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
@@ -30,6 +30,8 @@ def charts_of(report: Report) -> dict[str, Chart]:
         found["sqnr"] = _errors(report)
     if report.samples is not None and report.samples.confusion is not None:
         found["confusion"] = _confusion(report.samples.confusion)
+    if report.learning is not None:
+        found["learning"] = _learning(report.learning)
     return found
 
 
@@ -241,3 +243,18 @@ def _confusion(matrix: list[list[int]]) -> Chart:
         ],
     }
     return chart("Confusion matrix", spec)
+
+
+def _learning(learning: LearningFigures) -> Chart:
+    """Accuracy along the steps."""
+    spec = {
+        "data": {"values": [vars(examined) for examined in learning.examinations]},
+        "height": 160,
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "x": {"field": "steps", "type": "quantitative"},
+            "y": {"field": "accuracy", "type": "quantitative", "axis": {"format": "%"}, "scale": {"domain": [0, 1]}},
+            "tooltip": [{"field": name} for name in ("steps", "accuracy", "loss")],
+        },
+    }
+    return chart("Accuracy while it learns", spec)

@@ -112,6 +112,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     _add_time(table, report)
     _add_memory(table, report)
     _add_choices(table, report)
+    _add_learning(table, report)
     return table.rows
 
 
@@ -166,6 +167,23 @@ def _add_memory(table: Facts, report: Report) -> None:
         table.add_row("input: bit-exact", _number(made.verified), "samples, compared with numpy")
     for memory in report.memories:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
+
+
+def _add_learning(table: Facts, report: Report) -> None:
+    """What it learned, and what a step took."""
+    learning = report.learning
+    if learning is None:
+        return
+    for examined in learning.examinations:
+        loss = "" if examined.loss is None else f"; mean loss of those since the last {examined.loss:.4g}"
+        known = f"{100 * examined.accuracy:.2f} %"
+        table.add_row(f"after {examined.steps:,} steps", known, f"of the samples{loss}")
+    times = ""
+    if learning.instructions and report.instructions:
+        times = f", {learning.instructions / report.instructions:.2f} times an inference"
+    table.add_row("step: instructions", _number(learning.instructions), f"retired, with the inference{times}")
+    table.add_row("step: peak stack", _number(learning.stack), "bytes")
+    table.add_row("RAM: learned", _number(learning.state), f"bytes of state; {learning.trained}")
 
 
 def _add_choices(table: Facts, report: Report) -> None:

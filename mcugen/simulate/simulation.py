@@ -140,7 +140,7 @@ def simulate(
             run_samples = partial(_run_on_cluster, board=board, bundle=bundle, samples=samples, setup=setup)
         run = run_samples(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
-        layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
+        layers = time(images.layers).layer_instructions(bundle.layers_of(samples[0])) if images.layers else None
         if not measure:
             return Execution(run.outputs, None, layers, None, None, input_crcs=run.input_crcs)
         timing = time(images.model)

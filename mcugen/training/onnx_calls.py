@@ -36,7 +36,7 @@ class OnnxCalls:
         values = [v if isinstance(v, Value) else self._constant(np.asarray(v)) for v in operands]
         names = [f"v{index}" for index in range(len(values))]
         results = [f"{self.stem}.{op_type.lower()}{index or ''}" for index in range(outputs)]
-        node = helper.make_node(op_type, names, results, self.stem, domain=domain, **attributes)
+        node = helper.make_node(op_type, names, results, results[0], domain=domain, **attributes)
         scope = Scope(self.graph, _OPSETS, dict(zip(names, values, strict=True)))
         scope.import_nodes([node])
         found = [value for name in results if (value := scope.lookup(name)) is not None]

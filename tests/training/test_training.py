@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from compilers import assert_accepted
 from device import DIVERGED, OK, RATE, TARGET, Device
 from onnx_models import Net
 
@@ -15,8 +17,9 @@ from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
+from mcugen.lir.program import STOP, Access, Space
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import Training
+from mcugen.options import GOALS, Training
 
 RNG = np.random.default_rng(7)
 
@@ -208,3 +211,67 @@ def test_classes_need_scores() -> None:
     )
     with pytest.raises(Refusal, match="must be scores of classes"):
         learning(net.model(), "last:1")
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "loss", "optimizer"),
+    [
+        (perceptron(), "last:2", "cross-entropy", "adam"),
+        (convolutional(quantized=True), "last:2,bias:3", "cross-entropy", "momentum"),
+        (perceptron(softmax=False), "last:1", "huber", "sgd"),
+    ],
+)
+def test_the_self_test_learns_and_no_compiler_warns(
+    tmp_path: Path, model: onnx.ModelProto, layers: str, loss: str, optimizer: str
+) -> None:
+    folder = learning(model, layers, loss, optimizer).write(tmp_path / "model")
+    name = "net"
+    assert_accepted(folder, *(file.name for file in folder.glob("*.c")))
+    (folder / "main.c").write_text(
+        f'#include "{name}.h"\nint main(void) {{ return {name}_selftest({name}_default_arena()); }}\n'
+    )
+    flags = ["-std=c99", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
+    subprocess.run(["gcc", *flags, *folder.glob("*.c"), "-o", tmp_path / "main", "-lm"], check=True)
+    assert subprocess.run([tmp_path / "main"]).returncode == 0
+
+
+@pytest.mark.parametrize("layers", ["last:1", "last:3,bias"])
+def test_equal_input_gives_equal_files(layers: str) -> None:
+    first, second = (learning(convolutional(quantized=True), layers).bundle.files for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("goal", GOALS)
+def test_runs_come_first_whatever_the_goal(goal: str) -> None:
+    options = CompileOptions(training=Training("last:3"), optimize=goal)
+    model = compile_model(convolutional(quantized=True), "nrf52840", options)
+    program, lesson = model.program, model.program.lesson
+    assert lesson is not None
+    after_run, after_loss = (n for n, instr in enumerate(program.instrs) if instr.kernel == STOP)
+
+    def writes(space: Space) -> list[int]:
+        operands = ((n, o) for n, instr in enumerate(program.instrs) for o in instr.operands)
+        return [n for n, o in operands if o.buffer.space is space and o.access is not Access.IN]
+
+    assert max(writes(Space.OUTPUT)) < after_run < min(writes(Space.TAKEN))
+    assert max(writes(Space.TAKEN)) < after_loss < min(writes(Space.STATE))
+    given = lessons(model, 2)
+    for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+def test_names_of_lessons_may_be_taken() -> None:
+    net = Net()
+    x, other = net.input("target", 1, 6), net.input("rate", 1, 6)
+    weights = net.const(RNG.normal(size=(6, 4)))
+    net.output(net.op("Gemm", net.op("Add", x, other), weights, net.const(RNG.normal(size=4)), out="loss"))
+    model = learning(net.model(), "last:1")
+    lesson = model.bundle.lesson
+    assert lesson is not None
+    assert not {lesson.target.name, lesson.rate.name, lesson.loss.name} & {"target", "rate", "loss"}
+    sample = {name: np.ones((1, 6), np.float32) for name in ("target", "rate")}
+    taught = {lesson.target.name: np.asarray([2], np.int32), lesson.rate.name: np.full(1, 0.1, np.float32)}
+    first, second, run = model.simulate([sample | taught, sample | taught, sample], measure=False).outputs
+    assert second[lesson.loss.name] < first[lesson.loss.name]
+    assert set(run) == {"loss"}
