@@ -246,6 +246,7 @@ def _dense(kind: str) -> Kernel:
         options=(ElementTypes, RestOptions, options),
         when=_TENSORS[kind],
         lacks=_LACKS.get(kind, frozenset()),
+        loads=1.0 if is_float else 4.0,
         emit=emit_dense,
         any_size=True,
     )
@@ -264,6 +265,7 @@ def _conv(kind: str) -> Kernel:
         options=(ElementTypes, RestOptions, options),
         when=(*_TENSORS[kind], shared_channels),
         lacks=_LACKS.get(kind, frozenset()),
+        loads=0.5 if is_float else 2.0,
         emit=emit_conv,
         any_size=True,
     )
@@ -282,6 +284,7 @@ def _depthwise(kind: str) -> Kernel:
         options=(ElementTypes, WindowOptions, options),
         when=(*_TENSORS[kind], depthwise),
         lacks=_LACKS.get(kind, frozenset()),
+        loads=1.0 if is_float else 4.0,
         emit=emit_depthwise,
         any_size=True,
     )
