@@ -377,7 +377,7 @@ def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
     patch = scratch("patch", "a block of the border, of which a part is copied", DType.INT8, optional=True)
     kernel = _kernel(name, tiles, needs, (), (patch,))
     lacks = frozenset({CHECKED})  # the stream tells how far the next channel's results are, and which is the last
-    return replace(kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks, loads=0.125)
+    return replace(kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks)
 
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:

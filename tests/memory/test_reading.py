@@ -47,7 +47,6 @@ def words_loaded(head: Instr) -> float:
         ("conv2d_s8", 1),
         ("conv2d_s8_dsp", 1),
         ("conv2d_s8_dsp16", 1),
-        ("conv2d_s8_winograd_dsp", 1),
         ("depthwise_s8", 16),
         ("depthwise_s8_3x3", 16),
     ],
