@@ -246,7 +246,6 @@ def _dense(kind: str) -> Kernel:
         options=(ElementTypes, RestOptions, options),
         when=_TENSORS[kind],
         lacks=_LACKS.get(kind, frozenset()),
-        loads=1.0 if is_float else 4.0,
         emit=emit_dense,
         any_size=True,
     )
