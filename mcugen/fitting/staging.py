@@ -93,7 +93,7 @@ def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int,
         depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
         if depth or instr.control is not Control.NONE:
             continue
-        passes = readings(instr)
+        passes = readings(instr, board, slow)
         constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
         held = [b for b in constants if saved_by_copy(board, slow, fast, b.nbytes, passes) > least]
         if held:

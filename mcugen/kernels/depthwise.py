@@ -661,7 +661,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
         when=(tensors, depthwise, other_windows, short_strips, a_word_of_channels, one_word),
-        holds_weights=True,
+        loads=0.0,
         emit=emit_tap_strips,
         extra=strip_instructions,
     )
@@ -676,7 +676,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         options=(StrideOptions,),
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
-        holds_weights=True,
+        loads=0.0,
         emit=emit_strips,
         extra=strip_count,
     ),
@@ -701,6 +701,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
         options=(StrideOptions, RowOptions),
         when=(int8_tensors, int8_weights, depthwise, rows_of_three, int8_results),
+        loads=0.5,
         emit=emit_rows_of_three,
     ),
 )

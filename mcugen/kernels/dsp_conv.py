@@ -616,6 +616,7 @@ def _conv(
         needs=_DSP,
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),
+        loads=0.125 if pairs_of_weights in when else 0.25,
         emit=emit_conv,
         extra=extra,
     )
@@ -656,7 +657,7 @@ PIXELS: tuple[Kernel, ...] = (
         baked=frozenset({"out_c"}),
         needs=_DSP,
         when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
-        holds_weights=True,
+        loads=0.0,
         emit=emit_pointwise,
     ),
     _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),

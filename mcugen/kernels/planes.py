@@ -202,6 +202,14 @@ def plane_instructions(spec: ConvSpec) -> int:
     return round(shape.batch * shape.in_c * plane_strips(shape, few=False).instructions())
 
 
+def plane_way(spec: ConvSpec) -> str:
+    """What compilers make different code of: weights in registers, of one line or of several, or a loop over lines."""
+    way = plane_strips(spec.shape.as_row(), few=False)
+    if not way.is_written_out:
+        return "looped"
+    return "held" if way.lines.taps > 1 else "line"
+
+
 _CODES = (DType.INT8, DType.INT16)
 
 
@@ -220,9 +228,10 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         without=frozenset({"extent"}),
         options=(PlaneOptions,),
         when=(tensors, depthwise, one_word, input_is_read),
-        holds_weights=True,
+        loads=0.0,
         emit=emit_planes,
         extra=plane_instructions,
+        way=plane_way,
     )
 
 

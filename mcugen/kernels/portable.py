@@ -277,6 +277,7 @@ def _conv(kind: str) -> Kernel:
         options=(ElementTypes, RestOptions, options),
         when=(*_TENSORS[kind], shared_channels),
         lacks=_LACKS.get(kind, frozenset()),
+        loads=0.5 if is_float else 2.0,
         emit=emit_conv,
         any_size=True,
     )
@@ -295,6 +296,7 @@ def _depthwise(kind: str) -> Kernel:
         options=(ElementTypes, WindowOptions, options),
         when=(*_TENSORS[kind], depthwise),
         lacks=_LACKS.get(kind, frozenset()),
+        loads=1.0 if is_float else 4.0,
         emit=emit_depthwise,
         any_size=True,
     )

@@ -203,8 +203,8 @@ class Kernel:
 
     `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
 
-    With `holds_weights`, those of a channel stay in registers while its results go by; others read a weight anew for
-    every few results.
+    `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
+    serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
@@ -228,7 +228,7 @@ class Kernel:
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
     any_size: bool = False
-    holds_weights: bool = False
+    loads: float = 0.25
     library: str = ""
     varies: str = ""
     evaluate: Reference | None = None

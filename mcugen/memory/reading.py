@@ -7,20 +7,22 @@ from mcugen.board import Board, Memory
 from mcugen.lir.program import Instr, Program, Space
 from mcugen.memory.traffic import passes_of
 
-POSITIONS = 4
-"""A weight that was read serves so many products at most, as kernels have it."""
+LOADS = 0.25
+"""Those of a word of constants in one pass, where a layer has no kernel that says (Kernel.loads)."""
 
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
 
 
-def readings(instr: Instr) -> int:
-    """How often a layer goes through its constants."""
-    is_held = instr.declaration is not None and instr.declaration.holds_weights
-    return 1 if is_held else max(passes_of(instr) // POSITIONS, 1)
+def readings(instr: Instr, board: Board, memory: Memory) -> float:
+    """How often a layer reads its constants: word by word, or by lines where a cache serves several loads at once."""
+    loads = LOADS if instr.declaration is None else instr.declaration.loads
+    if board.cache(memory, "data") is not None:
+        loads = min(loads, 1.0)
+    return max(loads * passes_of(instr), 1.0)
 
 
-def saved_by_copy(board: Board, slow: Memory, fast: Memory, nbytes: int, times: int) -> float:
+def saved_by_copy(board: Board, slow: Memory, fast: Memory, nbytes: int, times: float) -> float:
     """Cycles that a copy of constants saves, if they are gone through so many times; 0 where waits are unknown."""
     slow_waits, fast_waits = board.reading_again(slow, nbytes), board.reading_again(fast, nbytes)
     if slow_waits is None or fast_waits is None:
@@ -33,7 +35,7 @@ def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memo
     total = 0.0
     for instr in program.instrs:
         for operand in instr.operands:
-            nbytes, times = operand.buffer.nbytes, readings(instr)
+            nbytes, times = operand.buffer.nbytes, readings(instr, board, slow)
             first = board.reading(slow, nbytes) if operand.buffer.space is Space.CONST else None
             if first is not None:
                 again = (times - 1) * (board.reading_again(slow, nbytes) or 0)

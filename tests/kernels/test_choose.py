@@ -155,6 +155,25 @@ def test_each_way_of_a_kernel_has_costs_of_its_own() -> None:
     assert [table.knows(node, k) for k in (short, long, other, Kernel("k"))] == [True, True, False, False]
 
 
+def depthwise_layer(side: int, window: tuple[int, int]) -> Graph:
+    """16 channels of a square or, of side 1, of a line."""
+    random, net = np.random.default_rng(2), Net()
+    x = net.fake(net.input("x", 1, 16, side, 12), 0.05, 0)
+    codes = net.const(random.integers(-127, 128, (16, 1, *window)), np.int8)
+    pads = [size // 2 for size in window] * 2
+    net.output(net.fake(net.op("Conv", x, net.dequantize(codes, 0.003), pads=pads, group=16), 0.2, 4))
+    return optimized(net.model())
+
+
+@pytest.mark.parametrize(("side", "window", "way"), [(12, (3, 3), "held"), (12, (5, 5), "looped"), (1, (1, 5), "line")])
+def test_costs_are_apart_where_compilers_make_different_code(side: int, window: tuple[int, int], way: str) -> None:
+    (node,) = (node for node in depthwise_layer(side, window).nodes if node.op.macs(node.sig))
+    (planes,) = (k for k in declared_kernels() if k.name == "depthwise_s8_planes")
+    assert planes.fits(node, frozenset())
+    assert planes.way_of(node) == way
+    assert all(cost_table(cpu).knows(node, planes) for cpu in measure_costs.BOARDS)
+
+
 def of_library(name: str, **more: object) -> Kernel:
     return kernel(name, library="cmsis-nn", **more)
 
