@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import jinja2
@@ -16,6 +18,8 @@ from mcugen.hir.types import DType
 from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
 from mcugen.lir.program import Buffer, Space, Wide
 from mcugen.report.kernels import declared_kernels
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("kernel", [k for k in declared_kernels() if k.operands], ids=lambda k: k.name)
@@ -122,3 +126,20 @@ def test_assembly_reads_members_by_their_places():
     placed = replace(SCALE, params=(Place,))
     env = jinja2.Environment(loader=jinja2.DictLoader({"kernels/scale.c.j2": "{{ fast }}"}), autoescape=False)
     assert mismatches(placed, env) == []
+
+
+MASKS_INTERRUPTS = re.compile(
+    r"\bcpsi[de]\b|\b(primask|basepri|faultmask|mstatus|mie)\b|__(dis|en)able_irq|\bcsrr?[wsc]i?\b", re.IGNORECASE
+)
+TEMPLATES = ROOT / "templates"
+FIRMWARE = [
+    *(ROOT / "runtime_c" / "include").glob("*.h"),
+    *(path for path in TEMPLATES.rglob("*.j2") if "harness" not in path.relative_to(TEMPLATES).parts),
+]
+"""What lands in firmware; the simulator's harness does not."""
+
+
+def test_no_template_masks_interrupts():
+    assert MASKS_INTERRUPTS.search((ROOT / "templates/harness/arm/counter.c").read_text()), "which does mask them"
+    assert MASKS_INTERRUPTS.search((ROOT / "templates/harness/riscv/reset.c").read_text())
+    assert [str(path.relative_to(ROOT)) for path in FIRMWARE if MASKS_INTERRUPTS.search(path.read_text())] == []
