@@ -216,6 +216,8 @@ class Graph:
         """Whether one program serves other shapes, too: what is computed must not depend on these."""
         self.external_io = False
         """Whether inputs and outputs lie in memory of the caller's."""
+        self.float16_weights = False
+        """Whether weights of float layers are to be rounded to float16 numbers."""
         self.dropped = Dropped()
         self.widened: dict[str, tuple[int, int]] = {}
         """Weights that came as codes and became floats, by name: bytes of the floats, and of the codes."""
