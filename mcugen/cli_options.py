@@ -98,6 +98,9 @@ Json = Annotated[
     str,
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
+Float16Weights = Annotated[
+    bool, typer.Option("--float16-weights", help="rounds weights of float layers to 16 bits: half of their flash")
+]
 Optimize = Annotated[
     str, typer.Option(help=f"what matters most: {', '.join(GOALS)}", autocompletion=_completion(*GOALS))
 ]
@@ -266,6 +269,7 @@ class CompileArguments:
     dim: Dim = None
     bind: Bind = None
     state: State = None
+    float16_weights: Float16Weights = False
     optimize: Optimize = GOALS[0]
     kernels: Family = OWN
     kernel: Kernels = None
@@ -305,6 +309,7 @@ class CompileArguments:
             _bound(self.bind or []),
             _states(self.state or []),
             tuple(self.plugin or ()),
+            self.float16_weights,
             self.optimize,
             self.kernels,
             tuple(self.kernel or ()),
@@ -552,6 +557,7 @@ PANELS = {
             "integer_io",
             "without",
             "layer",
+            "float16_weights",
         ),
         *("max_accuracy_drop", "min_sqnr"),
     ),

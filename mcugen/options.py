@@ -110,6 +110,7 @@ class CompileOptions:
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
+    `float16_weights`: weights of float layers are rounded to float16 numbers, which kernels store as such.
     `optimize` is one of GOALS, `family` one of FAMILIES; `kernels` are names of kernels, taken wherever they fit.
     `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.fitting.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory. `integer_io`: what a
@@ -140,6 +141,7 @@ class CompileOptions:
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
+    float16_weights: bool = False
     optimize: str = GOALS[0]
     family: str = OWN
     kernels: tuple[str, ...] = ()
@@ -191,6 +193,7 @@ class CompileOptions:
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
+        parts += ["float16 weights"] * self.float16_weights
         parts += [f"kernels {self.family}"] * (self.family != OWN)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())

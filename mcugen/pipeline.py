@@ -30,6 +30,7 @@ from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
+from mcugen.passes.halve import round_weights
 from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
@@ -79,6 +80,7 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (drop_channels, "what is constant or unread need not be computed"),
     (drop_clamps, "an activation that nothing reaches costs a comparison"),
     (stack.stack_elementwise, "one loop instead of many"),
+    (round_weights, "the user may have asked for it, and nothing is folded into weights any more"),
 )
 
 

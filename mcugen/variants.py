@@ -53,6 +53,7 @@ class Variants:
         check_states(graph, self.options.states)
         graph.external_io = self.options.external_io
         for part in graph.nested():
+            part.float16_weights = self.options.float16_weights
             part.shapes_vary = bool(self.options.ranges or graph.sizes)
         return graph
 

@@ -18,7 +18,7 @@ import onnx.parser
 from onnx_models import Feeds, Net, optimized, random_feeds
 from onnx_tests import Case, Compiled, cases, compile_case
 from shared_models import roomy
-from test_dsp_conv import FourBits, Layers
+from test_dsp_conv import FourBits, Layers, Tensor
 from test_overlaps import ANY_TAPS, Layer, Reals
 from test_streamed import Image
 
@@ -195,7 +195,18 @@ POOL: Sequence[Sequence[_Part]] = (
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
 BOARDS = (M4, M0, M3, M55, C3)
 """One a family of CPUs."""
-KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals, "s4": FourBits}
+
+
+class Halves(Reals):
+    """With weights that are float16 numbers."""
+
+    def layer(self, x: Tensor, weights: np.ndarray, out: str = "", gain: float = 1.0, **attributes: object) -> Tensor:
+        """As floats, rounded."""
+        near = (gain * weights / 64).astype(np.float16).astype(np.float64)
+        return super().layer(x, near * 64, out, **attributes)
+
+
+KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals, "s4": FourBits, "f16": Halves}
 
 
 def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:

@@ -219,6 +219,8 @@ class Graph:
         """What of it learns, if anything does."""
         self.external_io = False
         """Whether inputs and outputs lie in memory of the caller's."""
+        self.float16_weights = False
+        """Whether weights of float layers are to be rounded to float16 numbers."""
         self.dropped = Dropped()
         self.widened: dict[str, tuple[int, int]] = {}
         """Weights that came as codes and became floats, by name: bytes of the floats, and of the codes."""

@@ -74,3 +74,22 @@ def test_flash_takes_halves_and_other_weights_stay_floats():
     kernels = [i.kernel for i in compiled.program.instrs if "w" in {o.role for o in i.operands}]
     assert kernels[0] == "dense_f16" and kernels[1].startswith("dense_f32")
     assert compiled.program.weights_size < 2 * 64 * 64 + 4 * 64 * 64 + 4 * 128 + 1
+
+
+def test_weights_are_rounded_where_the_user_asks():
+    """Behind what is folded into them; what float16 cannot hold stays."""
+    random, net = np.random.default_rng(1), Net()
+    x = net.op("Conv", net.input("x", 1, 16, 6, 6), net.const(random.standard_normal((32, 16, 3, 3))))
+    statistics = [net.const(random.uniform(0.5, 2, 32)) for _ in range(4)]
+    net.output(net.op("BatchNormalization", x, *statistics))
+    net.output(net.op("Conv", x, net.const(np.full((1, 32, 1, 1), 1e5))))
+    model = net.model()
+    plain = compile_model(model, "nrf52840", CompileOptions(optimize="flash"))
+    halves = compile_model(model, "nrf52840", CompileOptions(optimize="flash", float16_weights=True))
+    assert weight_types(plain) == {"float32"}
+    assert weight_types(halves) == {"float16", "float32"}
+    feeds = random_feeds(model)
+    found = [c.run({"x": feeds["x"][None]}) for c in (plain, halves)]
+    for name, array in found[0].items():
+        assert not np.array_equal(array, found[1][name])
+        np.testing.assert_allclose(found[1][name], array, rtol=2**-9, atol=2**-9 * np.abs(array).max())
