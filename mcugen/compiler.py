@@ -24,7 +24,7 @@ from mcugen.hir.traits import Widenable
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
-from mcugen.lir.kernel import CHECKED, UPDATABLE
+from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
@@ -51,8 +51,7 @@ def compile_model(
     options = options or CompileOptions()
     hardware = board if isinstance(board, Board) else load_board(board)
     file = _checked(options, hardware)
-    asked = {*[UPDATABLE] * options.updatable, *[CHECKED] * options.checked_indices}
-    target = replace(hardware, features=hardware.features | asked)
+    target = replace(hardware, features=hardware.features | _wishes(options))
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -223,6 +222,12 @@ def _check_training(options: CompileOptions) -> None:
     asked = [name for name, is_asked in beside.items() if is_asked]
     if asked:
         raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
+
+
+def _wishes(options: CompileOptions) -> set[str]:
+    """What kernels are asked for beside the CPU's features."""
+    wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
+    return {wish for wish, is_asked in wishes.items() if is_asked}
 
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:

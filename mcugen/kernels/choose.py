@@ -17,8 +17,9 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import alone, library_kernels, own_kernel
+from mcugen.kernels.weighted import half_weights
 from mcugen.lir.builder import trial
-from mcugen.lir.kernel import Kernel
+from mcugen.lir.kernel import HALVES, Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Control, Instr, Program, Space
 from mcugen.lir.spec import own_kernels
@@ -218,6 +219,8 @@ def all_fitting(graph: Graph, features: frozenset[str], any_size: bool = False) 
 def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
     """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
     found = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
+    if HALVES in features:
+        found = [k for k in found if half_weights in k.when] or found
     return [k for k in found if k.any_size] or found if any_size else found
 
 

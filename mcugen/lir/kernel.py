@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UPDATABLE = "updatable"
 """Beside a CPU's features: that no code may depend on weights. Kernels that pack these by their values lack it."""
 
+HALVES = "float16-weights"
+"""The same: that weights which float16 holds are stored so by all layers that have kernels for it."""
 
 CHECKED = "checked-indices"
 """The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""

@@ -93,3 +93,12 @@ def test_weights_are_rounded_where_the_user_asks():
     for name, array in found[0].items():
         assert not np.array_equal(array, found[1][name])
         np.testing.assert_allclose(found[1][name], array, rtol=2**-9, atol=2**-9 * np.abs(array).max())
+
+
+@pytest.mark.parametrize("goal", ["balanced", "speed"])
+def test_the_wish_wins_over_kernels_of_floats(goal: str):
+    net = Net()
+    weights = np.random.default_rng(2).standard_normal((64, 64))
+    net.output(net.op("MatMul", net.input("x", 1, 64), net.const(weights)))
+    compiled = compile_model(net.model(), "nrf52840", CompileOptions(optimize=goal, float16_weights=True))
+    assert weight_types(compiled) == {"float16"}
