@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from mcugen.boundary import Commands, guarded
-from mcugen.cli_options import Program
+from mcugen.cli_options import FirstCommand, Program
 from mcugen.commands.calibrate import calibrate_board
 from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
@@ -20,6 +20,7 @@ from mcugen.commands.doctor import doctor
 from mcugen.commands.evidence import evidence
 from mcugen.commands.explore import explore
 from mcugen.commands.export import export
+from mcugen.commands.init import init
 from mcugen.commands.inspect import inspect
 from mcugen.commands.link import link
 from mcugen.commands.listing import boards, operators, show, version
@@ -50,12 +51,14 @@ def program(
     version: Annotated[
         bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
     ] = False,
+    no_settings: Annotated[bool, typer.Option("--no-settings", help="take nothing from mcugen.toml")] = False,
 ) -> None:
     """Compiles ONNX neural networks to C for microcontrollers."""
 
 
 CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
 
+app.command(cls=FirstCommand, rich_help_panel=CODE)(init)
 app.command("compile", rich_help_panel=CODE)(compile_command)
 app.command(rich_help_panel=CODE)(report)
 app.command(rich_help_panel=CODE)(explore)

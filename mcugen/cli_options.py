@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
@@ -16,14 +17,14 @@ from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from mcugen.board import board_names
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.errors import UsageError, shortened
+from mcugen.errors import UsageError, printable, shortened
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.limits import LONGEST_LABEL, MAX_DIGITS
 from mcugen.options import (
@@ -44,6 +45,7 @@ from mcugen.options import (
     Places,
     Training,
 )
+from mcugen.settings import MODEL, Kinds, Settings, find_settings, read_settings
 from mcugen.tasks import Judging, Quantizing
 from mcugen.workers.sharing import Workers
 
@@ -634,7 +636,7 @@ def overridden(options: Options, settings: Mapping[str, Sequence[str]]) -> Optio
     """
     kinds, changes = get_type_hints(type(options)), {}
     for field in fields(options):
-        name, before = _option_name(field.name), getattr(options, field.name)
+        name, before = option_name(field.name), getattr(options, field.name)
         if name in settings:
             changes[field.name] = _setting(name, settings[name], kinds[field.name], before)
     return replace(options, **changes)
@@ -642,11 +644,31 @@ def overridden(options: Options, settings: Mapping[str, Sequence[str]]) -> Optio
 
 def option_names(*kinds: type[Any]) -> list[str]:
     """The names of the options of such classes, as `overridden` takes them."""
-    return [_option_name(field.name) for kind in kinds for field in fields(kind)]
+    return [option_name(field.name) for kind in kinds for field in fields(kind)]
 
 
-def _option_name(field: str) -> str:
+def option_name(field: str) -> str:
+    """Of a field of such a class."""
     return field.replace("_", "-")
+
+
+_BY_HAND = ("plugin", "cmsis-nn-include", "cmsis-nn-lib")
+"""Options that no file of settings may give: they run or link code."""
+
+
+def settings_kinds() -> Kinds:
+    """What `mcugen.toml` may say."""
+    kinds: dict[str, type[Any]] = {MODEL: Path, "board": str}
+    for group in (CompileArguments, QuantizingArguments, JudgingArguments):
+        hints = get_type_hints(group)
+        kinds |= {option_name(field.name): _plain_kind(hints[field.name]) for field in fields(group)}
+    return {name: kind for name, kind in kinds.items() if name not in _BY_HAND}
+
+
+def _plain_kind(hint: Any) -> type[Any]:
+    """Of `list[str] | None` list, of `Path | None` Path."""
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
+    return get_origin(kinds[0]) or kinds[0]
 
 
 def _setting(name: str, texts: Sequence[str], kind: Any, before: Any) -> Any:
@@ -670,18 +692,77 @@ def _setting(name: str, texts: Sequence[str], kind: Any, before: Any) -> Any:
         raise UsageError(f"--{name} must be a number", f"'{shortened(text, 80)}'") from error
 
 
+_ARGUMENTS = "mcugen.arguments"
+_ALL_HELP = "--help-all"
+
+
 class Command(TyperCommand):
-    """A command that takes an option with one value once: of several, the framework would take the last in silence."""
+    """A command that takes what `mcugen.toml` says beside its arguments.
+
+    And it takes an option with one value once: of several, the framework would take the last in silence.
+    """
+
+    reads_settings: ClassVar[bool] = True
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Without --help-all: the options that are needed most."""
+        seldom = [] if ctx.meta.get(_ALL_HELP) else [p for p in self.params if _is_seldom_needed(p)]
+        if not seldom:
+            super().format_help(ctx, formatter)
+            return
+        short = copy(self)
+        short.params = [p for p in self.params if p not in seldom]
+        short.epilog = f"{len(seldom)} more options: {ctx.command_path} {_ALL_HELP}"
+        TyperCommand.format_help(short, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """UsageError for an option with one value that is given twice; flags may be repeated."""
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        if _ALL_HELP in args and not ctx.resilient_parsing:
+            ctx.meta[_ALL_HELP] = True
+            args = ["--help"]
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         single = [p for p in given if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
         twice = next((p for p in single if single.count(p) > 1), None)
         if twice is not None:
             rule, found = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
             raise UsageError(rule, found, "give one value")
-        return super().parse_args(ctx, args)
+        is_plain = ctx.resilient_parsing or "help" in values or not self.reads_settings
+        settings = None if is_plain else _settings(ctx)
+        taken = self._left_to(settings, [p for p in given if isinstance(p, TyperOption)], values) if settings else []
+        args = [*(text for name in taken for text in settings.arguments(name)), *args] if settings else args
+        ctx.meta[_ARGUMENTS] = list(args)
+        rest = super().parse_args(ctx, args)
+        if settings and taken and not ctx.params.get("quiet"):
+            typer.echo(printable(f"settings of {os.path.relpath(settings.path)}: {', '.join(taken)}"), err=True)
+        return rest
+
+    def _left_to(self, settings: Settings, given: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+        """The names of settings that this command takes, and that its command line says nothing of."""
+        options = {name for p in self.params if isinstance(p, TyperOption) and p not in given for name in p.opts}
+        arguments = [p.name for p in self.params if not isinstance(p, TyperOption)]
+        has_model = arguments == [MODEL] and not isinstance(values.get(MODEL), str)
+        return [name for name in settings.values if (f"--{name}" in options) or (name == MODEL and has_model)]
+
+
+class FirstCommand(Command):
+    """A command that makes settings, and takes none."""
+
+    reads_settings = False
+
+
+def _settings(ctx: Any) -> Settings | None:
+    """Those of the working directory, unless the program is told to take none."""
+    path = None if ctx.find_root().params.get("no_settings") else find_settings(Path.cwd())
+    return read_settings(path, settings_kinds()) if path else None
+
+
+def command_text(context: typer.Context) -> str:
+    """The command that runs, with what it took from settings, for a shell."""
+    return shlex.join(["mcugen", str(context.info_name), *context.meta[_ARGUMENTS]])
+
+
+def _is_seldom_needed(parameter: Any) -> bool:
+    return getattr(parameter, "rich_help_panel", None) is not None
 
 
 class Program(typer.Typer):
@@ -689,7 +770,7 @@ class Program(typer.Typer):
 
     def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
         """Registers a function as a command."""
-        return super().command(*args, cls=Command, **settings)  # type: ignore[return-value]
+        return super().command(*args, **{"cls": Command} | settings)  # type: ignore[return-value]
 
 
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:

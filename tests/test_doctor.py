@@ -85,7 +85,10 @@ def test_help_has_what_is_needed_most_first() -> None:
     first = [p.name for p in report.params if getattr(p, "rich_help_panel", None) is None and p.name != "model"]
     assert {"board", "precision", "optimize", "data", "calibration", "html", "json_"} <= set(first)
     assert len(first) <= 12
-    text = mcugen("report", "--help").out
+    short, text = mcugen("report", "--help").out, mcugen("report", "--help-all").out
+    assert "--precision" in short
+    assert "--method" not in short
+    assert "mcugen report --help-all" in short
     assert text.index("--precision") < text.index("Quantization ─") < text.index("--method")
 
 

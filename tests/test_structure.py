@@ -58,6 +58,7 @@ LAYERS = {
     "calibration": 13,
     "compilation": 14,
     "export": 13,
+    "settings": 13,
     "cli_options": 14,
     "evidence": 15,
     "explore": 15,

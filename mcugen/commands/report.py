@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import replace
 
-from mcugen.cli_options import BoardName, Model, Reporting, Telling, takes_options
+import typer
+
+from mcugen.cli_options import BoardName, Model, Reporting, Telling, command_text, takes_options
 from mcugen.commands.console import stdout, tell_notes, watched, write_json
 from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
@@ -17,6 +17,7 @@ from mcugen.workers.sharing import Workers
 
 @takes_options
 def report(
+    context: typer.Context,
     model: Model,
     *,
     board: BoardName,
@@ -46,7 +47,7 @@ def report(
             teaching = Teaching(reporting.lesson, reporting.rate, reporting.epochs)
             result = replace(result, learning=net.learned(teaching))
     compiled = net.compiled
-    result = replace(result, command=shlex.join(["mcugen", *sys.argv[1:]]))
+    result = replace(result, command=command_text(context))
     write_json(telling.json_, result)
     if not telling.quiet:
         tell_notes(result.notes)

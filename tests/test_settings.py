@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen init` and the file that it writes: what commands take from it, and what it cannot say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+from command_line import mcugen
+
+from mcugen import cli_options
+from mcugen.cli import app
+from mcugen.errors import UsageError
+from mcugen.settings import FILE, find_settings, read_settings, settings_text
+
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+MODEL = DIGITS / "digits_f32.onnx"
+KINDS = cli_options.settings_kinds()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model and samples."""
+    (tmp_path / "net.onnx").write_bytes(MODEL.read_bytes())
+    (tmp_path / "some.npz").write_bytes((DIGITS / "calibration.npz").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_init_writes_what_commands_read_here_and_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = mcugen("init", "net.onnx", "-b", "rt1060", "--calibration", "some.npz", "--place", "arena=dtcm", "--helpers")
+    assert done.code == 0, done.err
+    assert tomllib.loads((project / FILE).read_text()) == {
+        **{"model": "net.onnx", "board": "rt1060", "place": ["arena=dtcm"], "helpers": True},
+        "calibration": "some.npz",
+    }
+    (project / "sub").mkdir()
+    monkeypatch.chdir(project / "sub")
+    done = mcugen("compile", "-o", "by_file")
+    assert done.code == 0, done.err
+    assert "settings of ../mcugen.toml: model, board, place, helpers, calibration\n" in done.err
+    spelt = ["../net.onnx", "-b", "rt1060", "--calibration", "../some.npz", "--place", "arena=dtcm", "--helpers"]
+    assert mcugen("--no-settings", "compile", *spelt, "-o", "spelt").code == 0
+    files = sorted(p.name for p in Path("spelt").iterdir())
+    assert files == sorted(p.name for p in Path("by_file").iterdir())
+    assert all(Path("spelt", f).read_bytes() == Path("by_file", f).read_bytes() for f in files if f != "report.json")
+
+
+def test_a_command_line_wins(project: Path) -> None:
+    (project / FILE).write_text('model = "missing.onnx"\nboard = "rt1060"\nname = "a"\nplace = ["arena=dtcm"]\n')
+    assert mcugen("compile", "net.onnx", "--name", "b", "-o", "out", "--place", "arena=ocram2").code == 0
+    assert (project / "out" / "b.h").exists()
+    assert mcugen("compile", "-o", "out", "--quiet").err.startswith("error: missing.onnx")
+    assert "--board" in mcugen("--no-settings", "compile", "net.onnx", "-o", "out").err
+
+
+def test_a_report_tells_its_command_in_full(project: Path) -> None:
+    (project / FILE).write_text('model = "net.onnx"\nboard = "host"\nsteps = false\n')
+    done = mcugen("report", "--json", "-")
+    assert done.code == 0, done.err
+    command = json.loads(done.out)["command"]
+    assert shlex.split(command) == ["mcugen", "report", "net.onnx", "--board=host", "--json", "-"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("borad = 'rt1060'", "'board'"),
+        ("plugin = ['evil.py']", "found: 'plugin'"),
+        ("metric = 'evil.py:f'", "cannot name code"),
+        ("json = '/etc/passwd'", "found: 'json'"),
+        ("helpers = 'yes'", "true or false"),
+        ("board = true", "must be a text"),
+        ("cores = 'two'", "a whole number"),
+        ("min-sqnr = 'a'", "a number"),
+        ("dim = 'N=1'", "a list of texts"),
+        ('name = "a\\u001b[31m"', "printable"),
+        ('"a\\u001b[31m" = 1', "·[31m"),
+        ("[options]\nname = 'a'", "found: 'options'"),
+        ("board = ", "must be TOML"),
+        ("a = " + "[" * 5000, "must be TOML"),
+        ("cores = " + "9" * 5000, "must be TOML"),
+        ("#" * 70000, "65,536 bytes"),
+    ],
+)
+def test_what_a_file_cannot_say_is_one_error(project: Path, text: str, told: str) -> None:
+    (project / FILE).write_text(text)
+    done = mcugen("inspect", "net.onnx")
+    assert done.code == 2
+    assert told in done.err
+    assert FILE in done.err
+    assert "\x1b" not in done.err
+    assert done.err.count("error:") == 1
+    assert done.out == ""
+
+
+def test_help_and_other_commands_need_no_readable_file(project: Path) -> None:
+    (project / FILE).write_text("no TOML")
+    assert mcugen("report", "--help").code == 0
+    assert mcugen("compile", "--help-all").code == 0
+    assert mcugen("--no-settings", "inspect", "net.onnx").code == 0
+
+
+def test_a_model_named_like_an_option_stays_a_file(project: Path) -> None:
+    (project / FILE).write_text('model = "--board"\nboard = "rt1060"\n')
+    assert mcugen("compile", "-o", "out", "-q").err.startswith("error: --board: the model must be a readable file")
+
+
+def test_init_refuses_what_would_be_lost_or_wrong(project: Path) -> None:
+    for arguments, told in (
+        (["net.onnx"], "try: mcugen init model.onnx --board nrf52840"),
+        (["none.onnx", "-b", "rt1060"], "none.onnx"),
+        (["net.onnx", "-b", "nowhere"], "nowhere"),
+        (["net.onnx", "-b", "rt1060", "--max-ram", "much"], "--max-ram"),
+        (["net.onnx", "-b", "rt1060", "--plugin", "own.py"], "--plugin"),
+    ):
+        done = mcugen("init", *arguments)
+        assert done.code == 2
+        assert told in done.err
+        assert not (project / FILE).exists()
+    (project / FILE).write_text("name = 'kept'\n")
+    assert "--force" in mcugen("init", "net.onnx", "-b", "rt1060").err
+    assert (project / FILE).read_text() == "name = 'kept'\n"
+    assert mcugen("init", "net.onnx", "-b", "rt1060", "--force").code == 0
+    assert "kept" not in (project / FILE).read_text()
+
+
+def test_init_asks_on_a_terminal(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    answers = iter(["net.onnx", "rt1060"])
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
+    assert mcugen("init").code == 0
+    assert tomllib.loads((project / FILE).read_text()) == {"model": "net.onnx", "board": "rt1060"}
+
+
+def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
+    names = ['a "quoted" \\ name', "ünïcode", "# no remark", "'''", "N=1]"]
+    (tmp_path / FILE).write_text(settings_text({"name": names[0], "dim": names}))
+    assert read_settings(tmp_path / FILE, KINDS).values == {"name": [names[0]], "dim": names}
+    with pytest.raises(UsageError, match="printable"):
+        settings_text({"dim": ["a\x7f"]})
+
+
+def test_the_nearest_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / FILE).touch()
+    assert find_settings(tmp_path / "a" / "b") == tmp_path / FILE
+    (tmp_path / "a" / FILE).touch()
+    assert find_settings(tmp_path / "a" / "b") == tmp_path / "a" / FILE
+
+
+def test_each_key_is_an_option_of_some_command() -> None:
+    commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    known = {option for command in commands for p in command.params for option in p.opts}
+    assert {f"--{name}" for name in KINDS} - {"--model"} <= known
