@@ -668,7 +668,8 @@ def settings_kinds() -> Kinds:
 def _plain_kind(hint: Any) -> type[Any]:
     """Of `list[str] | None` list, of `Path | None` Path."""
     kinds = [kind for kind in (get_args(hint) or (hint,)) if kind is not type(None)]
-    return get_origin(kinds[0]) or kinds[0]
+    kind: type[Any] = get_origin(kinds[0]) or kinds[0]
+    return kind
 
 
 def _setting(name: str, texts: Sequence[str], kind: Any, before: Any) -> Any:
