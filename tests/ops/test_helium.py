@@ -96,8 +96,19 @@ NARROWING: Sequence[Case] = (
     *(((2, 20, 3, width), 20, (1, 1), {}) for width in range(1, 12)),
     *(((1, depth, 1, 3), 7, (1, 1), {}) for depth in (7, 8, 16, 33, 64, 130)),
 )
+GROUPED: Sequence[Case] = (
+    ((1, 48, 4, 5), 48, (1, 1), {"group": 3}),
+    ((1, 20, 3, 3), 30, (1, 1), {"group": 5}),
+    ((2, 34, 5, 5), 6, (1, 1), {"group": 2, "strides": [2, 1]}),
+    ((1, 80, 1, 3), 8, (1, 1), {"group": 2}),
+    ((1, 64, 5, 4), 12, (3, 3), {"group": 4, **SAME}),
+    ((1, 12, 7, 6), 18, (3, 2), {"group": 6, "dilations": [2, 2]}),
+    ((2, 40, 5, 6), 8, (3, 3), {"group": 2, **HALVED}),
+    ((1, 4, 9, 3), 8, (3, 3), {"group": 2, **SAME}),
+    ((1, 6, 1, 20), 3, (1, 5), {"group": 3, "pads": [0, 2, 0, 2]}),
+)
 KERNELS: Mapping[str, Sequence[Case]] = {
-    "conv2d_s8_mve": [*MATRICES[:19], *MATRICES[-2:], *WINDOWS],
+    "conv2d_s8_mve": [*MATRICES[:19], *MATRICES[-2:], *WINDOWS, *GROUPED],
     "conv2d_s8_mve_8": EIGHT,
     "conv2d_s8_mve_columns": COLUMNS,
     "conv2d_s8_mve_inplace": NARROWING,
@@ -112,9 +123,8 @@ def add_layer(net: Net, name: str, case: Case, seed: int, relu: bool = False, sp
     """A layer with random weights, bias, zero points and scales; `spread` stretches what is not clamped."""
     shape, channels, kernel, attributes = case
     random = np.random.default_rng(seed)
-    depthwise = attributes.get("group", 1) > 1
     x = net.dequantize(net.input(f"x{name}", *shape, dtype=np.int8), 0.05, int(random.integers(-128, 128)))
-    depth = 1 if depthwise else shape[1]
+    depth = shape[1] // attributes.get("group", 1)
     codes = random.integers(-127, 128, (channels, depth, *kernel))
     scales = random.uniform(0.002, 0.02, channels).astype(np.float32)
     w = net.op("DequantizeLinear", net.const(codes, np.int8), net.const(scales), net.const(0 * scales, np.int8), axis=0)
@@ -203,7 +213,9 @@ def cases(draw: st.DrawFn) -> Case:
     attributes = {"strides": strides, "dilations": dilations, "pads": [*before, *after]}
     if depthwise:
         return (1, channels, *space), channels, kernel, attributes | {"group": channels}
-    return (draw(st.integers(1, 2)), channels, *space), draw(st.integers(1, 9)), kernel, attributes
+    groups = draw(st.sampled_from([n for n in range(1, channels) if channels % n == 0] or [1]))
+    shape, each = (draw(st.integers(1, 2)), channels, *space), draw(st.integers(1, 9))
+    return shape, groups * each, kernel, attributes | {"group": groups}
 
 
 ALWAYS: Sequence[Case] = (

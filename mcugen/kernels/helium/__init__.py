@@ -102,9 +102,9 @@ _GEMM = Kernel(
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT32)),
     params=(
         *(layer.GemmFrame, layer.Padding, ConvGeometry, layer.StripRows),
-        *(conv.PixelRows, conv.PatchRows),
+        *(conv.PixelRows, conv.PatchRows, conv.Groups),
     ),
-    optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows),
+    optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows, conv.Groups),
     without=frozenset({"k_w", "stride_w", "dilation_h", "dilation_w"}),
     options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw),
     needs=_MVE,
@@ -154,7 +154,7 @@ CONV: tuple[Kernel, ...] = (
     replace(_ROW, when=(int8_sums, single_row)),
     _EIGHT,
     _COLUMNS,
-    replace(_GEMM, when=(int8_sums, conv.ungrouped), emit=conv.emit_conv),
+    replace(_GEMM, when=(int8_sums, conv.no_depthwise), emit=conv.emit_conv),
     _IN_PLACE,
 )
 

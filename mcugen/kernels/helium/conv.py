@@ -9,6 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
+from mcugen.hir.types import Array
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.helium.layer import (
     BLOCK,
@@ -41,9 +42,9 @@ PATCHES = 16
 """Pixels whose taps are gathered at a time."""
 
 
-def ungrouped(spec: ConvSpec) -> bool:
-    """one group"""
-    return spec.shape.groups == 1
+def no_depthwise(spec: ConvSpec) -> bool:
+    """one group, or several of several channels"""
+    return spec.shape.groups < spec.shape.in_c or spec.shape.groups == 1
 
 
 def dense_pixels(shape: ConvShape) -> bool:
@@ -77,11 +78,22 @@ class PatchRows(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Groups(Params):
+    """Of channels, one after the other."""
+
+    groups: Annotated[int, "groups"]
+    group_in: Annotated[int, "channels of x of a group"]
+    group_out: Annotated[int, "channels of y of a group"]
+    group_w: Annotated[int, "bytes of weights of a group"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModeOptions(Options):
     """How pixels are read."""
 
     mode: Annotated[str, "direct: where they lie; rows: from a strip of padded rows; patch: gathered from that"]
     gather: Annotated[Mapping[str, object] | None, "offsets of loads and stores that gather short rows, written out"]
+    grouped: Annotated[bool, "whether channels are in several groups"] = False
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
@@ -91,6 +103,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         return emit_pointwise(spec, site)
     run = shape.k_w * shape.in_c
     vectors = -(-run // VECTOR)
+    if shape.groups > 1:
+        return emit_patches(spec, site)
     filled = shape.dilation_w == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
     even = shape.out_w % 2 == 0 or shape.out_w > PATCHES
     return (emit_rows if filled and even else emit_patches)(spec, site)
@@ -164,8 +178,12 @@ def one_run(pixels: int, channels: int) -> PixelRows:
 
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     """Two pixels at a time, or one by one in plain C; they are read again for every four channels."""
-    shape, table, loop = spec.shape, Table(spec), Loop(*divmod(spec.shape.in_c, VECTOR))
+    shape, table, loop = spec.shape, Table(spec, groups=spec.shape.groups), Loop(*divmod(spec.depth, VECTOR))
     frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
+    if shape.groups > 1:
+        packed, groups = _by_groups(spec, 1)
+        mode = ModeOptions(mode="direct", gather=None, grouped=True)
+        return call(site, packed, table, [frame, walk, groups], [mode, loop.flags, Jump()])
     if shape.stride_h == shape.stride_w == 1:
         shape = in_a_row(shape)
     pairs = (np.arange(shape.out_h)[:, None, None] * shape.out_w + in_turn(shape.out_w, 2)).reshape(-1, 2)
@@ -175,6 +193,19 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     return call(site, pack_vectors(spec.rows, BLOCK), table, [frame, walk], options, orders=orders)
 
 
+def _by_groups(spec: ConvSpec, taps: int) -> tuple[Array, Groups]:
+    """The weights, group by group, with whole vectors for each of `taps`."""
+    shape = spec.shape
+    parts = np.split(spec.rows.reshape(shape.out_c, taps, -1), shape.groups)
+    packed = np.concatenate([pack_vectors(part, BLOCK) for part in parts])
+    return packed, Groups(
+        groups=shape.groups,
+        group_in=shape.in_c // shape.groups,
+        group_out=shape.out_c // shape.groups,
+        group_w=len(packed) // shape.groups,
+    )
+
+
 def in_a_row(shape: ConvShape) -> ConvShape:
     """A pointwise convolution with all pixels of all images in one row."""
     pixels = shape.batch * shape.out_h * shape.out_w
@@ -182,16 +213,17 @@ def in_a_row(shape: ConvShape) -> ConvShape:
 
 
 def emit_patches(spec: ConvSpec, site: Site) -> Call:
-    """The taps of some pixels are brought together first."""
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec)
-    joined = shape.dilation_w == 1
-    loop = Loop(-(-spec.depth // VECTOR))
+    """The taps of some pixels are brought together first; a turn of the inner loop is a tap if there are groups."""
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, groups=spec.shape.groups)
+    joined, taps = shape.dilation_w == 1, shape.k_h * shape.k_w
+    depth = -(-taps * shape.in_c // VECTOR) * VECTOR
+    loop = Loop(depth // VECTOR)
     patch = PatchRows(
         run=shape.in_c * (shape.k_w if joined else 1),
         runs=1 if joined else shape.k_w,
         run_step=shape.dilation_w * shape.in_c,
         row_step=shape.dilation_h * strip.pitch,
-        depth=loop.vectors * VECTOR,
+        depth=depth,
         most=min(PATCHES, shape.batch * shape.out_h * shape.out_w),
         x_step=shape.stride_w * shape.in_c,
     )
@@ -199,12 +231,20 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     pixels = (np.arange(shape.out_h) + 1) * shape.out_w
     written = pixels // patch.most * patch.most * shape.out_c if shape.batch == 1 else None
     gather = written_out_gather(shape, patch) if joined else None
+    frame, params = gemm_frame(table, loop, 2 * patch.depth), [padding(spec), shape.geometry, strip, patch]
+    packed, flags, jump = pack_vectors(spec.rows, BLOCK), loop.flags, Jump()
+    if shape.groups > 1:
+        packed, groups = _by_groups(spec, taps)
+        vectors = -(-groups.group_in // VECTOR)
+        frame = replace(frame, turns=taps, jump=shape.in_c - vectors * VECTOR)
+        params.append(groups)
+        flags, jump = LoopFlags(unroll=vectors, looped=True, tail=False), Jump(jump=True)
     return call(
         site,
-        pack_vectors(spec.rows, BLOCK),
+        packed,
         table,
-        [gemm_frame(table, loop, 2 * patch.depth), padding(spec), shape.geometry, strip, patch],
-        [ModeOptions(mode="patch", gather=gather), loop.flags, Jump()],
+        [frame, *params],
+        [ModeOptions(mode="patch", gather=gather, grouped=shape.groups > 1), flags, jump],
         working=("strip", size),
         orders=[rows(shape, writes=written)],
     )

@@ -72,12 +72,13 @@ class Table:
     """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
     codes.
 
-    `order` is that of the channels in a block.
+    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other.
     """
 
     spec: ConvSpec
     block: int = BLOCK
     order: Sequence[int] | None = None
+    groups: int = 1
 
     @cached_property
     def data(self) -> Array:
@@ -86,7 +87,8 @@ class Table:
         columns = bias[:, None]
         if not self.spec.is_sums:
             columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
-        table = blocks_of(columns, self.block)[:, list(self.order or range(self.block))].transpose(0, 2, 1)
+        blocks = np.concatenate([blocks_of(group, self.block) for group in np.split(columns, self.groups)])
+        table = blocks[:, list(self.order or range(self.block))].transpose(0, 2, 1)
         flat: Array = table.astype(np.int32).reshape(-1)
         return flat
 
@@ -107,9 +109,14 @@ class Table:
         return -(-self.spec.channels // self.block)
 
     @property
+    def nbytes(self) -> int:
+        """Of a group's part."""
+        return int(self.data.nbytes) // self.groups
+
+    @property
     def last(self) -> int:
-        """Channels of the last one."""
-        return (self.spec.channels - 1) % self.block + 1
+        """Channels of the last one of a group."""
+        return (self.spec.channels // self.groups - 1) % self.block + 1
 
     @property
     def codes(self) -> Codes:
@@ -120,7 +127,7 @@ class Table:
     @property
     def flags(self) -> tuple[Options, ...]:
         """What of it need not be computed."""
-        ragged = Ragged(ragged=self.spec.channels % self.block > 0)
+        ragged = Ragged(ragged=self.last < self.block)
         results = Results(y_t=self.spec.y.dtype.c, right=self.shift < 0)
         scaled = Shifted(shifted=self.shift > 0)
         return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results, Raw(raw=self.spec.is_sums)
@@ -151,7 +158,7 @@ class GemmFrame(Frame):
     """Of products of two pixels by four channels."""
 
     zero_point: Annotated[Trained, "of y"]
-    table_size: Annotated[int, "bytes of the table"]
+    table_size: Annotated[int, "bytes of the table, or of a group's part of it"]
     x_next: Annotated[int, "bytes of x from two pixels to the next two"]
     y_next: Annotated[int, "elements of y from two pixels to the next two"]
     turns: Annotated[int, "turns of the inner loop"]
@@ -271,7 +278,7 @@ def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
     codes = table.codes
     return GemmFrame(
         zero_point=codes.zero_point,
-        table_size=table.data.nbytes,
+        table_size=table.nbytes,
         x_next=x_next,
         y_next=2 * table.spec.channels,
         turns=loop.turns,
@@ -287,8 +294,10 @@ def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
 
 def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
     """Vectors of products that a layer takes in blocks of so many pixels and channels, for its cost."""
-    blocks = -(-spec.y.count // spec.channels // pixels) * -(-spec.channels // channels)
-    return blocks * -(-spec.depth // VECTOR)
+    groups = spec.shape.groups
+    blocks = -(-spec.y.count // spec.channels // pixels) * groups * -(-spec.channels // groups // channels)
+    taps = spec.shape.k_h * spec.shape.k_w if groups > 1 else 1
+    return blocks * taps * -(-spec.depth // taps // VECTOR)
 
 
 def strip_of(shape: ConvShape) -> StripRows:
