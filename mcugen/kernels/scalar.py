@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -227,13 +229,20 @@ def _conv_call(
 
 def chunks(row: Array) -> list[Array]:
     """A row of weights in the longest pieces whose sums of products with int8 fit 16 bits."""
-    found, start, total = [], 0, 0
-    for end, size in enumerate(np.abs(row.astype(int)).tolist()):
+    ends = _ends_of_chunks(row.astype(np.int16).tobytes())
+    return [row[start:end] for start, end in pairwise((0, *ends, len(row)))]
+
+
+@lru_cache(maxsize=1 << 15)
+def _ends_of_chunks(row: bytes) -> tuple[int, ...]:
+    """Where all chunks but the last end, of weights as int16; kept, as rows are looked at for every kernel and try."""
+    ends, start, total = [], 0, 0
+    for end, size in enumerate(np.abs(np.frombuffer(row, np.int16).astype(int)).tolist()):
         if total + size > CHUNK_SUM or end - start == LONGEST_CHUNK:
-            found.append(row[start:end])
+            ends.append(end)
             start, total = end, 0
         total += size
-    return [*found, row[start:]]
+    return tuple(ends)
 
 
 def _stream(row: Array, entries: Array, leave: int) -> bytes:
