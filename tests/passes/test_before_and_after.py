@@ -37,6 +37,7 @@ def test_pass(path: Path, golden: Callable[[str, str], None]):
     before = path.read_text().partition(AFTER)[0]
     about, text = before[: before.index("graph ")], before[before.index("graph ") :]
     graph, log = parse_graph(text), Log()
+    graph.float16_weights = True  # a wish of the user's, which texts do not hold
     assert print_graph(graph) == text
     verify_graph(graph)
     given = samples(graph)
