@@ -46,6 +46,14 @@ class Cluster:
         process = _dask("worker", self.address, *settings, home=self.folder)
         self.workers[process.pid] = process
 
+    def wait(self) -> None:
+        """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
+        from distributed import Client
+
+        living = sum(worker.poll() is None for worker in self.workers.values())
+        with Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(living, timeout=60)
+
     def kill(self, pid: int) -> None:
         self.workers.pop(pid).kill()
 
@@ -177,6 +185,7 @@ def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_kills_every_worker_ends(two: Cluster) -> None:
     for _ in range(4):
         two.add()
+    two.wait()
     with pytest.raises(DoesNotFitError, match="worker's memory"):
         list(Workers(cluster=two.address).each_done(dies, range(1)))
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
