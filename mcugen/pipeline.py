@@ -75,6 +75,7 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (layout.sink_transposes, "the others move on until they meet and cancel"),
     (fuse.fold_pad, "padding may have waited for a transposition"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
+    (fuse.fold_transpose_into_row, "a row meets computed weights as they lie"),
     (clean.simplify, "permuted weights are constants"),
     (clean.merge_equal_nodes, "equal computations are done once"),
     (drop_channels, "what is constant or unread need not be computed"),

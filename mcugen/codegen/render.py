@@ -52,7 +52,7 @@ from mcugen.lir.program import (
     Program,
     Space,
 )
-from mcugen.resources import resource_dir
+from mcugen.resources import runtime_headers
 from mcugen.version import __version__
 
 ABI_VERSION = 2
@@ -92,7 +92,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
     for file in [CORES_HEADER] * bool(context["other"]) + [STORE_HEADER] * is_learning:
-        texts[file] = (resource_dir("runtime_c") / "include" / file).read_text("utf-8")
+        texts[file] = runtime_headers()[file].read_text("utf-8")
     if not shared.name:
         texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
     return Bundle(
@@ -364,7 +364,7 @@ def folder_texts(
 ) -> dict[str, str]:
     """What a folder has once: the runtime, CMake, the linker's script, the report, and the pack with all `others`."""
     name = context["name"]
-    texts = {"mcugen.h": (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")}
+    texts = {"mcugen.h": runtime_headers()["mcugen.h"].read_text("utf-8")}
     if context["memory_sections"]:
         texts |= rendered(env, context, {f"{name}_memory.ld": "memory.ld.j2"})
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"

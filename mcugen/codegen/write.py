@@ -17,10 +17,10 @@ from typing import IO
 from mcugen.codegen.atomic import put_file, put_folder, restore, staging, write_synced
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import OutputError, UsageError
+from mcugen.resources import runtime_headers
 
 _SELFTEST = "_selftest.c"
 _SHARED_KERNELS = "_kernels.c"
-_COMMON = frozenset({"mcugen.h", "CMakeLists.txt"})
 _OWN = (
     *(
         "{}.h",
@@ -76,7 +76,8 @@ def _foreign(folder: Path) -> list[str]:
     found = sorted(path.name for path in folder.iterdir())
     marks = (_SELFTEST, _SHARED_KERNELS)
     models = [name.removesuffix(mark) for mark in marks for name in found if name.endswith(mark)]
-    own = {file.format(model) for model in models for file in _OWN} | (_COMMON if models else set())
+    own = {file.format(model) for model in models for file in _OWN}
+    own |= {"CMakeLists.txt", *runtime_headers()} if models else set()
     return [name for name in found if name not in own]
 
 

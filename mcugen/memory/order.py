@@ -53,7 +53,7 @@ def _units(program: Program) -> list[range]:
         unit = program.instrs[layer.start].unit
         stops = [i for i in layer if program.instrs[i].kernel == STOP]
         layer = range(layer.start, stops[0] if stops else layer.stop)
-        if layer.start <= end or (unit and unit == program.instrs[layer.start - 1].unit):
+        if layer.start <= end or (found and unit and unit == program.instrs[layer.start - 1].unit):
             found[-1] = range(found[-1].start, layer.stop)
         else:
             found.append(layer)

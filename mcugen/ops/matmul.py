@@ -309,8 +309,6 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     a, b = node.input(0), node.input(1)
     bias = node.input(2) if node.has(2) else None
     _require_numbers(node, a, b, *([bias] if bias else []))
-    if node.attr("transB", 0) and _is_row_by_computed(node, a, b):
-        return [_layer_of_row(node, a, b, bias)]
     if node.attr("transA", 0):
         a = node.emit(Transpose((1, 0)), a, suffix="at")
     if node.attr("transB", 0):
@@ -320,25 +318,6 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     if bias is None:
         return [result]
     return [emit_elementwise(node, Binary("Add"), result, _scaled(node, bias, float(node.attr("beta", 1.0)), "beta"))]
-
-
-def _is_row_by_computed(node: OnnxNode, a: Value, b: Value) -> bool:
-    """Whether one row is multiplied by weights that are computed, as they lie."""
-    source = b.producer
-    is_known = b.is_constant or (source is not None and all(v is None or v.is_constant for v in source.inputs))
-    plain = not node.attr("transA", 0) and float(node.attr("alpha", 1.0)) == 1
-    return plain and not is_known and a.type.dtype is DType.FLOAT32 and a.type.shape[:-1] == (1,) and b.type.rank == 2
-
-
-def _layer_of_row(node: OnnxNode, a: Value, b: Value, bias: Value | None) -> Value:
-    """A fully connected layer, with its bias or before it."""
-    if bias is None:
-        return node.emit(DirectDense(), a, b)
-    beta = float(node.attr("beta", 1.0))
-    if bias.type.shape == b.type.shape[:1] and beta == 1:
-        return node.emit(DirectDense(), a, b, bias)
-    product = node.emit(DirectDense(), a, b, suffix="product")
-    return emit_elementwise(node, Binary("Add"), product, _scaled(node, bias, beta, "beta"))
 
 
 def _scaled(node: OnnxNode, value: Value, factor: float, suffix: str) -> Value:

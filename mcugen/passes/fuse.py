@@ -13,7 +13,7 @@ from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
-from mcugen.ops.matmul import Dense, MatMul
+from mcugen.ops.matmul import Dense, DirectDense, MatMul
 from mcugen.ops.movement import Pad, Reshape, Transpose
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.ops.pointwise import Binary, Clamp
@@ -294,6 +294,20 @@ def fold_clamp(graph: Graph, node: Node) -> Outcome:
         return "others read the layer's result"
     graph.rewrite(node, clamped, source.inputs, types=[node.output.type], origin=source.origin)
     graph.remove(source)
+    return True
+
+
+@pattern(MatMul)
+def fold_transpose_into_row(graph: Graph, node: Node) -> Outcome:
+    """MatMul(x, Wᵀ) of one row of float32 → DirectDense(x, W): W is read as it lies."""
+    x, turn = node.input(0), node.input(1).producer
+    if turn is None or not isinstance(turn.op, Transpose) or node.output.type.dtype is not DType.FLOAT32:
+        return False
+    if x.type.shape[:-1] != (1,):
+        return "there are several rows"
+    if node.op != MatMul():
+        return "the product is scaled"
+    graph.rewrite(node, DirectDense(), [x, turn.input(0)], types=[node.output.type], origin=turn.origin)
     return True
 
 

@@ -22,13 +22,18 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+import numpy as np
 import pytest
+from onnx_models import Net
 
 from mcugen.codegen import atomic
 from mcugen.codegen.atomic import exchange, restore
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.write import replace_file, write_folder, write_text
+from mcugen.compiler import compile_model
 from mcugen.errors import OutputError, UsageError
+from mcugen.options import CompileOptions, Training
+from mcugen.resources import runtime_headers
 
 FILES = {
     "mcugen.h": "/* runtime */\n",
@@ -66,6 +71,17 @@ def test_an_earlier_result_is_replaced_as_a_whole(tmp_path: Path):
     write_folder(bundle(net_c="new"), folder)
     assert contents(folder) == FILES | {"net.c": "new"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("options", [CompileOptions(cores=2), CompileOptions(training=Training("last:1"))])
+def test_headers_of_the_runtime_are_our_own(tmp_path: Path, options: CompileOptions):
+    net = Net()
+    net.output(net.op("MatMul", net.input("x", 1, 4), net.const(np.ones((4, 3)))))
+    made = compile_model(net.model(), "rp2040", options).bundle
+    folder = write_folder(made, tmp_path / "out")
+    before = contents(folder)
+    assert set(runtime_headers()) & before.keys() - {"mcugen.h"}
+    assert contents(write_folder(made, folder)) == before
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path):
