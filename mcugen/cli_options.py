@@ -722,39 +722,39 @@ class Command(TyperCommand):
             ctx.meta[_ALL_HELP] = True
             args = ["--help"]
         values, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        single = [p for p in given if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
+        options = [p for p in given if isinstance(p, TyperOption)]
+        single = [p for p in options if not (p.multiple or p.is_flag or p.count)]
         twice = next((p for p in single if single.count(p) > 1), None)
         if twice is not None:
             rule, found = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
             raise UsageError(rule, found, "give one value")
-        is_plain = ctx.resilient_parsing or "help" in values or not self.reads_settings
-        settings = None if is_plain else _settings(ctx)
-        taken = self._left_to(settings, [p for p in given if isinstance(p, TyperOption)], values) if settings else []
-        args = [*(text for name in taken for text in settings.arguments(name)), *args] if settings else args
+        settings = self._settings(ctx, options, values)
+        args = [*settings.arguments, *args] if settings else args
         ctx.meta[_ARGUMENTS] = list(args)
         rest = super().parse_args(ctx, args)
-        if settings and taken and not ctx.params.get("quiet"):
-            typer.echo(printable(f"settings of {os.path.relpath(settings.path)}: {', '.join(taken)}"), err=True)
+        if settings and not ctx.params.get("quiet"):
+            where = os.path.relpath(settings.path)
+            typer.echo(printable(f"settings of {where}: {', '.join(settings.values)}"), err=True)
         return rest
 
-    def _left_to(self, settings: Settings, given: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
-        """The names of settings that this command takes, and that its command line says nothing of."""
+    def _settings(self, ctx: Any, given: Sequence[Any], values: Mapping[str, Any]) -> Settings | None:
+        """What the file says that this command takes, and that its command line says nothing of; None for nothing."""
+        is_plain = ctx.resilient_parsing or "help" in values or not self.reads_settings
+        path = None if is_plain or ctx.find_root().params.get("no_settings") else find_settings(Path.cwd())
+        if path is None:
+            return None
+        settings = read_settings(path, settings_kinds())
         options = {name for p in self.params if isinstance(p, TyperOption) and p not in given for name in p.opts}
         arguments = [p.name for p in self.params if not isinstance(p, TyperOption)]
         has_model = arguments == [MODEL] and not isinstance(values.get(MODEL), str)
-        return [name for name in settings.values if (f"--{name}" in options) or (name == MODEL and has_model)]
+        takes = {name for name in settings.values if f"--{name}" in options or (name == MODEL and has_model)}
+        return replace(settings, values={n: v for n, v in settings.values.items() if n in takes}) if takes else None
 
 
 class FirstCommand(Command):
     """A command that makes settings, and takes none."""
 
     reads_settings = False
-
-
-def _settings(ctx: Any) -> Settings | None:
-    """Those of the working directory, unless the program is told to take none."""
-    path = None if ctx.find_root().params.get("no_settings") else find_settings(Path.cwd())
-    return read_settings(path, settings_kinds()) if path else None
 
 
 def command_text(context: typer.Context) -> str:

@@ -34,12 +34,16 @@ class Settings:
     path: Path
     values: Mapping[str, Sequence[str]]
 
-    def arguments(self, name: str) -> list[str]:
+    @property
+    def arguments(self) -> list[str]:
         """As on a command line."""
-        texts = self.values[name]
-        if name == MODEL:
-            return list(texts)
-        return [f"--{name}={text}" for text in texts] or [f"--{name}"]
+        return [argument for name, texts in self.values.items() for argument in _arguments(name, texts)]
+
+
+def _arguments(name: str, texts: Sequence[str]) -> list[str]:
+    if name == MODEL:
+        return list(texts)
+    return [f"--{name}={text}" for text in texts] or [f"--{name}"]
 
 
 def find_settings(folder: Path) -> Path | None:

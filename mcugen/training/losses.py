@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from mcugen.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Value
@@ -48,14 +49,10 @@ def cross_entropy(graph: Graph, result: Value) -> Judged:
     target = graph.add_input("target", TensorType(SCALAR, DType.INT32))
     call = OnnxCalls(graph, "loss")
     is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), target)
-    hit = call("Cast", is_target, to=int(_FLOAT))
+    hit = call("Cast", is_target, to=TensorProto.FLOAT)
     logarithm = call("LogSoftmax", call("Reshape", scores, np.asarray([1, classes])), axis=-1)
     total = call("ReduceSum", call("Mul", hit, logarithm), np.asarray([1]), keepdims=0)
     return Judged(call("Neg", total), target, classes)
-
-
-_FLOAT = 1
-"""TensorProto.FLOAT."""
 
 
 def _of_differences(each: Callable[[OnnxCalls, Value], Value]) -> Loss:

@@ -101,10 +101,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     shape = spec.shape
     if shape.reads_pixels:
         return emit_pointwise(spec, site)
-    run = shape.k_w * shape.in_c
-    vectors = -(-run // VECTOR)
     if shape.groups > 1:
         return emit_patches(spec, site)
+    run = shape.k_w * shape.in_c
+    vectors = -(-run // VECTOR)
     filled = shape.dilation_w == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
     even = shape.out_w % 2 == 0 or shape.out_w > PATCHES
     return (emit_rows if filled and even else emit_patches)(spec, site)
