@@ -168,4 +168,4 @@ def test_options_that_do_not_go_together_are_refused():
     with pytest.raises(UsageError, match="--check-weights is for weights in the firmware"):
         compile_model(model, options=CompileOptions(check_weights=True, weights_blob=True))
     assert CHECKED == "checked-indices"
-    assert "--check-weights" in mcugen("compile", "--help").out
+    assert "--check-weights" in mcugen("compile", "--help-all").out
