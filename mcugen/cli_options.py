@@ -251,7 +251,8 @@ Train = Annotated[
     str,
     typer.Option(
         help="makes the model one that learns where it runs: last:N layers, names of layers, bias or bias:N, "
-        "with commas between them (docs/training.md)",
+        "adapter:RANK or adapter:RANK:N, with commas between them; or a head that remembers samples: "
+        "centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics (docs/training.md)",
         show_default=False,
     ),
 ]
@@ -261,6 +262,7 @@ Loss = Annotated[
 OptimizerName = Annotated[
     str, typer.Option(help=f"how it learns: {', '.join(OPTIMIZERS)}", autocompletion=_completion(*OPTIMIZERS))
 ]
+Batch = Annotated[int, typer.Option(min=1, max=1_000_000, help="how many samples make a step of learning")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +299,7 @@ class CompileArguments:
     train: Train = ""
     loss: Loss = LOSSES[0]
     optimizer: OptimizerName = OPTIMIZERS[0]
+    batch: Batch = 1
     helpers: Helpers = False
     labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
@@ -334,7 +337,7 @@ class CompileArguments:
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
-            training=Training(self.train, self.loss, self.optimizer) if self.train else None,
+            training=Training(self.train, self.loss, self.optimizer, self.batch) if self.train else None,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
@@ -567,7 +570,7 @@ PANELS = {
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
-    "Learning on the device": ("train", "loss", "optimizer", "lesson", "rate", "epochs"),
+    "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "state", "helpers", "labels"),
     "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),

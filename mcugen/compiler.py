@@ -29,7 +29,7 @@ from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, CompileOptions
+from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, CompileOptions, Training
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -207,6 +207,9 @@ def _check_training(options: CompileOptions) -> None:
     for option, value, known in (("loss", training.loss, LOSSES), ("optimizer", training.optimizer, OPTIMIZERS)):
         if value not in known:
             raise UsageError(f"--{option} must be known", f"'{value}'", f"one of: {', '.join(known)}")
+    if training.is_head and training != Training(training.layers):
+        found = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
+        raise UsageError(f"--train {training.layers} has its own way to learn", found, "leave these out")
     beside = {
         "--state": bool(options.states),
         "--steps": options.steps,

@@ -20,8 +20,9 @@ OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
 """Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever serves the goal."""
 
-LOSSES = ("cross-entropy", "mse", "mae", "huber")
+LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
+HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
 METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
@@ -91,15 +92,26 @@ class Places:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model goes on learning: which `layers` (see mcugen.training.layers), by which loss and optimizer."""
+    """How a model goes on learning: which `layers` (see mcugen.training.layers), by which loss and optimizer, from how
+    many samples a step. Or which head remembers samples (see mcugen.training.heads): loss and optimizer are its own.
+    """
 
     layers: str
     loss: str = LOSSES[0]
     optimizer: str = OPTIMIZERS[0]
+    batch: int = 1
+
+    @property
+    def is_head(self) -> bool:
+        """Whether nothing has a gradient."""
+        return self.layers.partition(":")[0] in HEADS
 
     def describe(self) -> str:
         """As the banner has it."""
-        return f"trains {self.layers} by {self.loss} with {self.optimizer}"
+        if self.is_head:
+            return f"remembers {self.layers}"
+        batch = f", {self.batch} samples a step" if self.batch > 1 else ""
+        return f"trains {self.layers} by {self.loss} with {self.optimizer}{batch}"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
         "rate": renderer.names[lesson.rate.buffer],
         "loss": renderer.names[lesson.loss.buffer],
         "what": lesson.what,
+        "learning": lesson.learning,
+        "reads_target": any(o.buffer is target.buffer for i in renderer.program.instrs for o in i.operands),
         "model": _identity(renderer.program, model),
     }
 

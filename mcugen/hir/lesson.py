@@ -25,3 +25,5 @@ class Lesson:
     classes: int = 0
     what: str = ""
     """The loss, in words."""
+    learning: str = ""
+    """What becomes of the states, in words."""

@@ -11,7 +11,8 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.lesson import Lesson
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, reads
-from mcugen.lir.program import STOP, Access, Instr, LessonPorts, Operand, Program, Space
+from mcugen.lir.program import STOP, Access, Endpoint, Instr, LessonPorts, Operand, Program, Space
+from mcugen.lir.state import copy_of
 
 STOP_KERNEL = Kernel(
     STOP,
@@ -51,11 +52,25 @@ def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
         yield Instr(STOP, name, operands, {"phase": phase}, op=STOP, origin=(name,), declaration=STOP_KERNEL)
 
 
-def lesson_ports(graph: Graph, lesson: Lesson, builder: Builder) -> LessonPorts:
-    """Target and rate, which the caller hands over, and the loss, which it may ask for."""
+def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpoint, Endpoint]:
+    """Target and rate, which the caller hands over."""
     inputs = {value.name: value for value in graph.inputs}
-    loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]
     target, rate = (builder.endpoint(name, inputs[name], Space.GIVEN) for name in (lesson.target, lesson.rate))
+    return target, rate
+
+
+def lesson_ports(
+    graph: Graph, lesson: Lesson, builder: Builder, given: tuple[Endpoint, Endpoint], run_ends: int
+) -> LessonPorts:
+    """These, and the loss, which the caller may ask for; what computes it is there, behind the first `run_ends`."""
+    loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]
     first = {name: builder.const(f"{name}.first", array) for name, array in lesson.first.items()}
-    ends = target, rate, builder.endpoint(lesson.loss, loss, Space.TAKEN)
-    return LessonPorts(*ends, lesson.classes, lesson.what, first)
+    of_run = builder.program.instrs[:run_ends]
+    source = builder.buffer(loss)
+    is_of_run = any(o.buffer is source for instr in of_run for o in instr.operands)
+    if is_of_run or source.space is not Space.ARENA:
+        builder.bind(loss, builder.scratch(f"{loss.name}.loss", loss.type.dtype, loss.type.count))
+        builder.program.instrs.append(copy_of(source, builder.buffer(loss), loss.name, "loss"))
+    taken = builder.endpoint(lesson.loss, loss, Space.TAKEN)
+    builder.bind(loss, source)
+    return LessonPorts(*given, taken, lesson.classes, lesson.what, lesson.learning, first)

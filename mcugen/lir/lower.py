@@ -11,7 +11,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
 from mcugen.lir.external import lend_buffers
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.lesson import lesson_names, lesson_ports, phases, stops
+from mcugen.lir.lesson import lesson_inputs, lesson_names, lesson_ports, phases, stops
 from mcugen.lir.program import Program, Space
 from mcugen.lir.state import Move, keep_state
 
@@ -73,10 +73,12 @@ def _lower_phases(graph: Graph, builder: Builder) -> None:
         return lower_nodes(graph, builder)
     runs, judges, learns = phases(graph, graph.lesson)
     _lower(runs, builder)
-    program.lesson = lesson_ports(graph, graph.lesson, builder)
-    after_run, after_loss = stops(program, program.lesson)
-    program.instrs.append(after_run)
+    run_ends = len(program.instrs)
+    given = lesson_inputs(graph, graph.lesson, builder)
     _lower(judges, builder)
+    program.lesson = lesson_ports(graph, graph.lesson, builder, given, run_ends)
+    after_run, after_loss = stops(program, program.lesson)
+    program.instrs.insert(run_ends, after_run)
     program.instrs.append(after_loss)
     _lower(learns, builder)
 

@@ -332,6 +332,8 @@ class LessonPorts:
     classes: int
     what: str
     """The loss, in words."""
+    learning: str
+    """What becomes of the states, in words."""
     first: Mapping[str, Buffer]
 
     @property

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -14,14 +15,17 @@ from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense
 
 LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
+ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer whose weights are trained, and its bias; or this alone."""
+    """A layer whose weights are trained, and its bias; or this alone, or an adapter of a rank beside the weights."""
 
     node: Node
     weights: bool
+    bias: bool = True
+    rank: int = 0
 
 
 def layer_name(node: Node) -> str:
@@ -30,7 +34,8 @@ def layer_name(node: Node) -> str:
 
 
 def chosen(graph: Graph, text: str) -> list[Layer]:
-    """Those that `last:N`, names, `bias` or `bias:N`, with commas between them, say; in order.
+    """Those that `last:N`, names, `bias`, `bias:N`, `adapter:RANK` and `adapter:RANK:N`, with commas between them, say;
+    in order. Where a layer's weights are trained, the rest is.
 
     UsageError for names that no layer has, or that has no weights to train: with those that could be.
     """
@@ -38,15 +43,22 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
     if not known:
         rule = "--train: the model must have dense layers or convolutions with constant weights"
         raise UsageError(rule, "none", "train another model")
-    weights, bias = dict[Node, None](), dict[Node, None]()
+    weights, bias, ranks = dict[Node, None](), dict[Node, None](), dict[Node, int]()
     for part in (text or "").split(","):
         if last := LAST.fullmatch(part):
             weights |= dict.fromkeys(_last(known, part, int(last[1])))
         elif only := BIAS.fullmatch(part):
             bias |= dict.fromkeys(known if only[1] is None else _last(known, part, int(only[1])))
+        elif adapter := ADAPTER.fullmatch(part):
+            ranks |= _adapted(known, part, int(adapter[1]), adapter[2])
         else:
             weights |= dict.fromkeys([_named(graph, known, part)])
-    return [Layer(node, node in weights) for node in known if node in weights or node in bias]
+    trained = {*weights, *bias, *ranks}
+    return [
+        Layer(node, True) if node in weights else Layer(node, False, node in bias, ranks.get(node, 0))
+        for node in known
+        if node in trained
+    ]
 
 
 def trainable(graph: Graph) -> list[Node]:
@@ -73,6 +85,24 @@ def _last(layers: list[Node], part: str, count: int) -> list[Node]:
     return layers[-count:]
 
 
+def _adapted(layers: list[Node], part: str, rank: int, count: str | None) -> dict[Node, int]:
+    """The layers with room for an adapter: a product of two matrices, smaller than the one that it is added to."""
+    roomy = [node for node in layers if _most_rank(node) >= rank]
+    if not rank or not roomy:
+        most = max(_most_rank(node) for node in layers)
+        rule = f"--train {part}: the rank must be at least 1, and less than a layer's channels allow"
+        raise UsageError(rule, str(rank), f"at most {most}")
+    return dict.fromkeys(roomy if count is None else _last(roomy, part, int(count)), rank)
+
+
+def _most_rank(node: Node) -> int:
+    """The largest rank at which an adapter has fewer weights than the layer."""
+    channels, *patch = node.input(1).type.shape
+    size = math.prod(patch)
+    grouped = isinstance(node.op, Conv) and node.op.groups > 1
+    return 0 if grouped else (channels * size - 1) // (channels + size)
+
+
 def _named(graph: Graph, layers: list[Node], name: str) -> Node:
     """The layer of that name, or of that ONNX node."""
     for node in layers:
@@ -81,4 +111,4 @@ def _named(graph: Graph, layers: list[Node], name: str) -> Node:
     there = any(name in (layer_name(node), *node.origin) for node in graph.nodes)
     rule = "--train: a layer must have weights to train" if there else "--train must name layers of the model"
     could = listed(f"'{layer_name(node)}'" for node in layers)
-    raise UsageError(rule, f"'{name}'", f"last:N, bias, or some of: {could}")
+    raise UsageError(rule, f"'{name}'", f"last:N, bias, adapter:RANK, or some of: {could}")

@@ -13,12 +13,15 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.gradient import gradients
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
+from mcugen.training.heads import Head, firsts, head_of, with_head
 from mcugen.training.layers import chosen
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import OPTIMIZERS, Group, Optimizer, updated
+from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, in_batches, updated
 from mcugen.training.parameters import Parameter, with_parameters
 from mcugen.training.reals import behind, compute_reals, part_clamps, real_result
+
+MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
 
 
 def teach(graph: Graph, training: Training) -> Mapping[str, str]:
@@ -27,6 +30,25 @@ def teach(graph: Graph, training: Training) -> Mapping[str, str]:
     What is computed for inference stays as it was, but that trained layers, and what lies behind them, are real.
     """
     fuse_float(graph)
+    head = head_of(training.layers)
+    return _train_head(graph, head) if head is not None else _train_layers(graph, training)
+
+
+def _train_head(graph: Graph, head: Head) -> Mapping[str, str]:
+    """What the model makes of samples stays as it was; the head remembers some of it."""
+    end = with_head(graph, real_result(graph.outputs[0]), head)
+    states: dict[str, str] = {}
+    for memory in end.memories:
+        _keep(graph, states, memory.value, memory.new)
+    loss = _free_output(graph, "loss")
+    graph.add_output(loss, end.loss)
+    graph.sort()
+    names, first = (end.target.name, end.rate.name, loss), firsts(end.memories)
+    graph.lesson = Lesson(*names, states, first, head.classes, head.loss, head.learning)
+    return states
+
+
+def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     compute_reals(graph, behind(graph, [layer.node for layer in layers]))
     part_clamps(graph, behind(graph, [layer.node for layer in layers]))
@@ -34,35 +56,55 @@ def teach(graph: Graph, training: Training) -> Mapping[str, str]:
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(found.loss, "loss")
     rate = graph.add_input("rate", TensorType(SCALAR, DType.FLOAT32))
-    states, first = _learned(graph, OPTIMIZERS[training.optimizer], found, parameters, rate)
+    states, first = _learned(graph, training, found, parameters, rate)
     name = _free_output(graph, "loss")
     graph.add_output(name, found.loss)
     graph.sort()
-    graph.lesson = Lesson(found.target.name, rate.name, name, states, first, found.classes, training.loss)
+    graph.lesson = Lesson(found.target.name, rate.name, name, states, first, found.classes, training.loss, MOVES)
     return states
 
 
 def _learned(
-    graph: Graph, optimizer: Optimizer, found: Judged, parameters: Sequence[Parameter], rate: Value
+    graph: Graph, training: Training, found: Judged, parameters: Sequence[Parameter], rate: Value
 ) -> tuple[dict[str, str], dict[str, Array]]:
     """Adds gradients and updates: states by output, and what these hold at first."""
+    optimizer = OPTIMIZERS[training.optimizer]
     by = [parameter.value for parameter in parameters]
     slopes = gradients(graph, found.loss, by, rate if optimizer.scales else None)
     states: dict[str, str] = {}
-    count = _counted(graph, states) if optimizer.counts else None
+    batch = _batch(graph, training.batch, states) if training.batch > 1 else None
+    count = _counted(graph, states, batch) if optimizer.counts else None
     for parameter, gradient in zip(parameters, slopes, strict=True):
         tensor = parameter.value
         memories = [graph.add_input(f"{tensor.name}.{name}", tensor.type) for name in optimizer.memories]
         group = Group(tensor, gradient, memories, rate, count)
-        for state, new in zip([tensor, *memories], updated(graph, optimizer, group), strict=True):
-            _keep(graph, states, state, new)
+        if batch is None:
+            kept, new = [tensor, *memories], updated(graph, optimizer, group)
+        else:
+            total = graph.add_input(f"{tensor.name}.sum", tensor.type)
+            kept, new = [tensor, *memories, total], in_batches(graph, optimizer, group, batch, total)
+        for state, value in zip(kept, new, strict=True):
+            _keep(graph, states, state, value)
     return states, {parameter.value.name: parameter.first for parameter in parameters}
 
 
-def _counted(graph: Graph, states: dict[str, str]) -> Value:
-    """How often was updated, this time included."""
+def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:
+    """Counts the samples of a batch, this one included."""
+    before = graph.add_input("samples", TensorType((), DType.INT32))
+    call = OnnxCalls(graph, "samples.now")
+    now = call("Add", before, np.ones((), np.int32))
+    is_full = call("GreaterOrEqual", now, np.full((), size, np.int32))
+    _keep(graph, states, before, call("Where", is_full, np.zeros((), np.int32), now))
+    return Batch(size, is_full)
+
+
+def _counted(graph: Graph, states: dict[str, str], batch: Batch | None) -> Value:
+    """How often was updated, this time included, if it is one."""
     before = graph.add_input("updates", TensorType((), DType.INT64))
-    now = OnnxCalls(graph, "updates.now")("Add", before, np.ones((), np.int64))
+    call = OnnxCalls(graph, "updates.now")
+    now = call("Add", before, np.ones((), np.int64))
+    if batch is not None:
+        now = call("Where", batch.is_full, now, before)
     _keep(graph, states, before, now)
     return now
 

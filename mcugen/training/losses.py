@@ -83,6 +83,30 @@ def _huber(call: OnnxCalls, difference: Value) -> Value:
     return call("Where", call("Less", size, one), inner, call("Sub", size, half))
 
 
+def contrastive(graph: Graph, result: Value) -> Judged:
+    """½·d² of two results that belong together, else ½·max(0, 1 − d)², d being how far they are apart (Hadsell, Chopra,
+    LeCun, "Dimensionality reduction by learning an invariant mapping", 2006).
+
+    The target, of one more element than the result, is 1 if they belong together, else 0; then the other result.
+    """
+    count = result.type.count
+    target = graph.add_input("target", TensorType((count + 1,), DType.FLOAT32))
+    call, one, half = OnnxCalls(graph, "loss"), np.ones(SCALAR, np.float32), np.full(SCALAR, 0.5, np.float32)
+    together, other = (
+        call("Slice", target, np.asarray([a]), np.asarray([b]), np.asarray([0])) for a, b in ((0, 1), (1, count + 1))
+    )
+    difference = call("Sub", call("Reshape", result, np.asarray([count])), other)
+    square = call("ReduceSum", call("Mul", difference, difference), np.asarray([0]), keepdims=1)
+    apart = call("Sqrt", call("Add", square, np.full(SCALAR, LEAST_SQUARE, np.float32)))
+    missing = call("Max", call("Sub", one, apart), np.zeros(SCALAR, np.float32))
+    pushed = call("Mul", call("Sub", one, together), call("Mul", missing, missing))
+    total = call("Add", call("Mul", together, square), pushed)
+    return Judged(call("Mul", total, half), target)
+
+
+LEAST_SQUARE = 1e-12
+"""Added to squares whose root is taken: it has no derivative at 0."""
+
 Loss = Callable[[Graph, Value], Judged]
 
 LOSSES: Mapping[str, Loss] = {
@@ -90,6 +114,7 @@ LOSSES: Mapping[str, Loss] = {
     "mse": _of_differences(_square),
     "mae": _of_differences(_absolute),
     "huber": _of_differences(_huber),
+    "contrastive": contrastive,
 }
 
 

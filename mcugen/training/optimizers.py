@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,9 +71,30 @@ def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
     call = OnnxCalls(graph, f"{group.tensor.name}.update")
     new = optimizer.update(call, group)
     old = [group.tensor, *group.memories]
-    return [_kept_finite(call, was, value) for was, value in zip(old, new, strict=True)]
+    return [kept_finite(call, was, value) for was, value in zip(old, new, strict=True)]
 
 
-def _kept_finite(call: OnnxCalls, old: Value, new: Value) -> Value:
+@dataclass(frozen=True)
+class Batch:
+    """How many samples a step is made of, and whether this one is the last of them."""
+
+    size: int
+    is_full: Value
+
+
+def in_batches(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, total: Value) -> list[Value]:
+    """The new tensor and memories, and the new sum of gradients, which was `total`: a step by the mean if this sample
+    is the last of a batch, else all but the sum stays as it was.
+    """
+    call = OnnxCalls(graph, f"{group.tensor.name}.batch")
+    now = call("Add", total, group.gradient)
+    mean = call("Mul", now, np.full((), 1 / batch.size, np.float32))
+    new = updated(graph, optimizer, replace(group, gradient=mean))
+    old = [group.tensor, *group.memories]
+    stepped = [call("Where", batch.is_full, after, before) for after, before in zip(new, old, strict=True)]
+    return [*stepped, kept_finite(call, total, call("Where", batch.is_full, np.zeros((), np.float32), now))]
+
+
+def kept_finite(call: OnnxCalls, old: Value, new: Value) -> Value:
     """∞ − ∞ is no number."""
     return call("Where", call("IsNaN", call("Sub", new, new)), old, new)

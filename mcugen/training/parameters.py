@@ -10,9 +10,11 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
-from mcugen.ops.matmul import Dense, DirectDense
+from mcugen.ops.matmul import DirectDense
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
 from mcugen.training.layers import Layer, layer_name
@@ -32,17 +34,64 @@ def with_parameters(graph: Graph, layers: Iterable[Layer]) -> list[Parameter]:
 
 
 def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
-    node = layer.node
-    channels = node.input(1).type.shape[0]
-    bias = _numbers(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(channels, np.float32)
-    bias_of = _parameter(graph, node, "bias", bias.reshape(-1))
-    yield bias_of
+    node, bias = layer.node, _bias(graph, layer.node) if layer.bias else None
+    if bias is not None:
+        yield bias
     if layer.weights:
+        assert bias is not None
         weights = _parameter(graph, node, "weights", _numbers(node.inputs[1]))
         yield weights
-        _make_direct(graph, node, weights.value, bias_of.value)
-    else:
-        _add_behind(graph, node, bias_of.value)
+        graph.rewrite(node, _direct(node.op), [node.inputs[0], weights.value, bias.value])
+        return
+    if layer.rank:
+        adapter = _adapter(graph, node, layer.rank)
+        yield from adapter
+        node = _add_adapter(graph, node, *(parameter.value for parameter in adapter))
+    if bias is not None:
+        _add_behind(graph, node, bias.value)
+
+
+def _bias(graph: Graph, node: Node) -> Parameter:
+    channels = node.input(1).type.shape[0]
+    first = _numbers(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(channels, np.float32)
+    return _parameter(graph, node, "bias", first.reshape(-1))
+
+
+def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]:
+    """Two matrices, of which the second is 0 at first, so that nothing changes (Hu et al., "LoRA", 2021).
+
+    The first has directions that are drawn, the same ones for layers of the same shape.
+    """
+    channels, *patch = node.input(1).type.shape
+    bound = 1 / np.sqrt(np.prod(patch))
+    down = np.random.default_rng([channels, *patch, rank]).uniform(-bound, bound, (rank, *patch)).astype(np.float32)
+    up = np.zeros((channels, rank, *(1 for _ in patch[1:])), np.float32)
+    return _parameter(graph, node, "adapter.down", down), _parameter(graph, node, "adapter.up", up)
+
+
+def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
+    """Layer(x) + up·(down·x) in the layer's place, and what computes its first term."""
+    types, x = [node.output.type], node.input(0)
+    layer = graph.add(node.op, node.inputs, node.origin, types=types, before=node)
+    narrow = graph.add(_direct(node.op), [x, down], node.origin, before=node)
+    wide = graph.add(_pointwise(node.op), [narrow.output, up], node.origin, before=node)
+    graph.rewrite(node, Binary("Add"), [layer.output, wide.output], types=types)
+    return layer
+
+
+def _direct(op: Operator) -> Operator:
+    """A layer with weights that are no constants."""
+    if isinstance(op, Conv):
+        return DirectConv(op.window, groups=op.groups)
+    return DirectDense()
+
+
+def _pointwise(op: Operator) -> Operator:
+    """The same of single positions."""
+    if isinstance(op, Conv):
+        once, none = tuple(1 for _ in op.window.strides), tuple(0 for _ in op.window.strides)
+        return DirectConv(Window(once, none, none, once))
+    return DirectDense()
 
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
@@ -60,16 +109,6 @@ def _numbers(value: Value | None) -> Array:
     stored = source.input(0).data
     assert stored is not None
     return evaluate_node(source, [stored])[0]
-
-
-def _make_direct(graph: Graph, node: Node, weights: Value, bias: Value) -> None:
-    """The layer with weights that are no constants."""
-    op = node.op
-    if isinstance(op, Conv):
-        graph.rewrite(node, DirectConv(op.window, groups=op.groups), [node.inputs[0], weights, bias])
-        return
-    assert isinstance(op, Dense)
-    graph.rewrite(node, DirectDense(), [node.inputs[0], weights, bias])
 
 
 def _add_behind(graph: Graph, node: Node, bias: Value) -> None:

@@ -184,7 +184,12 @@ def test_weights_stay_finite_whatever_the_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layers", "told"),
-    [("nothing", "last:N, bias, or some of"), ("last:0", "2 layers"), ("last:3", "2 layers"), ("", "must name layers")],
+    [
+        ("nothing", "last:N, bias, adapter:RANK, or some of"),
+        ("last:0", "2 layers"),
+        ("last:3", "2 layers"),
+        ("", "must name layers"),
+    ],
 )
 def test_layers_that_are_not_there_are_refused(layers: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
@@ -275,3 +280,65 @@ def test_names_of_lessons_may_be_taken() -> None:
     first, second, run = model.simulate([sample | taught, sample | taught, sample], measure=False).outputs
     assert second[lesson.loss.name] < first[lesson.loss.name]
     assert set(run) == {"loss"}
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("layers", ["adapter:1", "adapter:2:1,last:1", "adapter:1:2,bias"])
+def test_adapters_begin_as_nothing_and_learn(layers: str, quantized: bool, tmp_path: Path) -> None:
+    plain = compile_model(convolutional(quantized))
+    model = learning(convolutional(quantized), layers)
+    x = RNG.normal(size=(1, 2, 8, 8)).astype(np.float32)
+    device, before = Device(model, tmp_path), plain.simulate([{"x": x}], measure=False).outputs[0]
+    np.testing.assert_allclose(device.run(x), next(iter(before.values())), atol=0.05 if quantized else 1e-5)
+    losses = [device.train(x, 1, 0.05)[1] for _ in range(20)]
+    assert losses[-1] < 0.9 * losses[0]
+    assert {e.name.rpartition(".adapter.")[2] for e in model.program.states} >= {"down", "up"}
+    given = lessons(model, 3)
+    for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("layers", ["adapter:0", "adapter:99", "adapter:1:9"])
+def test_adapters_that_make_no_sense_are_refused(layers: str) -> None:
+    with pytest.raises(UsageError, match="--train adapter"):
+        learning(perceptron(), layers)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_batch_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path: Path) -> None:
+    same = [RNG.normal(size=(1, 6)).astype(np.float32) for _ in range(2)]
+    one = Device(learning(perceptron(), "last:1", optimizer=optimizer), _folder(tmp_path / "one"))
+    training = Training("last:1", optimizer=optimizer, batch=3)
+    three = Device(compile_model(perceptron(), "host", CompileOptions(training=training)), _folder(tmp_path / "three"))
+    for x in same:
+        before = three.learned("weights").copy()
+        one.train(x, 2, 0.05)
+        for index in range(3):
+            np.testing.assert_array_equal(three.learned("weights"), before)
+            three.train(x, 2, 0.05)
+            assert index == 2 or np.any(three.learned("weights.sum"))
+        np.testing.assert_allclose(three.learned("weights"), one.learned("weights"), rtol=1e-5, atol=1e-6)
+        assert not np.any(three.learned("weights.sum"))
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_pairs_come_together_or_go_apart(tmp_path: Path) -> None:
+    """By the loss of the paper, its derivative in numpy."""
+    model = learning(perceptron(softmax=False), "last:1", "contrastive")
+    device, (x, y) = Device(model, tmp_path), RNG.normal(size=(2, 1, 6)).astype(np.float32)
+    other = device.run(x)[0] + np.float32(0.1)
+    distance = float(np.sqrt(5) * 0.1)
+    for together, loss in ((1, distance**2 / 2), (0, (1 - distance) ** 2 / 2)):
+        device.reset()
+        target = np.asarray([together, *other], np.float32)
+        status, found = device.train(x, target, 0.05)
+        assert status == OK and found == pytest.approx(loss, rel=1e-4)
+        assert device.loss(x, target)[1] < loss
+    far = np.asarray([0, *(device.run(y)[0] + 5)], np.float32)
+    before = device.state.copy()
+    assert device.train(y, far, 0.05) == (OK, 0)
+    np.testing.assert_array_equal(device.state, before)

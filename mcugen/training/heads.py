@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads that learn from a few samples without a gradient: they remember what the model makes of what they are shown.
+
+Nearest class means: Mensink et al., "Distance-based image classification", 2013. The inverse of a covariance is kept by
+the formula of Sherman and Morrison, so that nothing is ever inverted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import TensorProto
+
+from mcugen.errors import UnsupportedError, UsageError
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.training.losses import SCALAR
+from mcugen.training.onnx_calls import OnnxCalls
+from mcugen.training.optimizers import kept_finite
+
+SAID = re.compile(
+    r"(?P<classes>centroids):(?P<count>\d{1,6})"
+    r"|(?P<samples>nearest):(?P<of>\d{1,6}):(?P<kept>\d{1,6})(:(?P<near>\d{1,6}))?"
+    r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
+)
+UNKNOWN = float(np.finfo(np.float32).min)
+"""The score of a class of which nothing was shown yet."""
+
+CENTROIDS = (
+    "the squared distance from the mean of the class",
+    "the mean of the class moves towards what the model makes of the sample, by its share of all samples of the class, "
+    "but at least by `rate` of the way; with a rate of 0 nothing is learned.",
+)
+NEAREST = (
+    "the share of the nearest samples that are of other classes",
+    "what the model makes of the sample takes the place of the oldest one that is kept; with a rate of 0 nothing is "
+    "learned.",
+)
+STATISTICS = (
+    "the squared distance from the mean, measured by the covariance",
+    "mean and covariance take in what the model makes of the sample, which weighs as much as each one before, but at "
+    "least `rate`; with a rate of 0 nothing is learned.",
+)
+"""Losses and learning, in words."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a head keeps from call to call, what becomes of it, and what it holds at first."""
+
+    value: Value
+    new: Value
+    first: Array
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What a head is added to: what the model makes of a sample (float32 [1, D]), the class of which that is (int32
+    [1]), the rate (float32 [1]); and operators on them.
+    """
+
+    graph: Graph
+    z: Value
+    target: Value
+    rate: Value
+    call: OnnxCalls
+    memories: list[Memory] = field(default_factory=list)
+
+    def keep(self, name: str, first: Array) -> Value:
+        """What was kept under a name."""
+        return self.graph.add_input(name, TensorType(first.shape, DType.of(first)))
+
+    def become(self, value: Value, new: Value, first: Array) -> None:
+        """What is kept from now on; elements that would be no finite numbers stay as they were."""
+        found = kept_finite(self.call, value, new) if new.type.dtype.is_float else new
+        self.memories.append(Memory(value, found, first))
+
+    def squares(self, x: Value, axis: int) -> Value:
+        """Sums of squares along an axis, which stays."""
+        return self.call("ReduceSumSquare", x, np.asarray([axis]), keepdims=1)
+
+    def distances(self, points: Value) -> Value:
+        """[N, 1]: the squared distances of z from N points, |p|² − 2·p·z + |z|²."""
+        products = self.call("MatMul", points, self.call("Transpose", self.z, perm=[1, 0]))
+        doubled = self.call("Mul", products, real(2))
+        return self.call("Add", self.call("Sub", self.squares(points, 1), doubled), self.squares(self.z, 1))
+
+    def learns(self) -> Value:
+        """1 if the rate is positive, else 0."""
+        return self.call("Cast", self.call("Greater", self.rate, real(0)), to=TensorProto.FLOAT)
+
+    def share(self, count: Value) -> Value:
+        """Of the newest of `count` samples: all weigh the same, but no sample less than the rate, nor more than all."""
+        mean = self.call("Div", real(1), self.call("Max", count, real(1)))
+        return self.call("Min", self.call("Max", mean, self.rate), real(1))
+
+
+def real(number: float) -> Array:
+    """A constant."""
+    return np.full(SCALAR, number, np.float32)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Scores (float32 [1, classes], or [1]) and the loss (float32 [1]) of a sample."""
+
+    scores: Value
+    loss: Value
+
+
+@dataclass(frozen=True)
+class Head:
+    """`classes` that it tells apart, the name of its output, the loss and what is learned in words, and what adds it
+    to a graph.
+    """
+
+    classes: int
+    output: str
+    loss: str
+    learning: str
+    build: Callable[[Embedding], Judgement]
+
+
+def head_of(text: str) -> Head | None:
+    """What `centroids:CLASSES`, `nearest:CLASSES:SAMPLES[:K]` or `statistics[:VARIANCE]` says; None of anything else.
+
+    UsageError for numbers that make no sense.
+    """
+    said = SAID.fullmatch(text)
+    if said is None:
+        return None
+    if said["classes"]:
+        count = _positive(text, said["count"])
+        return Head(count, "scores", *CENTROIDS, lambda e: _centroids(e, count))
+    if said["samples"]:
+        count, kept, near = (_positive(text, number or "1") for number in (said["of"], said["kept"], said["near"]))
+        if near > kept:
+            raise UsageError(f"--train {text}: of the samples that are kept some are asked", f"{near} of {kept}")
+        return Head(count, "scores", *NEAREST, lambda e: _nearest(e, count, kept, near))
+    prior = float(said["prior"] or 1)
+    if not prior:
+        raise UsageError(f"--train {text}: the variance before anything was shown must be positive", "0")
+    return Head(1, "anomaly", *STATISTICS, lambda e: _statistics(e, prior))
+
+
+def _positive(text: str, number: str) -> int:
+    if not int(number):
+        raise UsageError(f"--train {text}: numbers must be positive", number)
+    return int(number)
+
+
+@dataclass(frozen=True)
+class Headed:
+    """A graph's new end: target, rate and loss, what is kept by output, and what that holds at first."""
+
+    target: Value
+    rate: Value
+    loss: Value
+    memories: list[Memory]
+
+
+def with_head(graph: Graph, result: Value, head: Head) -> Headed:
+    """Makes what a head tells of the first output the first output. UnsupportedError unless that is real."""
+    name = graph.output_names[0]
+    if result.type.dtype is not DType.FLOAT32:
+        dtype = f"'{name}' is {result.type.dtype.value}"
+        raise UnsupportedError("--train: the first output must be float32, or codes of reals", dtype, "cast it")
+    target = graph.add_input("target", TensorType(SCALAR, DType.INT32))
+    rate = graph.add_input("rate", TensorType(SCALAR, DType.FLOAT32))
+    call = OnnxCalls(graph, "head")
+    flat = call("Reshape", result, np.asarray([1, result.type.count]))
+    embedding = Embedding(graph, flat, target, rate, call)
+    found = head.build(embedding)
+    graph.outputs = [found.scores, *graph.outputs[1:]]
+    others = graph.output_names[1:]
+    graph.output_names = [head.output if head.output not in others else name, *others]
+    graph.rename(found.scores, head.output)
+    return Headed(target, rate, found.loss, embedding.memories)
+
+
+def _centroids(e: Embedding, classes: int) -> Judgement:
+    """Scores are negative squared distances from the means of classes."""
+    call, first, none = e.call, np.zeros((classes, e.z.type.count), np.float32), np.zeros((classes, 1), np.float32)
+    means, counts = e.keep("centroids", first), e.keep("counts", none)
+    distances = e.distances(means)
+    known = call("Where", call("Greater", counts, real(0)), call("Neg", distances), real(UNKNOWN))
+    is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(-1, 1), e.target)
+    hit = call("Cast", is_target, to=TensorProto.FLOAT)
+    loss = call("ReduceSum", call("Mul", hit, distances), np.asarray([0, 1]), keepdims=0)
+    learned = call("Mul", hit, e.learns())
+    now = call("Add", counts, learned)
+    step = call("Mul", learned, e.share(now))
+    e.become(means, call("Add", means, call("Mul", step, call("Sub", e.z, means))), first)
+    e.become(counts, now, none)
+    return Judgement(_row(e, known), call("Reshape", loss, np.asarray(SCALAR)))
+
+
+def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
+    """Scores are shares of the nearest samples; the newest sample takes the place of the oldest one."""
+    call, first = e.call, np.zeros((kept, e.z.type.count), np.float32)
+    unlabelled, at_first = np.full((kept, 1), -1, np.int32), np.zeros(SCALAR, np.int32)
+    samples, labels, place = e.keep("samples", first), e.keep("labels", unlabelled), e.keep("place", at_first)
+    is_there = call("GreaterOrEqual", labels, np.zeros(SCALAR, np.int32))
+    far = call("Where", is_there, e.distances(samples), real(-UNKNOWN))
+    order = call.several("TopK", [far, np.asarray([near])], 2, "", axis=0, largest=0)[1]
+    found = call("Gather", labels, call("Reshape", order, np.asarray([near])), axis=0)
+    votes = call("Equal", found, np.arange(classes, dtype=np.int32).reshape(1, classes))
+    shares = call("ReduceMean", call("Cast", votes, to=TensorProto.FLOAT), np.asarray([0]), keepdims=1)
+    hit = call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), e.target)
+    right = call("ReduceSum", call("Where", hit, shares, real(0)), np.asarray([1]), keepdims=0)
+    size = e.squares(e.z, 1)
+    nothing = call("Reshape", call("Sub", size, size), np.asarray(SCALAR))  # unless the sample is no finite number
+    loss = call("Add", call("Sub", real(1), right), nothing)
+    learns = call("Greater", e.rate, real(0))
+    here = call("And", call("Equal", np.arange(kept, dtype=np.int32).reshape(-1, 1), place), learns)
+    following = call("Add", place, call("Cast", learns, to=TensorProto.INT32))
+    back = call("Equal", following, np.full(SCALAR, kept, np.int32))
+    e.become(samples, call("Where", here, e.z, samples), first)
+    e.become(labels, call("Where", here, e.target, labels), unlabelled)
+    e.become(place, call("Where", back, at_first, following), at_first)
+    return Judgement(_row(e, shares), loss)
+
+
+def _statistics(e: Embedding, prior: float) -> Judgement:
+    """The score is (z − μ)ᵀ·Σ⁻¹·(z − μ). With a the weight of a sample, Σ becomes (1 − a)·(Σ + a·δ·δᵀ)."""
+    call, size = e.call, e.z.type.count
+    origin, none = np.zeros((1, size), np.float32), np.zeros(SCALAR, np.float32)
+    alone = np.eye(size, dtype=np.float32) / np.float32(prior)
+    mean, inverse, count = e.keep("mean", origin), e.keep("inverse_covariance", alone), e.keep("count", none)
+    delta = call("Sub", e.z, mean)
+    moved = call("MatMul", delta, inverse)
+    distance = call("ReduceSum", call("Mul", moved, delta), np.asarray([1]), keepdims=0)
+    now = call("Add", count, e.learns())
+    weight = call("Mul", e.share(now), e.learns())
+    half = call("Min", weight, real(0.5))  # the first sample says nothing of how they vary
+    later = call("Mul", half, call("Cast", call("Greater", count, real(0)), to=TensorProto.FLOAT))
+    part = call("Div", later, call("Add", real(1), call("Mul", later, distance)))
+    outer = call("Mul", call("Transpose", moved, perm=[1, 0]), call("Mul", moved, part))
+    kept = call("Div", call("Sub", inverse, outer), call("Sub", real(1), later))
+    e.become(mean, call("Add", mean, call("Mul", weight, delta)), origin)
+    e.become(inverse, kept, alone)
+    e.become(count, now, none)
+    return Judgement(distance, call("Identity", distance))
+
+
+def _row(e: Embedding, scores: Value) -> Value:
+    """[1, N]: what callers expect of scores."""
+    return e.call("Reshape", scores, np.asarray([1, scores.type.count]))
+
+
+def firsts(memories: list[Memory]) -> Mapping[str, Array]:
+    """What is kept at first, by name, where that is not zeros."""
+    return {memory.value.name: memory.first for memory in memories if np.any(memory.first)}
