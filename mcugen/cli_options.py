@@ -252,7 +252,7 @@ Train = Annotated[
     typer.Option(
         help="makes the model one that learns where it runs: last:N layers, names of layers, bias or bias:N, "
         "adapter:RANK or adapter:RANK:N, with commas between them; or a head that remembers samples: "
-        "centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics (docs/training.md)",
+        "centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics, perhaps @LAYER (docs/training.md)",
         show_default=False,
     ),
 ]

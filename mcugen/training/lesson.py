@@ -19,7 +19,7 @@ from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, in_batches, updated
 from mcugen.training.parameters import Parameter, with_parameters
-from mcugen.training.reals import behind, compute_reals, part_clamps, real_result
+from mcugen.training.reals import behind, compute_reals, part_clamps, real_result, real_result_of
 
 MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
 
@@ -30,13 +30,15 @@ def teach(graph: Graph, training: Training) -> Mapping[str, str]:
     What is computed for inference stays as it was, but that trained layers, and what lies behind them, are real.
     """
     fuse_float(graph)
-    head = head_of(training.layers)
-    return _train_head(graph, head) if head is not None else _train_layers(graph, training)
+    what, _, layer = training.layers.partition("@")
+    head = head_of(what)
+    return _train_layers(graph, training) if head is None else _train_head(graph, head, layer)
 
 
-def _train_head(graph: Graph, head: Head) -> Mapping[str, str]:
-    """What the model makes of samples stays as it was; the head remembers some of it."""
-    end = with_head(graph, real_result(graph.outputs[0]), head)
+def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
+    """What the model makes of samples stays as it was, up to a layer if one is named; the head remembers some of it."""
+    result = real_result_of(graph, layer) if layer else real_result(graph.outputs[0])
+    end = with_head(graph, result, head)
     states: dict[str, str] = {}
     for memory in end.memories:
         _keep(graph, states, memory.value, memory.new)

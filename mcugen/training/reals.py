@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mcugen.errors import UsageError, listed
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Clampable
 from mcugen.ops.conv import Conv
@@ -12,6 +13,7 @@ from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.matmul import Dense
 from mcugen.ops.movement import Movement
 from mcugen.ops.pointwise import Clamp
+from mcugen.training.layers import layer_name
 
 
 def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
@@ -41,6 +43,17 @@ def real_result(value: Value) -> Value:
     """A result of the model before it becomes codes."""
     node = value.producer
     return node.input(0) if node is not None and isinstance(node.op, Quantize) else value
+
+
+def real_result_of(graph: Graph, layer: str) -> Value:
+    """What a layer gives: behind its codes, if it has some. UsageError for one that the model has not."""
+    named = [node for node in graph.nodes if layer in (layer_name(node), *node.origin)]
+    if not named:
+        names = listed(f"'{layer_name(node)}'" for node in graph.nodes if not isinstance(node.op, Quantize | Dequantize))
+        raise UsageError("--train: what a head stands behind must be a layer of the model", f"'{layer}'", names)
+    value = named[-1].outputs[0]
+    codes = next((node.output for node in value.users if isinstance(node.op, Quantize)), value)
+    return codes if codes.type.quant is None else graph.add(Dequantize(), [codes], named[-1].origin).output
 
 
 def part_clamps(graph: Graph, part: Iterable[Node]) -> None:

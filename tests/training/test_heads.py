@@ -12,6 +12,7 @@ from compilers import assert_accepted
 from device import DIVERGED, OK, RATE, TARGET, Device
 from onnx_models import Net
 from sklearn.neighbors import KNeighborsClassifier
+from test_training import convolutional
 
 from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
@@ -157,3 +158,21 @@ def test_numbers_that_make_no_sense_are_refused(head: str) -> None:
 def test_a_head_has_its_own_way_to_learn() -> None:
     with pytest.raises(UsageError, match="has its own way to learn"):
         compile_model(embedding(), "host", CompileOptions(training=Training("centroids:3", "mse")))
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_head_may_stand_behind_a_layer_before_the_last(tmp_path: Path, quantized: bool) -> None:
+    model = convolutional(quantized)
+    mean = next(node.output[0] for node in model.graph.node if node.op_type == "GlobalAveragePool")
+    compiled = compile_model(model, "host", CompileOptions(training=Training(f"centroids:3@{mean}")))
+    assert [e.shape for e in compiled.program.states if e.name.endswith("centroids")] == [(3, 6)]
+    assert "dense" not in {node.op.name for node in compiled.graph.nodes}
+    assert quantized == any(node.input(0).type.dtype.value == "int8" for node in compiled.graph.nodes)
+    device, x = Device(compiled, tmp_path), RNG.normal(size=(1, 2, 8, 8)).astype(np.float32)
+    assert device.train(x, 2, 1.0)[0] == OK
+    assert device.run(x)[0].argmax() == 2 and device.run(x)[0, 2] == pytest.approx(0, abs=1e-3)
+
+
+def test_a_layer_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="must be a layer of the model"):
+        remembering("centroids:3@nothing")
