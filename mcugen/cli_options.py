@@ -46,7 +46,7 @@ from mcugen.options import (
     Training,
 )
 from mcugen.settings import MODEL, Kinds, Settings, find_settings, read_settings
-from mcugen.tasks import Judging, Quantizing
+from mcugen.tasks import Judging, Quantizing, Teaching
 from mcugen.workers.sharing import Workers
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ Train = Annotated[
     typer.Option(
         help="makes the model one that learns where it runs: last:N layers, names of layers, bias or bias:N, "
         "adapter:RANK or adapter:RANK:N, with commas between them; or a head that remembers samples: "
-        "centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics, perhaps @LAYER (docs/training.md)",
+        "centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics, perhaps @LAYER; or auto (docs/training.md)",
         show_default=False,
     ),
 ]
@@ -482,6 +482,22 @@ class Watching:
 
 
 @dataclass(frozen=True)
+class TeachingArguments:
+    """The options that say what a model learns from."""
+
+    lesson: Annotated[
+        Path | None,
+        typer.Option(help="samples with labels, from which a model with --train learns one by one", show_default=False),
+    ] = None
+    rate: Annotated[float, typer.Option(min=0.0, help="at which it learns")] = 0.01
+    epochs: Annotated[int, typer.Option(min=1, help="how often it is shown the lesson")] = 1
+
+    def made(self) -> Teaching | None:
+        """If it learns from anything here."""
+        return None if self.lesson is None else Teaching(self.lesson, self.rate, self.epochs)
+
+
+@dataclass(frozen=True)
 class Reporting:
     """What a report shows, and by which rules."""
 
@@ -493,12 +509,6 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
-    lesson: Annotated[
-        Path | None,
-        typer.Option(help="samples with labels, from which a model with --train learns one by one", show_default=False),
-    ] = None
-    rate: Annotated[float, typer.Option(min=0.0, help="at which it learns")] = 0.01
-    epochs: Annotated[int, typer.Option(min=1, help="how often it is shown the lesson")] = 1
     html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
         None
     )
@@ -600,6 +610,7 @@ SHARED: dict[str, type[Any]] = {
     "telling": Telling,
     "watching": Watching,
     "reporting": Reporting,
+    "teaching": TeachingArguments,
     "sharing": Sharing,
     "inspecting": Inspecting,
 }

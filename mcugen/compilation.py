@@ -14,7 +14,7 @@ import onnx
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
+from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
@@ -22,9 +22,9 @@ from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
-from mcugen.lessons import Teaching, learn
+from mcugen.lessons import Trial, best, candidates, learn, tried
 from mcugen.mixed import Answer, Demand, Question, Search
-from mcugen.options import MIXED, CompileOptions
+from mcugen.options import AUTO, MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace
 from mcugen.pipelines import Feed, bind, with_preprocessing
@@ -41,7 +41,7 @@ from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
-from mcugen.tasks import Judging, Quantizing
+from mcugen.tasks import Judging, Quantizing, Teaching
 from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Compilation:
     trace: Trace | None = None
     workers: Workers = ALONE
     """Run samples, and what a search tries."""
+    teaching: Teaching | None = None
+    """What a model that learns is shown."""
     search: Search | None = field(default=None, init=False)
     """The search for the precisions of layers, once it has begun."""
     notes: list[str] = field(default_factory=list, init=False)
@@ -152,7 +154,43 @@ class Compilation:
     @cached_property
     def compiled(self) -> CompiledModel:
         """The model as it is, or quantized first."""
-        scheme, options = self.quantizing.scheme, self.options
+        training = self.options.training
+        if training is None or training.layers != AUTO:
+            return self._compiled(self.options)
+        found = best(self.trials)
+        options = replace(self.options, training=replace(training, layers=found.layers))
+        compiled = self._compiled(options)
+        others = "; ".join(str(trial) for trial in self.trials if trial is not found)
+        told = f"trained: {found}; of what else was tried: {others or 'nothing'}"
+        return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, told)))
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """Of `--train auto`: what was tried. UsageError without a lesson; what the model or the budget refuses is not
+        among them, but if nothing is left, the last refusal is raised.
+        """
+        training = self.options.training
+        assert training is not None
+        if self.teaching is None:
+            raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
+        of_biases = self._compiled(replace(self.options, max_ram=None, training=replace(training, layers="bias")))
+        tries = candidates(sum(state.name.endswith(".bias") for state in of_biases.program.states))
+        found, refused = [], None
+        for index, layers in enumerate(tries):
+            self.progress(f"learning {layers}", index, len(tries))
+            try:
+                compiled = self._compiled(replace(self.options, training=replace(training, layers=layers)))
+            except (ConstraintError, DoesNotFitError, UnsupportedError, UsageError) as error:
+                refused = error
+                continue
+            lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
+            found.append(tried(compiled, self.teaching, lesson))
+        if not found and refused is not None:
+            raise refused
+        return found
+
+    def _compiled(self, options: CompileOptions) -> CompiledModel:
+        scheme = self.quantizing.scheme
         model = self.quantized if self.quantizing.is_wanted else self.model
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
@@ -211,10 +249,11 @@ class Compilation:
         metric = metric_of(self.judging.metric, samples.labels)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
-    def learned(self, teaching: Teaching) -> LearningFigures:
-        """What the model learns of samples with labels, judged by those of `judging`, on the simulated board."""
-        lesson = self.samples(teaching.lesson, sample_endpoints(self.compiled))
-        return learn(self.compiled, teaching, lesson, self.judging_samples(), self.progress)
+    def learned(self) -> LearningFigures:
+        """What the model learns of `teaching`, judged by samples of `judging`, on the simulated board."""
+        assert self.teaching is not None
+        lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
+        return learn(self.compiled, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """What a report runs: these, or those of `judging`, or a random one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -16,21 +15,13 @@ from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
 from mcugen.quant.quantize import Progress
 from mcugen.report.figures import Examination, LearningFigures
+from mcugen.tasks import Teaching
 
 EXAMINATIONS = 5
 """Besides the first, as far as there are steps between them."""
 
 
-@dataclass(frozen=True)
-class Teaching:
-    """What a model is shown: a file of samples with labels, in its order, so many times, at a learning rate."""
-
-    lesson: Path
-    rate: float = 0.01
-    epochs: int = 1
-
-
-Calls = list[Mapping[str, Array]]
+Calls = Sequence[Mapping[str, Array]]
 
 
 def learn(
@@ -40,55 +31,112 @@ def learn(
 
     UsageError unless the model learns classes, and both files have labels.
     """
-    training = compiled.options.training
-    if training is None or compiled.bundle.lesson is None:
-        raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
-    if not compiled.bundle.lesson.classes:
-        raise UsageError("--lesson teaches classes", f"--loss {training.loss}", "--loss cross-entropy")
-    if not 0 < teaching.rate < np.inf:
-        raise UsageError("--rate must be a positive number", str(teaching.rate))
-    if lesson.labels is None or exam.labels is None:
-        raise UsageError("--lesson and --data must have labels", "none", "an array `labels` beside the inputs")
-    names = compiled.bundle.lesson
-    steps = _steps(names, lesson, lesson.labels, teaching)
+    names, labels = _taught(compiled, teaching, lesson)
+    _, right = _taught(compiled, teaching, exam)
+    steps = _rated(names, _steps(names, lesson, labels), teaching)
     parts = [part for part in np.array_split(np.arange(len(steps)), EXAMINATIONS) if len(part)]
     asked: Calls = list(exam.inputs)
-    calls = [*asked]
+    calls = list(asked)
     for part in parts:
-        calls += [steps[i] for i in part] + asked
+        calls += [*(steps[i] for i in part), *asked]
     total = len(calls)
     run = compiled.simulate(calls, measure=False, progress=lambda done: progress("learning", done, total))
     step = compiled.simulate(steps[:1])
     losses = [float(o[names.loss.name][0]) for o in run.outputs if names.loss.name in o]
-    found = _examinations(run.outputs, losses, exam.labels, [len(part) for part in parts])
-    state = compiled.program.state_size
+    found = _examinations(run.outputs, losses, right, [len(part) for part in parts])
+    state, training = compiled.program.state_size, compiled.options.training
+    assert training is not None
     return LearningFigures(training.describe(), teaching.rate, found, step.instructions, step.stack, state)
 
 
-def _steps(names: Lesson, lesson: Samples, labels: Array, teaching: Teaching) -> Calls:
-    """In order, as often as they are shown."""
-    rate = np.asarray([teaching.rate], np.float32)
-    steps: Calls = [
-        {**sample, names.target.name: np.asarray([label], np.int32), names.rate.name: rate}
-        for sample, label in zip(lesson.inputs, labels.reshape(-1), strict=True)
+@dataclass(frozen=True)
+class Trial:
+    """Layers that were trained: the share of held-out samples of which the class was told then, and bytes of RAM."""
+
+    layers: str
+    accuracy: float
+    ram: int
+
+    def __str__(self) -> str:
+        return f"{self.layers}: {self.accuracy:.1%}, {self.ram:,} bytes"
+
+
+HELD_OUT = 4
+"""One of so many samples of a lesson judges what the others taught."""
+
+
+def candidates(count: int) -> list[str]:
+    """What is tried of a model of so many layers that can be trained: ends of it, of twice the length each."""
+    lengths = [1 << n for n in range(count.bit_length()) if 1 << n <= count]
+    longer = lengths[1:]
+    return [
+        *(f"last:{n}" for n in lengths),
+        *(f"bias:{n}" for n in longer),
+        *(f"last:1,bias:{n}" for n in longer),
+        *(f"adapter:2:{n}" for n in lengths),
     ]
-    return steps * teaching.epochs
+
+
+def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> Trial:
+    """What a model of certain layers learns of most of a lesson, by the rest of it. UsageError as of `learn`."""
+    training = compiled.options.training
+    names, labels = _taught(compiled, teaching, lesson)
+    assert training is not None
+    is_held = np.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
+    steps = [step for step, held in zip(_steps(names, lesson, labels), is_held, strict=True) if not held]
+    exam = [sample for sample, held in zip(lesson.inputs, is_held, strict=True) if held]
+    rated = _rated(names, steps, teaching)
+    outputs = compiled.simulate([*rated, *exam], measure=False).outputs[len(rated) :]
+    ram = compiled.bundle.arena_size + compiled.program.state_size
+    return Trial(training.layers, _share(outputs, labels[is_held]), ram)
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """The one that knew most; of several, that of the least RAM."""
+    return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
+
+
+def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tuple[Lesson, Array]:
+    """What a lesson is made of, and the classes of samples."""
+    training, names = compiled.options.training, compiled.bundle.lesson
+    if training is None or names is None:
+        raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
+    if not names.classes:
+        raise UsageError("--lesson teaches classes", f"--loss {training.loss}", "--loss cross-entropy")
+    if not 0 < teaching.rate < np.inf:
+        raise UsageError("--rate must be a positive number", str(teaching.rate))
+    if samples.labels is None:
+        raise UsageError("--lesson and --data must have labels", "none", "an array `labels` beside the inputs")
+    return names, samples.labels.reshape(-1)
+
+
+def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
+    """The samples with their targets, in order."""
+    targets = ({names.target.name: np.asarray([label], np.int32)} for label in labels)
+    return [dict(sample) | target for sample, target in zip(lesson.inputs, targets, strict=True)]
+
+
+def _rated(names: Lesson, steps: Calls, teaching: Teaching) -> Calls:
+    """As often as they are shown, with the rate."""
+    rate = np.asarray([teaching.rate], np.float32)
+    return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]
+
+
+def _share(outputs: Sequence[Mapping[str, Array]], right: Array) -> float:
+    """Of samples whose class was told."""
+    scores = [next(iter(o.values())).reshape(-1) for o in outputs]
+    return float(np.mean(np.argmax(np.stack(scores), axis=1) == right))
 
 
 def _examinations(
     outputs: Sequence[Mapping[str, Array]], losses: Sequence[float], labels: Array, parts: Sequence[int]
 ) -> list[Examination]:
     """Of outputs of an examination, and for each part its steps and another examination; `losses` of all steps."""
-    count, right = len(labels.reshape(-1)), labels.reshape(-1)
-
-    def share(first: int) -> float:
-        scores = [next(iter(o.values())).reshape(-1) for o in outputs[first : first + count]]
-        return float(np.mean(np.argmax(np.stack(scores), axis=1) == right))
-
-    found, at, steps = [Examination(0, share(0), None)], count, 0
+    count = len(labels)
+    found, at, steps = [Examination(0, _share(outputs[:count], labels), None)], count, 0
     for part in parts:
         loss = float(np.mean(losses[steps : steps + part]))
         steps, at = steps + part, at + part
-        found.append(Examination(steps, share(at), loss))
+        found.append(Examination(steps, _share(outputs[at : at + count], labels), loss))
         at += count
     return found

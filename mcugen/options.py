@@ -97,6 +97,7 @@ class Training:
     """
 
     layers: str
+    """AUTO: those that a lesson shows to be best."""
     loss: str = LOSSES[0]
     optimizer: str = OPTIMIZERS[0]
     batch: int = 1

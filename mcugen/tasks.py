@@ -80,3 +80,12 @@ class Judging:
     def __post_init__(self) -> None:
         if self.max_drop is not None and self.min_sqnr is not None:
             raise UsageError("there can be one goal", "--max-accuracy-drop and --min-sqnr", "leave one out")
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What a model is shown: a file of samples with labels, in its order, so many times, at a learning rate."""
+
+    lesson: Path
+    rate: float = 0.01
+    epochs: int = 1

@@ -12,7 +12,7 @@ import typer
 from mcugen.cli_options import BoardName, Model, Telling, Watching, takes_options
 from mcugen.commands.console import print_trace, tell, tell_notes, tell_quantization, watched, write_json
 from mcugen.options import CompileOptions
-from mcugen.tasks import Judging, Quantizing
+from mcugen.tasks import Judging, Quantizing, Teaching
 
 
 @takes_options
@@ -29,6 +29,7 @@ def compile_command(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
+    teaching: Teaching | None,
     watching: Watching,
     telling: Telling,
 ) -> None:
@@ -39,7 +40,7 @@ def compile_command(
 
     trace = Trace(watching.dump_after)
     wanted = replace(options, validation=validation)
-    net = Compilation(model, board, wanted, quantizing, judging, trace=trace)
+    net = Compilation(model, board, wanted, quantizing, judging, trace=trace, teaching=teaching)
     with watched(net, telling.quiet):
         folder = net.write(output)
     compiled = net.compiled

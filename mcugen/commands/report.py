@@ -11,7 +11,7 @@ from mcugen.cli_options import BoardName, Model, Reporting, Telling, command_tex
 from mcugen.commands.console import stdout, tell_notes, watched, write_json
 from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
-from mcugen.tasks import Judging, Quantizing
+from mcugen.tasks import Judging, Quantizing, Teaching
 from mcugen.workers.sharing import Workers
 
 
@@ -25,6 +25,7 @@ def report(
     quantizing: Quantizing,
     judging: Judging,
     reporting: Reporting,
+    teaching: Teaching | None,
     sharing: Workers,
     telling: Telling,
 ) -> None:
@@ -32,7 +33,6 @@ def report(
     from mcugen.codegen.write import write_text
     from mcugen.compilation import Compilation
     from mcugen.latency import Deadline
-    from mcugen.lessons import Teaching
     from mcugen.report.figures import require_fit
     from mcugen.report.html import report_page
     from mcugen.report.text import print_report
@@ -40,12 +40,11 @@ def report(
     if reporting.compare_layers and not quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
-    net = Compilation(model, board, options, quantizing, judging, workers=sharing)
+    net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
     with watched(net, telling.quiet):
         result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
-        if reporting.lesson is not None:
-            teaching = Teaching(reporting.lesson, reporting.rate, reporting.epochs)
-            result = replace(result, learning=net.learned(teaching))
+        if teaching is not None:
+            result = replace(result, learning=net.learned())
     compiled = net.compiled
     result = replace(result, command=command_text(context))
     write_json(telling.json_, result)

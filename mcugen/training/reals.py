@@ -49,7 +49,9 @@ def real_result_of(graph: Graph, layer: str) -> Value:
     """What a layer gives: behind its codes, if it has some. UsageError for one that the model has not."""
     named = [node for node in graph.nodes if layer in (layer_name(node), *node.origin)]
     if not named:
-        names = listed(f"'{layer_name(node)}'" for node in graph.nodes if not isinstance(node.op, Quantize | Dequantize))
+        names = listed(
+            f"'{layer_name(node)}'" for node in graph.nodes if not isinstance(node.op, Quantize | Dequantize)
+        )
         raise UsageError("--train: what a head stands behind must be a layer of the model", f"'{layer}'", names)
     value = named[-1].outputs[0]
     codes = next((node.output for node in value.users if isinstance(node.op, Quantize)), value)

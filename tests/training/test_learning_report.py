@@ -11,12 +11,11 @@ import pytest
 from command_line import mcugen
 
 from mcugen import Compilation, CompileOptions
-from mcugen.errors import UsageError
-from mcugen.lessons import Teaching
+from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.linked.linking import Linking
 from mcugen.options import Training
 from mcugen.report.figures import Report
-from mcugen.tasks import Judging
+from mcugen.tasks import Judging, Teaching
 
 LEARNING = Path(__file__).parents[2] / "examples" / "learning"
 MODEL = LEARNING / "learning.onnx"
@@ -31,10 +30,21 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return lesson, exam
 
 
+def learning(layers: str, exam: Path, teaching: Teaching) -> Compilation:
+    options = CompileOptions(training=Training(layers))
+    return Compilation(MODEL, "host", options, judging=Judging(data=exam), teaching=teaching)
+
+
+def ram(layers: str) -> int:
+    """What a model of which these are trained takes."""
+    made = Compilation(MODEL, "host", CompileOptions(training=Training(layers))).compiled
+    return made.bundle.arena_size + made.program.state_size
+
+
 def test_accuracy_rises_along_the_steps(files: tuple[Path, Path]) -> None:
     lesson, exam = files
-    net = Compilation(MODEL, "host", CompileOptions(training=Training("last:1")), judging=Judging(data=exam))
-    learned = net.learned(Teaching(lesson, 0.05, epochs=2))
+    net = learning("last:1", exam, Teaching(lesson, 0.05, epochs=2))
+    learned = net.learned()
     assert [e.steps for e in learned.examinations] == [0, 120, 240, 360, 480, 600]
     assert learned.examinations[-1].accuracy > learned.examinations[0].accuracy + 0.05
     losses = [e.loss for e in learned.examinations[1:]]
@@ -66,9 +76,10 @@ def test_lessons_are_for_models_that_learn_classes(
     files: tuple[Path, Path], training: Training | None, told: str
 ) -> None:
     lesson, exam = files
-    net = Compilation(MODEL, "host", CompileOptions(training=training), judging=Judging(data=exam))
+    options, judging = CompileOptions(training=training), Judging(data=exam)
+    net = Compilation(MODEL, "host", options, judging=judging, teaching=Teaching(lesson))
     with pytest.raises(UsageError, match=told):
-        net.learned(Teaching(lesson))
+        net.learned()
 
 
 def test_a_report_tells_nothing_of_learning_without_a_lesson() -> None:
@@ -92,6 +103,44 @@ def test_what_does_not_go_together_is_refused(options: dict[str, bool]) -> None:
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
 def test_rates_are_positive(files: tuple[Path, Path], rate: float) -> None:
     lesson, exam = files
-    net = Compilation(MODEL, "host", CompileOptions(training=Training("last:1")), judging=Judging(data=exam))
     with pytest.raises(UsageError, match="--rate must be"):
-        net.learned(Teaching(lesson, rate))
+        learning("last:1", exam, Teaching(lesson, rate)).learned()
+
+
+def test_the_layers_that_learn_best_are_found(files: tuple[Path, Path], tmp_path: Path) -> None:
+    lesson, exam = files
+    net = learning("auto", exam, Teaching(lesson, 0.05))
+    trials, chosen = {trial.layers: trial for trial in net.trials}, net.compiled.options.training
+    assert {"last:1", "last:2", "bias:2", "last:1,bias:2"} <= trials.keys()
+    assert chosen is not None
+    found = trials[chosen.layers]
+    assert all((-t.accuracy, t.ram) >= (-found.accuracy, found.ram) for t in trials.values())
+    assert len({t.accuracy for t in trials.values()}) > 1 and found.ram == ram(chosen.layers)
+    note = net.compiled.report.notes[-1]
+    assert note.startswith(f"trained: {found}") and all(str(t) in note for t in trials.values())
+    options = ["--board", "host", "--train", "auto", "--lesson", lesson, "--rate", "0.05", "-o", tmp_path / "out"]
+    done = mcugen("compile", MODEL, *options)
+    assert not done.code and chosen.layers in done.err
+
+
+def test_the_search_stays_within_the_ram(files: tuple[Path, Path]) -> None:
+    lesson, exam = files
+    small = ram("last:1")
+    options = CompileOptions(training=Training("auto"), max_ram=small)
+    net = Compilation(MODEL, "host", options, judging=Judging(data=exam), teaching=Teaching(lesson, 0.05))
+    assert max(trial.ram for trial in net.trials) <= small
+    options = CompileOptions(training=Training("auto"), max_ram=100)
+    net = Compilation(MODEL, "host", options, judging=Judging(data=exam), teaching=Teaching(lesson, 0.05))
+    with pytest.raises(DoesNotFitError):
+        net.trials  # noqa: B018
+
+
+def test_a_search_needs_a_lesson() -> None:
+    with pytest.raises(UsageError, match="give --lesson"):
+        _ = Compilation(MODEL, "host", CompileOptions(training=Training("auto"))).compiled
+
+
+def test_a_head_is_examined_too(files: tuple[Path, Path]) -> None:
+    lesson, exam = files
+    found = learning("centroids:10", exam, Teaching(lesson, 0.001)).learned().examinations
+    assert found[0].accuracy < 0.3 and found[-1].accuracy > 0.7
