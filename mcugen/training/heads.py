@@ -8,16 +8,16 @@ the formula of Sherman and Morrison, so that nothing is ever inverted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import TensorProto
 
-from mcugen.errors import UnsupportedError, UsageError
+from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.training.losses import SCALAR
+from mcugen.training.losses import SCALAR, require_real
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import kept_finite
 
@@ -48,18 +48,10 @@ STATISTICS = (
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a head keeps from call to call, what becomes of it, and what it holds at first."""
-
-    value: Value
-    new: Value
-    first: Array
-
-
-@dataclass(frozen=True)
 class Embedding:
     """What a head is added to: what the model makes of a sample (float32 [1, D]), the class of which that is (int32
-    [1]), the rate (float32 [1]); and operators on them.
+    [1]), the rate (float32 [1]); and operators on them. What is kept from call to call holds `first` at first, by name
+    and unless that is zeros, and becomes what `kept` says.
     """
 
     graph: Graph
@@ -67,16 +59,19 @@ class Embedding:
     target: Value
     rate: Value
     call: OnnxCalls
-    memories: list[Memory] = field(default_factory=list)
+    first: dict[str, Array] = field(default_factory=dict)
+    kept: dict[Value, Value] = field(default_factory=dict)
 
     def keep(self, name: str, first: Array) -> Value:
         """What was kept under a name."""
-        return self.graph.add_input(name, TensorType(first.shape, DType.of(first)))
+        value = self.graph.add_input(name, TensorType(first.shape, DType.of(first)))
+        if np.any(first):
+            self.first[value.name] = first
+        return value
 
-    def become(self, value: Value, new: Value, first: Array) -> None:
+    def become(self, value: Value, new: Value) -> None:
         """What is kept from now on; elements that would be no finite numbers stay as they were."""
-        found = kept_finite(self.call, value, new) if new.type.dtype.is_float else new
-        self.memories.append(Memory(value, found, first))
+        self.kept[value] = kept_finite(self.call, value, new) if new.type.dtype.is_float else new
 
     def squares(self, x: Value, axis: int) -> Value:
         """Sums of squares along an axis, which stays."""
@@ -154,20 +149,16 @@ def _positive(text: str, number: str) -> int:
 
 @dataclass(frozen=True)
 class Headed:
-    """A graph's new end: target, rate and loss, what is kept by output, and what that holds at first."""
+    """A graph's new end: what the head reads and keeps, and the loss."""
 
-    target: Value
-    rate: Value
+    embedding: Embedding
     loss: Value
-    memories: list[Memory]
 
 
 def with_head(graph: Graph, result: Value, head: Head) -> Headed:
     """Makes what a head tells of the first output the first output. UnsupportedError unless that is real."""
     name = graph.output_names[0]
-    if result.type.dtype is not DType.FLOAT32:
-        dtype = f"'{name}' is {result.type.dtype.value}"
-        raise UnsupportedError("--train: the first output must be float32, or codes of reals", dtype, "cast it")
+    require_real(result, result.name)
     target = graph.add_input("target", TensorType(SCALAR, DType.INT32))
     rate = graph.add_input("rate", TensorType(SCALAR, DType.FLOAT32))
     call = OnnxCalls(graph, "head")
@@ -178,13 +169,14 @@ def with_head(graph: Graph, result: Value, head: Head) -> Headed:
     others = graph.output_names[1:]
     graph.output_names = [head.output if head.output not in others else name, *others]
     graph.rename(found.scores, head.output)
-    return Headed(target, rate, found.loss, embedding.memories)
+    return Headed(embedding, found.loss)
 
 
 def _centroids(e: Embedding, classes: int) -> Judgement:
     """Scores are negative squared distances from the means of classes."""
-    call, first, none = e.call, np.zeros((classes, e.z.type.count), np.float32), np.zeros((classes, 1), np.float32)
-    means, counts = e.keep("centroids", first), e.keep("counts", none)
+    call, size = e.call, e.z.type.count
+    means = e.keep("centroids", np.zeros((classes, size), np.float32))
+    counts = e.keep("counts", np.zeros((classes, 1), np.float32))
     distances = e.distances(means)
     known = call("Where", call("Greater", counts, real(0)), call("Neg", distances), real(UNKNOWN))
     is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(-1, 1), e.target)
@@ -193,17 +185,17 @@ def _centroids(e: Embedding, classes: int) -> Judgement:
     learned = call("Mul", hit, e.learns())
     now = call("Add", counts, learned)
     step = call("Mul", learned, e.share(now))
-    e.become(means, call("Add", means, call("Mul", step, call("Sub", e.z, means))), first)
-    e.become(counts, now, none)
+    e.become(means, call("Add", means, call("Mul", step, call("Sub", e.z, means))))
+    e.become(counts, now)
     return Judgement(_row(e, known), call("Reshape", loss, np.asarray(SCALAR)))
 
 
 def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
     """Scores are shares of the nearest samples; the newest sample takes the place of the oldest one."""
-    call, first = e.call, np.zeros((kept, e.z.type.count), np.float32)
-    unlabelled, at_first = np.full((kept, 1), -1, np.int32), np.zeros(SCALAR, np.int32)
-    samples, labels, place = e.keep("samples", first), e.keep("labels", unlabelled), e.keep("place", at_first)
-    is_there = call("GreaterOrEqual", labels, np.zeros(SCALAR, np.int32))
+    call, at_first = e.call, np.zeros(SCALAR, np.int32)
+    samples = e.keep("samples", np.zeros((kept, e.z.type.count), np.float32))
+    labels, place = e.keep("labels", np.full((kept, 1), -1, np.int32)), e.keep("place", at_first)
+    is_there = call("GreaterOrEqual", labels, at_first)
     far = call("Where", is_there, e.distances(samples), real(-UNKNOWN))
     order = call.several("TopK", [far, np.asarray([near])], 2, "", axis=0, largest=0)[1]
     found = call("Gather", labels, call("Reshape", order, np.asarray([near])), axis=0)
@@ -218,39 +210,39 @@ def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
     here = call("And", call("Equal", np.arange(kept, dtype=np.int32).reshape(-1, 1), place), learns)
     following = call("Add", place, call("Cast", learns, to=TensorProto.INT32))
     back = call("Equal", following, np.full(SCALAR, kept, np.int32))
-    e.become(samples, call("Where", here, e.z, samples), first)
-    e.become(labels, call("Where", here, e.target, labels), unlabelled)
-    e.become(place, call("Where", back, at_first, following), at_first)
+    e.become(samples, call("Where", here, e.z, samples))
+    e.become(labels, call("Where", here, e.target, labels))
+    e.become(place, call("Where", back, at_first, following))
     return Judgement(_row(e, shares), loss)
 
 
 def _statistics(e: Embedding, prior: float) -> Judgement:
-    """The score is (z − μ)ᵀ·Σ⁻¹·(z − μ). With a the weight of a sample, Σ becomes (1 − a)·(Σ + a·δ·δᵀ)."""
-    call, size = e.call, e.z.type.count
-    origin, none = np.zeros((1, size), np.float32), np.zeros(SCALAR, np.float32)
-    alone = np.eye(size, dtype=np.float32) / np.float32(prior)
-    mean, inverse, count = e.keep("mean", origin), e.keep("inverse_covariance", alone), e.keep("count", none)
+    """The score is (z − μ)ᵀ·Σ⁻¹·(z − μ). With a the weight of a sample, Σ becomes (1 − a)·(Σ + a·δ·δᵀ).
+
+    What is kept is Σ⁻¹ less what it is at first, so that this has no place in flash.
+    """
+    call, size, first = e.call, e.z.type.count, 1 / prior
+    mean, count = e.keep("mean", np.zeros((1, size), np.float32)), e.keep("count", np.zeros(SCALAR, np.float32))
+    change = e.keep("inverse_covariance", np.zeros((size, size), np.float32))
     delta = call("Sub", e.z, mean)
-    moved = call("MatMul", delta, inverse)
+    moved = call("Add", call("MatMul", delta, change), call("Mul", delta, real(first)))
     distance = call("ReduceSum", call("Mul", moved, delta), np.asarray([1]), keepdims=0)
-    now = call("Add", count, e.learns())
-    weight = call("Mul", e.share(now), e.learns())
+    learns = e.learns()
+    now = call("Add", count, learns)
+    weight = call("Mul", e.share(now), learns)
     half = call("Min", weight, real(0.5))  # the first sample says nothing of how they vary
     later = call("Mul", half, call("Cast", call("Greater", count, real(0)), to=TensorProto.FLOAT))
     part = call("Div", later, call("Add", real(1), call("Mul", later, distance)))
     outer = call("Mul", call("Transpose", moved, perm=[1, 0]), call("Mul", moved, part))
-    kept = call("Div", call("Sub", inverse, outer), call("Sub", real(1), later))
-    e.become(mean, call("Add", mean, call("Mul", weight, delta)), origin)
-    e.become(inverse, kept, alone)
-    e.become(count, now, none)
+    index = np.arange(size, dtype=np.int32)
+    gone = call("Where", call("Equal", index.reshape(-1, 1), index.reshape(1, -1)), real(first), real(0))
+    less = call("Sub", outer, call("Mul", later, gone))
+    e.become(mean, call("Add", mean, call("Mul", weight, delta)))
+    e.become(change, call("Div", call("Sub", change, less), call("Sub", real(1), later)))
+    e.become(count, now)
     return Judgement(distance, call("Identity", distance))
 
 
 def _row(e: Embedding, scores: Value) -> Value:
     """[1, N]: what callers expect of scores."""
     return e.call("Reshape", scores, np.asarray([1, scores.type.count]))
-
-
-def firsts(memories: list[Memory]) -> Mapping[str, Array]:
-    """What is kept at first, by name, where that is not zeros."""
-    return {memory.value.name: memory.first for memory in memories if np.any(memory.first)}

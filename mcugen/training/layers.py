@@ -33,6 +33,11 @@ def layer_name(node: Node) -> str:
     return node.outputs[0].name
 
 
+def is_called(node: Node, name: str) -> bool:
+    """Whether that is the layer's name, or that of one of its ONNX nodes."""
+    return name == layer_name(node) or name in node.origin
+
+
 def chosen(graph: Graph, text: str) -> list[Layer]:
     """Those that `last:N`, names, `bias`, `bias:N`, `adapter:RANK` and `adapter:RANK:N`, with commas between them, say;
     in order. Where a layer's weights are trained, the rest is.
@@ -105,10 +110,10 @@ def _most_rank(node: Node) -> int:
 
 def _named(graph: Graph, layers: list[Node], name: str) -> Node:
     """The layer of that name, or of that ONNX node."""
-    for node in layers:
-        if name == layer_name(node) or name in node.origin:
-            return node
-    there = any(name in (layer_name(node), *node.origin) for node in graph.nodes)
+    found = next((node for node in layers if is_called(node, name)), None)
+    if found is not None:
+        return found
+    there = any(is_called(node, name) for node in graph.nodes)
     rule = "--train: a layer must have weights to train" if there else "--train must name layers of the model"
     could = listed(f"'{layer_name(node)}'" for node in layers)
     raise UsageError(rule, f"'{name}'", f"last:N, bias, adapter:RANK, or some of: {could}")

@@ -13,7 +13,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.gradient import gradients
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
-from mcugen.training.heads import Head, firsts, head_of, with_head
+from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.layers import chosen
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
@@ -40,13 +40,13 @@ def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
     result = real_result_of(graph, layer) if layer else real_result(graph.outputs[0])
     end = with_head(graph, result, head)
     states: dict[str, str] = {}
-    for memory in end.memories:
-        _keep(graph, states, memory.value, memory.new)
+    for state, new in end.embedding.kept.items():
+        _keep(graph, states, state, new)
     loss = _free_output(graph, "loss")
     graph.add_output(loss, end.loss)
     graph.sort()
-    names, first = (end.target.name, end.rate.name, loss), firsts(end.memories)
-    graph.lesson = Lesson(*names, states, first, head.classes, head.loss, head.learning)
+    names = end.embedding.target.name, end.embedding.rate.name, loss
+    graph.lesson = Lesson(*names, states, end.embedding.first, head.classes, head.loss, head.learning)
     return states
 
 

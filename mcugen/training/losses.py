@@ -120,7 +120,12 @@ LOSSES: Mapping[str, Loss] = {
 
 def judged(graph: Graph, result: Value, loss: str) -> Judged:
     """Adds a loss and its target to a graph. Refusal, or UnsupportedError, where it does not fit the result."""
-    if result.type.dtype is not DType.FLOAT32:
-        found = f"'{graph.output_names[0]}' is {result.type.dtype.value}"
-        raise UnsupportedError("--train: the first output must be float32, or codes of reals", found, "cast it")
+    require_real(result, graph.output_names[0])
     return LOSSES[loss](graph, result)
+
+
+def require_real(result: Value, name: str) -> None:
+    """UnsupportedError, with what the user calls it, for a result that nothing can be learned from."""
+    if result.type.dtype is not DType.FLOAT32:
+        found = f"'{name}' is {result.type.dtype.value}"
+        raise UnsupportedError("--train: what is learned from must be float32, or codes of reals", found, "cast it")

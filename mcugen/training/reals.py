@@ -13,7 +13,7 @@ from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.matmul import Dense
 from mcugen.ops.movement import Movement
 from mcugen.ops.pointwise import Clamp
-from mcugen.training.layers import layer_name
+from mcugen.training.layers import is_called, layer_name
 
 
 def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
@@ -47,7 +47,7 @@ def real_result(value: Value) -> Value:
 
 def real_result_of(graph: Graph, layer: str) -> Value:
     """What a layer gives: behind its codes, if it has some. UsageError for one that the model has not."""
-    named = [node for node in graph.nodes if layer in (layer_name(node), *node.origin)]
+    named = [node for node in graph.nodes if is_called(node, layer)]
     if not named:
         names = listed(
             f"'{layer_name(node)}'" for node in graph.nodes if not isinstance(node.op, Quantize | Dequantize)
