@@ -24,9 +24,10 @@ from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
 from mcugen.lessons import Trial, best, candidates, learn, tried
 from mcugen.mixed import Answer, Demand, Question, Search
-from mcugen.options import AUTO, MIXED, CompileOptions
+from mcugen.ops.onnx_node import Refusal
+from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
-from mcugen.pipeline import Trace
+from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
@@ -42,6 +43,8 @@ from mcugen.report.figures import LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
+from mcugen.training.layers import trainable
+from mcugen.variants import Variants
 from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -155,7 +158,7 @@ class Compilation:
     def compiled(self) -> CompiledModel:
         """The model as it is, or quantized first."""
         training = self.options.training
-        if training is None or training.layers != AUTO:
+        if training is None or not training.is_open:
             return self._compiled(self.options)
         found = best(self.trials)
         options = replace(self.options, training=replace(training, layers=found.layers))
@@ -173,14 +176,13 @@ class Compilation:
         assert training is not None
         if self.teaching is None:
             raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
-        of_biases = self._compiled(replace(self.options, max_ram=None, training=replace(training, layers="bias")))
-        tries = candidates(sum(state.name.endswith(".bias") for state in of_biases.program.states))
+        tries = candidates(self._trainable())
         found, refused = [], None
         for index, layers in enumerate(tries):
             self.progress(f"learning {layers}", index, len(tries))
             try:
                 compiled = self._compiled(replace(self.options, training=replace(training, layers=layers)))
-            except (ConstraintError, DoesNotFitError, UnsupportedError, UsageError) as error:
+            except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError) as error:
                 refused = error
                 continue
             lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
@@ -188,6 +190,14 @@ class Compilation:
         if not found and refused is not None:
             raise refused
         return found
+
+    def _trainable(self) -> int:
+        """How many layers there are to train."""
+        proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
+        options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
+        graph = Variants(proto, "", options, self.target).graph({})
+        fuse_float(graph)
+        return len(trainable(graph))
 
     def _compiled(self, options: CompileOptions) -> CompiledModel:
         scheme = self.quantizing.scheme

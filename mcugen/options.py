@@ -105,7 +105,12 @@ class Training:
     @property
     def is_head(self) -> bool:
         """Whether nothing has a gradient."""
-        return self.layers.partition(":")[0] in HEADS
+        return self.layers.partition("@")[0].partition(":")[0] in HEADS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a lesson is to say what is trained."""
+        return self.layers == AUTO
 
     def describe(self) -> str:
         """As the banner has it."""

@@ -11,6 +11,7 @@ import typer
 
 from mcugen.cli_options import BoardName, Model, Telling, Watching, takes_options
 from mcugen.commands.console import print_trace, tell, tell_notes, tell_quantization, watched, write_json
+from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing, Teaching
 
@@ -38,6 +39,9 @@ def compile_command(
     from mcugen.pipeline import Trace
     from mcugen.report.text import holds
 
+    if teaching is not None and not (options.training and options.training.is_open):
+        remedy = "mcugen report --lesson tells what a model learns"
+        raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
     trace = Trace(watching.dump_after)
     wanted = replace(options, validation=validation)
     net = Compilation(model, board, wanted, quantizing, judging, trace=trace, teaching=teaching)

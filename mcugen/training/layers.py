@@ -67,7 +67,9 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
 
 
 def trainable(graph: Graph) -> list[Node]:
-    """The layers whose weights are constant reals, or codes of such, and that a result depends on."""
+    """Of a graph whose floats are fused, the layers that a result depends on whose weights are constant reals, or codes
+    of such.
+    """
     return [node for node in graph.nodes if type(node.op) in (Conv, Dense) and _has_weights(node)]
 
 

@@ -155,9 +155,11 @@ def test_numbers_that_make_no_sense_are_refused(head: str) -> None:
         remembering(head)
 
 
-def test_a_head_has_its_own_way_to_learn() -> None:
+@pytest.mark.parametrize("head", ["centroids:3", "statistics", "statistics@t0", "centroids:3@t0"])
+def test_a_head_has_its_own_way_to_learn(head: str) -> None:
     with pytest.raises(UsageError, match="has its own way to learn"):
-        compile_model(embedding(), "host", CompileOptions(training=Training("centroids:3", "mse")))
+        compile_model(embedding(), "host", CompileOptions(training=Training(head, "mse")))
+    assert Training(head).describe() == f"remembers {head}"
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import mcugen
+from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions
 from mcugen.errors import DoesNotFitError, UsageError
@@ -133,6 +134,25 @@ def test_the_search_stays_within_the_ram(files: tuple[Path, Path]) -> None:
     net = Compilation(MODEL, "host", options, judging=Judging(data=exam), teaching=Teaching(lesson, 0.05))
     with pytest.raises(DoesNotFitError):
         net.trials  # noqa: B018
+
+
+def test_layers_that_cannot_be_trained_are_passed_over(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A derivative that is missing before the last layer is no reason to train none."""
+    lesson, exam = files
+    rng, net = np.random.default_rng(1), Net()
+    net.input("image", 1, 64)
+    first = net.op("Gemm", "image", net.const(rng.normal(size=(64, 8))), net.const(rng.normal(size=8)))
+    sums = net.op("CumSum", first, net.const([1], np.int64))
+    net.output(net.op("Gemm", sums, net.const(rng.normal(size=(8, 10))), net.const(rng.normal(size=10))))
+    options = CompileOptions(training=Training("auto"))
+    found = Compilation(net.model(), "host", options, judging=Judging(data=exam), teaching=Teaching(lesson)).trials
+    assert [trial.layers for trial in found] == ["last:1", "adapter:2:1"]
+
+
+def test_a_lesson_that_nothing_asks_for_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
+    given = ["--board", "host", "--train", "last:1", "--lesson", files[0], "-o", tmp_path / "out"]
+    done = mcugen("compile", MODEL, *given)
+    assert done.code == 2 and "--lesson says what --train auto" in done.err and not (tmp_path / "out").exists()
 
 
 def test_a_search_needs_a_lesson() -> None:
