@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mcugen import limits
 from mcugen.errors import DoesNotFitError, McugenError, ModelError, UsageError
 from mcugen.importer import import_model
 from mcugen.importer.hazards import check_hazards
@@ -151,3 +152,21 @@ def test_operators_on_maps_never_reach_shape_inference():
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     with pytest.raises(ModelError, match="maps must be tensors"):
         prepare_model(proto, "m")
+
+
+def test_weights_may_have_more_elements_than_what_is_computed(monkeypatch: pytest.MonkeyPatch):
+    """Codes lie in flash, and a layer reads them: only a tensor that is computed needs room in RAM."""
+    monkeypatch.setattr(limits, "MAX_ELEMENTS", 100)
+    head = '<ir_version: 10, opset_import: ["": 17]>'
+    for columns, fits in ((20, True), (200, False)):
+        ports = f"g (float[1,10] x) => (float[1,{columns}] y)"
+        proto = onnx.parser.parse_model(
+            f"{head} {ports} <float s = {{0.1}}> {{ v = DequantizeLinear(w, s) y = MatMul(x, v) }}"
+        )
+        codes = helper.make_tensor("w", TensorProto.INT8, (10, columns), [1] * 10 * columns)
+        proto.graph.initializer.append(codes)
+        if fits:
+            assert import_model(proto, "m").outputs
+            continue
+        with pytest.raises(DoesNotFitError, match="200 in 'y'"):
+            import_model(proto, "m")

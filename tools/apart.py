@@ -97,6 +97,7 @@ def _death(code: int | None) -> str:
 
 def _serve(commands: Sequence[Command], folder: Path, pipe: Connection) -> None:
     warnings.simplefilter("ignore")
+    warnings.simplefilter("always", RuntimeWarning)  # of numpy's: users see them, too
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # what C++ code prints; Python's own is caught
     faulthandler.disable()  # of pytest: crashes are outcomes here
@@ -125,6 +126,8 @@ def _run(command: Command, before: int) -> Outcome:
         wrong = f"exit code {code}, not one of {command.exits}"
     elif "Traceback" in told or "Exception ignored" in told:
         wrong = "a traceback"
+    elif "RuntimeWarning" in told:
+        wrong = "a warning of Python's"
     elif grown > MOST_BYTES:
         wrong = f"{grown >> 20} MiB"
     elif len(told) > LONGEST_MESSAGE:

@@ -1159,6 +1159,40 @@ def settings(files: _Files) -> Iterator[Command]:
         yield Command(f"settings/{name}_left_out", ("--no-settings", "inspect", "net.onnx"), (DONE,), folder)
 
 
+_LAYERS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "Conv": ((1, 8, 8, 8), ((8, 8, 3, 3), (8,)), {}),
+    "ConvTranspose": ((1, 8, 4, 4), ((8, 2, 2, 2), (2,)), {"strides": [2, 2]}),
+    "Gemm": ((1, 8), ((4, 8), (4,)), {"transB": 1}),
+    "MatMul": ((2, 8), ((8, 4),), {}),
+    "LSTM": ((2, 1, 3), ((1, 8, 3), (1, 8, 2)), {"hidden_size": 2}),
+    "GRU": ((2, 1, 3), ((1, 6, 3), (1, 6, 2)), {"hidden_size": 2}),
+    "BatchNormalization": ((1, 3, 4), ((3,), (3,), (3,), (3,)), {}),
+    "LayerNormalization": ((1, 4), ((4,), (4,)), {}),
+    "PRelu": ((1, 4), ((4,),), {}),
+    "Clip": ((1, 4), ((), ()), {}),
+    "Pow": ((1, 4), ((),), {}),
+    "Div": ((1, 4), ((4,),), {}),
+    "QuantizeLinear": ((1, 4), ((),), {}),
+}
+"""Operators with constants: shapes of input and constants, attributes."""
+
+
+@_group
+def numbers(files: _Files) -> Iterator[Command]:
+    """Constants that are no numbers, or at the ends of floats, wherever a kernel packs them."""
+    boards = itertools.cycle(("host", "rp2040", "nrf52840", "corstone300", "esp32c3"))
+    for op, (shape, constants, attributes) in _LAYERS.items():
+        for name, value in _NUMBERS.items():
+            arrays = {f"c{i}": np.ones(s, np.float32) for i, s in enumerate(constants)}
+            arrays["c0"].reshape(-1)[0] = value
+            node = _node(op, "x", *arrays, **attributes)
+            file = files.write(f"{op}_{name}.onnx", _model([node], {"x": shape}, arrays).SerializeToString())
+            command = ("compile", file, "-q", "-b", next(boards), "-o", f"numbers_{op}_{name}")
+            yield Command(f"numbers/{op}_{name}", command, JUDGED)
+
+
+_NUMBERS = {"nan": np.nan, "inf": np.inf, "minus": -np.inf, "most": 3.4e38, "least": 1e-45, "zero": -0.0}
+
 _WIDTHS = {"FLOAT8E4M3FN": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "FLOAT4E2M1": 4, "FLOAT16": 16, "BFLOAT16": 16}
 
 

@@ -29,7 +29,7 @@ from mcugen.importer.judge import objection
 from mcugen.importer.nodes import every_node
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
-from mcugen.ops.conversion import Cast
+from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.onnx_node import BUILT_IN, Body, BodyRefusal, Capture, OnnxNode, Refusal, Registry, Support
 
 MOST_JUDGED = 4096
@@ -567,5 +567,11 @@ def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value 
 
 def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
     for value in results:
-        if value is not None and not value.is_constant:
+        if value is not None and not value.is_constant and not _is_stored(value):
             check_size(label(node), value.name, value.type.count)
+
+
+def _is_stored(value: Value) -> bool:
+    """Real numbers of codes that the model has: its layers read the codes, which are in flash."""
+    producer = value.producer
+    return producer is not None and isinstance(producer.op, Dequantize) and producer.input(0).is_constant
