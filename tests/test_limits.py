@@ -154,19 +154,20 @@ def test_operators_on_maps_never_reach_shape_inference():
         prepare_model(proto, "m")
 
 
+def with_stored_codes(node: str, rows: int) -> onnx.ModelProto:
+    """A node that reads `x`, and `v`: real numbers of so many rows of ten codes."""
+    graph = "g (float[1,10] x) => (float[A,B] y) <float s = {0.1}, int64[2] r = {1, 1000}>"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 17]> {graph} {{ v = DequantizeLinear(w, s) y = {node} }}'
+    )
+    proto.graph.initializer.append(helper.make_tensor("w", TensorProto.INT8, (rows, 10), [1] * 10 * rows))
+    return proto
+
+
 def test_weights_may_have_more_elements_than_what_is_computed(monkeypatch: pytest.MonkeyPatch):
     """Codes lie in flash, and a layer reads them: only a tensor that is computed needs room in RAM."""
     monkeypatch.setattr(limits, "MAX_ELEMENTS", 100)
-    head = '<ir_version: 10, opset_import: ["": 17]>'
-    for columns, fits in ((20, True), (200, False)):
-        ports = f"g (float[1,10] x) => (float[1,{columns}] y)"
-        proto = onnx.parser.parse_model(
-            f"{head} {ports} <float s = {{0.1}}> {{ v = DequantizeLinear(w, s) y = MatMul(x, v) }}"
-        )
-        codes = helper.make_tensor("w", TensorProto.INT8, (10, columns), [1] * 10 * columns)
-        proto.graph.initializer.append(codes)
-        if fits:
-            assert import_model(proto, "m").outputs
-            continue
-        with pytest.raises(DoesNotFitError, match="200 in 'y'"):
-            import_model(proto, "m")
+    assert import_model(with_stored_codes("Gemm<transB=1>(x, v)", 20), "m").outputs
+    for node, rows, found in (("Gemm<transB=1>(x, v)", 200, "200 in 'y'"), ("Tile(v, r)", 20, "200,000 in 'y")):
+        with pytest.raises(DoesNotFitError, match=found):
+            import_model(with_stored_codes(node, rows), "m")
