@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus of hostile input: some 2,200 files and command lines, made by this script, the same each time.
+"""The corpus of hostile input: some 2,250 files and command lines, made by this script, the same each time.
 
 Each must end within 30 s of CPU and 2 GB of memory, with a message and an exit code that says whose fault it is.
 `--write FOLDER` writes the files and prints the command lines; else they are run and judged.
