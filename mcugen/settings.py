@@ -55,6 +55,7 @@ def read_settings(path: Path, kinds: Kinds) -> Settings:
     """The file's settings; UsageError for what is no TOML, for unknown keys, and for values of another type."""
     try:
         document = tomllib.loads(read_bounded(path, MOST_BYTES).decode())
+        json.dumps(document, default=str)  # TOML reads hexadecimal numbers of any length, which Python does not tell
     except OSError as error:
         raise UsageError(f"{path}: the settings must be readable", error.strerror or "") from error
     except RecursionError as error:

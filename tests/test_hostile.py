@@ -15,7 +15,8 @@ from mcugen.commands import listing
 
 LONG = (
     *("sizes/products", "sizes/large_product", "functions/doubling_12", "plugins/swallows", "loops/count_100000"),
-    *("structure/nested_if_11", "samples/zeros_64_mib", "boards/memories_many", "boards/for_memories_many"),
+    *("training/cluster_escape", "structure/nested_if_11", "samples/zeros_64_mib"),
+    *("boards/memories_many", "boards/for_memories_many"),
 )
 """Cases that take seconds; those of the group `growth` take more."""
 
@@ -47,6 +48,7 @@ def test_hostile_input(group: str, tmp_path: Path):
     outcomes = list(run_all(cases, tmp_path))
     assert len(outcomes) == len(cases)
     assert wrong(outcomes) == []
+    assert not list(tmp_path.rglob("was_run")), "what settings of somebody else's name is not run"
 
 
 @pytest.mark.slow

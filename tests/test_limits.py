@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mcugen import limits
 from mcugen.errors import DoesNotFitError, McugenError, ModelError, UsageError
 from mcugen.importer import import_model
 from mcugen.importer.hazards import check_hazards
@@ -151,3 +152,22 @@ def test_operators_on_maps_never_reach_shape_inference():
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     with pytest.raises(ModelError, match="maps must be tensors"):
         prepare_model(proto, "m")
+
+
+def with_stored_codes(node: str, rows: int) -> onnx.ModelProto:
+    """A node that reads `x`, and `v`: real numbers of so many rows of ten codes."""
+    graph = "g (float[1,10] x) => (float[A,B] y) <float s = {0.1}, int64[2] r = {1, 1000}>"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 17]> {graph} {{ v = DequantizeLinear(w, s) y = {node} }}'
+    )
+    proto.graph.initializer.append(helper.make_tensor("w", TensorProto.INT8, (rows, 10), [1] * 10 * rows))
+    return proto
+
+
+def test_weights_may_have_more_elements_than_what_is_computed(monkeypatch: pytest.MonkeyPatch):
+    """Codes lie in flash, and a layer reads them: only a tensor that is computed needs room in RAM."""
+    monkeypatch.setattr(limits, "MAX_ELEMENTS", 100)
+    assert import_model(with_stored_codes("Gemm<transB=1>(x, v)", 20), "m").outputs
+    for node, rows, found in (("Gemm<transB=1>(x, v)", 200, "200 in 'y'"), ("Tile(v, r)", 20, "200,000 in 'y")):
+        with pytest.raises(DoesNotFitError, match=found):
+            import_model(with_stored_codes(node, rows), "m")

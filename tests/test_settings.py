@@ -84,6 +84,8 @@ def test_a_report_tells_its_command_in_full(project: Path) -> None:
         ("board = ", "must be TOML"),
         ("a = " + "[" * 5000, "must be TOML"),
         ("cores = " + "9" * 5000, "must be TOML"),
+        ("cores = 0x" + "f" * 5000, "must be TOML"),
+        ("dim = [0x" + "f" * 5000 + "]", "must be TOML"),
         ("#" * 70000, "65,536 bytes"),
     ],
 )

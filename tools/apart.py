@@ -38,11 +38,15 @@ EXITS = (0, 2, 3, 4, 5, 6, 8, 9, 10)
 
 @dataclass(frozen=True)
 class Command:
-    """A command line; `exits` are the codes that are right for it."""
+    """A command line; `exits` are the codes that are right for it.
+
+    It is run in the folder `within` the one of all files, as settings are those of the working directory.
+    """
 
     name: str
     arguments: tuple[str, ...]
     exits: tuple[int, ...] = EXITS
+    within: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,8 @@ def _death(code: int | None) -> str:
 
 
 def _serve(commands: Sequence[Command], folder: Path, pipe: Connection) -> None:
-    os.chdir(folder)
     warnings.simplefilter("ignore")
+    warnings.simplefilter("always", RuntimeWarning)  # of numpy's: users see them, too
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # what C++ code prints; Python's own is caught
     faulthandler.disable()  # of pytest: crashes are outcomes here
@@ -102,6 +106,7 @@ def _serve(commands: Sequence[Command], folder: Path, pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MOST_BYTES, limits[1]))
     gc.freeze()
     for command in commands:
+        os.chdir(folder / command.within)
         outcome = _run(command, before)
         pipe.send(outcome)
     pipe.close()
@@ -121,6 +126,8 @@ def _run(command: Command, before: int) -> Outcome:
         wrong = f"exit code {code}, not one of {command.exits}"
     elif "Traceback" in told or "Exception ignored" in told:
         wrong = "a traceback"
+    elif "RuntimeWarning" in told:
+        wrong = "a warning of Python's"
     elif grown > MOST_BYTES:
         wrong = f"{grown >> 20} MiB"
     elif len(told) > LONGEST_MESSAGE:

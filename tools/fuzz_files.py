@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of files that mcugen writes and reads again, damaged, and of the texts that describe inputs and classes."""
+"""Makers of files that mcugen writes and reads again, damaged, and of texts: inputs, classes, settings, what learns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx.parser
 from apart import main
-from damage import DIGITS, INTS, WORDS, Maker
+from damage import DIGITS, INTS, VALUES, WORDS, Maker
 
 from mcugen.calibration.files import FORMAT, VERSION
 from mcugen.resources import resource_dir
@@ -213,4 +213,75 @@ def _toml_key(key: str) -> str:
     return json.dumps(key)
 
 
-FILES: tuple[Callable[[Maker], tuple[str, ...]], ...] = (runs, reports, weights, pipeline, labels, board_tables)
+# ------------------------------------------------------------------------------------- settings and training
+
+_SETTINGS: dict[str, Any] = {
+    **{"model": "net.onnx", "board": "rp2040", "name": "net", "optimize": "ram", "place": ["arena=ram"]},
+    **{"cores": 2, "weights-blob": True, "min-sqnr": 20.0, "dim": ["N=2"], "train": "last:1", "loss": "mse"},
+    **{"float16-weights": True, "max-ram": "20KB", "precision": "int8", "helpers": False, "bind": ["x=[1]"]},
+}
+
+
+def settings(make: Maker) -> tuple[str, ...]:
+    """A folder with a mcugen.toml, and a command in it."""
+    random, folder = make.random, make.folder / make.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "net.onnx").write_bytes(classifier())
+    keys = random.sample(list(_SETTINGS), random.choice((1, 3, 5)))
+    tree: Any = {key: _SETTINGS[key] for key in dict.fromkeys(("model", "board", *keys))}
+    if random.random() < 0.3:
+        tree[random.choice(("plugin", "json", "metric", "weights-version", "max-cycles", "calibration", *WORDS))] = (
+            random.choice((*VALUES, *DIGITS))
+        )
+    tree = make.changed(tree)
+    data = "".join(f"{_toml_key(key)} = {_toml(value)}\n" for key, value in tree.items()).encode("utf-8", "replace")
+    (folder / "mcugen.toml").write_bytes(data if random.random() < 0.7 else make.damaged(data))
+    commands = (("inspect",), ("compile", "-o", "out"), ("inspect", "net.onnx", "-b", "host"), ("boards",))
+    return random.choice((*commands, ("init", "net.onnx", "-b", "host", "--force", "--name", random.choice(WORDS))))
+
+
+_TRAINED = (
+    *(
+        "last:1",
+        "last:1",
+        "last:1",
+        "bias",
+        "h",
+        "last:2",
+        "last:0",
+        "last:-1",
+        "last:99999",
+        "last",
+        "bias",
+        "h",
+        "h,h",
+        "h,",
+        ",",
+        "net",
+        "bias,h",
+    ),
+    *("last:" + "9" * 5000, "y", "x", "last:1,bias"),
+)
+
+
+def learning(make: Maker) -> tuple[str, ...]:
+    """What is to be trained, by which loss and optimizer, of a model that may be damaged."""
+    random = make.random
+    model = random.choice((classifier(), classifier(), _model(_PICTURE), make.damaged(classifier(random.randrange(5)))))
+    given = ["compile", make.write(".onnx", model), "-q", "-b", random.choice(("host", "rp2040", "nrf52840"))]
+    lessons = random.choice((_TRAINED, _TRAINED, _TRAINED, WORDS, DIGITS))
+    given += ["-o", f"{make.name}.out", "--train", random.choice(lessons)]
+    losses = ("cross-entropy", "mse", "mae", "huber")
+    given += random.choice(((), ("--loss", random.choice((*losses * 4, *WORDS)))))
+    given += random.choice(((), ("--optimizer", random.choice((*("sgd", "momentum", "adam") * 4, *WORDS)))))
+    more = (("--cores", "2"), ("--cores", random.choice(DIGITS)), ("--steps",), ("--updatable",))
+    given += random.choice((*((),) * 8, *more, ("--float16-weights",), ("--optimize", "flash")))
+    return tuple(text.replace("\0", "") for text in given)
+
+
+FILES: tuple[Callable[[Maker], tuple[str, ...]], ...] = (
+    *(runs, reports, weights, pipeline, labels, board_tables, settings, learning),
+)
+WITHIN = (settings,)
+"""Whose commands run in the folder that they made, which has the name of the input."""

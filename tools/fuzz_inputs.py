@@ -28,7 +28,7 @@ import onnx.parser
 import typer
 from apart import Command, Outcome, main, run_all
 from damage import DIGITS, FLOATS, INTS, WORDS, Maker, change_bytes
-from fuzz_files import FILES
+from fuzz_files import FILES, WITHIN
 from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
@@ -64,6 +64,11 @@ TEXTS = (
     '<domain: "own", opset_import: ["": 17]> f (p) => (q) { r = Relu(p) q = Add(r, p) }',
     "g (float[1,4] x) => (float[1,4] y) <float[4] g = {1,2,3,4}> "
     "{ a = com.microsoft.FusedMatMul<alpha=0.5>(x, g) b = LayerNormalization(x, g) c = HardSwish(b) y = Add(c, b) }",
+    "g (float[1,4] x) => (float[1,4] y, float4e2m1[1,4] n) <float8e4m3fn[4] w = {1, 2, 56, 126}, float s = {0.5}, "
+    "float8e5m2 z = {0}> { v = Cast<to=1>(w) a = Mul(x, v) q = QuantizeLinear(a, s, z) y = DequantizeLinear(q, s, z) "
+    "n = Cast<to=23>(a) }",
+    "g (float16[1,6] x) => (float16[1,2] y) <float16[6,2] w = {1,2,3,4,5,6,7,8,9,1,2,3}, bfloat16[1,2] b = {1,2}> "
+    "{ h = MatMul(x, w) c = Cast<to=10>(b) y = Add(h, c) }",
     'g (float[1,3] x) => (int64[1] y) { n = ai.onnx.ml.Normalizer<norm="L2">(x) y = ArgMax<axis=1, keepdims=0>(n) }',
 )
 """Small models that reach many parts of the compiler."""
@@ -73,8 +78,9 @@ TEXTS = (
 
 @functools.cache
 def models() -> tuple[onnx.ModelProto, ...]:
-    """Those of TEXTS, some of them with older opsets."""
-    return tuple(onnx.parser.parse_model(_HEAD.format(17 if n != 1 else 9) + text) for n, text in enumerate(TEXTS))
+    """Those of TEXTS, of which some need older or newer opsets."""
+    opsets = {1: 9, 10: 23}
+    return tuple(onnx.parser.parse_model(_HEAD.format(opsets.get(n, 17)) + text) for n, text in enumerate(TEXTS))
 
 
 def model_bytes(make: Maker) -> tuple[str, ...]:
@@ -175,12 +181,8 @@ def model_nodes(make: Maker) -> tuple[str, ...]:
     """Nodes of any operators, with inputs and attributes of any kind."""
     random = make.random
     kinds = (
-        TensorProto.FLOAT,
-        TensorProto.FLOAT,
-        TensorProto.FLOAT,
-        TensorProto.INT64,
-        TensorProto.UINT8,
-        TensorProto.BOOL,
+        *(TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8),
+        *(TensorProto.BOOL, random.choice(_NARROW)),
     )
     shapes = ((1, 4), (4,), (2, 3), (1, 2, 4, 4), (), (1, 3, 5), (0, 2))
     inputs = [helper.make_tensor_value_info(f"x{i}", random.choice(kinds), random.choice(shapes)) for i in range(3)]
@@ -213,10 +215,20 @@ def model_nodes(make: Maker) -> tuple[str, ...]:
     return _compiled(make, make.write(".onnx", model.SerializeToString()))
 
 
+_NARROW = tuple(
+    number
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "FLOAT16", "BFLOAT16", "INT4", "UINT4", "INT2", "UINT2"))
+)
+
+
 def _constant(name: str, random: Random) -> TensorProto:
-    kind = random.randrange(4)
+    kind = random.randrange(5)
     shape = random.choice(((), (1,), (2,), (4,), (4, 2), (3, 2, 1, 1)))
     count = int(np.prod(shape))
+    if kind == 4:  # narrow ones, of any bits, mostly as many as there should be
+        data = random.randbytes(random.choice((count, count, 2 * count, (count + 1) // 2, 0)))
+        return TensorProto(name=name, data_type=random.choice(_NARROW), dims=shape, raw_data=data)
     if kind == 0:
         return helper.make_tensor(name, TensorProto.INT64, shape, [random.choice(INTS) for _ in range(count)])
     if kind == 1:
@@ -513,6 +525,8 @@ _OPTIONS: tuple[Callable[[Random], list[str]], ...] = (
         _plain("--data", "none.npz"),
     ),
     *(_plain("--cmsis-nn-lib", "/"), _plain("--ir", "hir"), _plain("--svg", "s.svg"), lambda _: ["--memory"]),
+    *(_plain("--cores", "1", "2"), _plain("--train", "last:1", "bias"), _plain("--loss", "mae")),
+    *(_plain("--cluster", "local:", "tcp://"), _plain("--lesson", "none.npz"), lambda _: ["--float16-weights"]),
     *(lambda _: ["--stream-input"], lambda _: ["--weights-blob"], lambda r: [f"--{r.choice(WORDS)}"]),
 )
 
@@ -527,7 +541,7 @@ def command(seed: int, folder: Path) -> Command:
     """The input of a seed: its files are written into `folder`."""
     maker = Maker(Random(f"input {seed}"), folder, f"i{seed}")
     make = MAKERS[seed % len(MAKERS)]
-    return Command(f"{seed} {make.__name__}", make(maker))
+    return Command(f"{seed} {make.__name__}", make(maker), within=maker.name if make in WITHIN else "")
 
 
 def check(seeds: Sequence[int], folder: Path) -> list[Outcome]:

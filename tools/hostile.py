@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus of hostile input: some 1,600 files and command lines, made by this script, the same each time.
+"""The corpus of hostile input: some 2,250 files and command lines, made by this script, the same each time.
 
 Each must end within 30 s of CPU and 2 GB of memory, with a message and an exit code that says whose fault it is.
 `--write FOLDER` writes the files and prints the command lines; else they are run and judged.
@@ -1097,6 +1097,191 @@ def options(files: _Files) -> Iterator[Command]:
     yield Command("options/command_option", ("--" + "c" * 5000,), (USAGE,))
     yield Command("options/samples", ("profile", tiny, "--calibration", "s" * 5000, "-o", "p"), (USAGE,))
     yield Command("options/profile", ("quantize", tiny, "--profile", "s" * 5000, "-o", "p"), (USAGE,))
+
+
+@_group
+def settings(files: _Files) -> Iterator[Command]:
+    """A mcugen.toml of somebody else's, in the folder where a command runs: it starts nothing and writes nothing."""
+    model = models()[0].SerializeToString()
+    for name, (text, *exits) in {
+        "empty": (b"", USAGE, DONE),
+        "binary": (bytes(range(256)), USAGE),
+        "utf16": ('model = "net.onnx"'.encode("utf-16"), USAGE),
+        "mark": (b"\xef\xbb\xbfmodel = 'net.onnx'", USAGE, DONE),
+        "deep": (b"dim = " + b"[" * 20_000, USAGE),
+        "closed": (b"dim = " + b"[" * 5000 + b"]" * 5000, USAGE),
+        "dotted": (b"a." * 5000 + b"b = 1", USAGE),
+        "tables": (b"[[model]]\n" * 5000, USAGE),
+        "long": (b"#" * (1 << 22), USAGE),
+        "digits": (b"cores = " + b"9" * 5000, USAGE),
+        "hexadecimal": (b"cores = 0x" + b"f" * 5000, USAGE),
+        "infinite": (b"min-sqnr = inf\nmodel = 'net.onnx'", USAGE, DONE),
+        "no_number": (b"min-sqnr = nan\nmodel = 'net.onnx'", USAGE, DONE),
+        "hexadecimals": (b"dim = [0x" + b"f" * 5000 + b"]", USAGE),
+        "date": (b"name = 1979-05-27T07:32:00Z", USAGE),
+        "twice": (b"cores = 1\ncores = 2", USAGE),
+        "escape": (b'name = "\\u001b[31m"', USAGE),
+        "null": (b'model = "net.onnx\\u0000"', USAGE),
+        "key_escape": (b'"\\u001b[2J" = 1', USAGE),
+        "key_long": (b"k" * 60_000 + b" = 1", USAGE),
+        "key_empty": (b'"" = 1', USAGE),
+        "key_help": (b"help = true", USAGE),
+        "key_output": (b'output = "/tmp"', USAGE),
+        "key_json": (b'json = "/etc/passwd"', USAGE),
+        "key_force": (b"force = true", USAGE),
+        "plugin": (b'plugin = ["evil.py"]', USAGE),
+        "metric": (b'metric = "evil.py:f"', USAGE),
+        "cluster": (b'cluster = "tcp://127.0.0.1:1"', USAGE),
+        "library": (b'cmsis-nn-lib = "evil.a"', USAGE),
+        "model_missing": (b'model = "../../../no/such"', MODEL),
+        "model_option": (b'model = "--help"', MODEL),
+        "model_device": (b'model = "/dev/zero"', USAGE, MODEL),
+        "model_itself": (b'model = "mcugen.toml"', MODEL),
+        "model_folder": (b'model = "."', MODEL),
+        "model_long": (b'model = "' + b"m" * 50_000 + b'"', USAGE, MODEL),
+        "board_option": (b"model = 'net.onnx'\nboard = '--plugin=evil.py'", USAGE),
+        "board_device": (b"model = 'net.onnx'\nboard = '/dev/zero.toml'", USAGE),
+        "board_itself": (b"model = 'net.onnx'\nboard = 'mcugen.toml'", USAGE),
+        "bind_option": (b"model = 'net.onnx'\nbind = ['--plugin=evil.py']", USAGE),
+        "bind_device": (b"model = 'net.onnx'\nbind = ['x=/dev/zero.npy']", USAGE),
+        "many": (b"model = 'net.onnx'\ndim = [" + b"'N=1'," * 10_000 + b"]", USAGE, DONE),
+        "places": (b"model = 'net.onnx'\nplace = [" + b"'a=b'," * 10_000 + b"]", USAGE),
+        "training": (b"model = 'net.onnx'\ntrain = '" + b"h," * 20_000 + b"'", USAGE, DONE),
+    }.items():
+        folder = f"settings_{name}"
+        (files.folder / folder).mkdir()
+        (files.folder / folder / "net.onnx").write_bytes(model)
+        (files.folder / folder / "evil.py").write_text("open('was_run', 'w')\n")
+        (files.folder / folder / "mcugen.toml").write_bytes(text)
+        yield Command(f"settings/{name}", ("inspect",), tuple(exits), folder)
+        yield Command(f"settings/{name}_beside_a_model", ("inspect", "net.onnx"), (USAGE, DONE), folder)
+        yield Command(f"settings/{name}_of_init", ("init", "net.onnx", "-b", "host"), (USAGE,), folder)
+        yield Command(f"settings/{name}_left_out", ("--no-settings", "inspect", "net.onnx"), (DONE,), folder)
+
+
+_LAYERS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "Conv": ((1, 8, 8, 8), ((8, 8, 3, 3), (8,)), {}),
+    "ConvTranspose": ((1, 8, 4, 4), ((8, 2, 2, 2), (2,)), {"strides": [2, 2]}),
+    "Gemm": ((1, 8), ((4, 8), (4,)), {"transB": 1}),
+    "MatMul": ((2, 8), ((8, 4),), {}),
+    "LSTM": ((2, 1, 3), ((1, 8, 3), (1, 8, 2)), {"hidden_size": 2}),
+    "GRU": ((2, 1, 3), ((1, 6, 3), (1, 6, 2)), {"hidden_size": 2}),
+    "BatchNormalization": ((1, 3, 4), ((3,), (3,), (3,), (3,)), {}),
+    "LayerNormalization": ((1, 4), ((4,), (4,)), {}),
+    "PRelu": ((1, 4), ((4,),), {}),
+    "Clip": ((1, 4), ((), ()), {}),
+    "Pow": ((1, 4), ((),), {}),
+    "Div": ((1, 4), ((4,),), {}),
+    "QuantizeLinear": ((1, 4), ((),), {}),
+}
+"""Operators with constants: shapes of input and constants, attributes."""
+
+
+@_group
+def numbers(files: _Files) -> Iterator[Command]:
+    """Constants that are no numbers, or at the ends of floats, wherever a kernel packs them."""
+    boards = itertools.cycle(("host", "rp2040", "nrf52840", "corstone300", "esp32c3"))
+    for op, (shape, constants, attributes) in _LAYERS.items():
+        for name, value in _NUMBERS.items():
+            arrays = {f"c{i}": np.ones(s, np.float32) for i, s in enumerate(constants)}
+            arrays["c0"].reshape(-1)[0] = value
+            node = _node(op, "x", *arrays, **attributes)
+            file = files.write(f"{op}_{name}.onnx", _model([node], {"x": shape}, arrays).SerializeToString())
+            command = ("compile", file, "-q", "-b", next(boards), "-o", f"numbers_{op}_{name}")
+            yield Command(f"numbers/{op}_{name}", command, JUDGED)
+
+
+_NUMBERS = {"nan": np.nan, "inf": np.inf, "minus": -np.inf, "most": 3.4e38, "least": 1e-45, "zero": -0.0}
+
+_WIDTHS = {"FLOAT8E4M3FN": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "FLOAT4E2M1": 4, "FLOAT16": 16, "BFLOAT16": 16}
+
+
+@_group
+def narrow(files: _Files) -> Iterator[Command]:
+    """Floats of 16 bits and less: their codes stored wrong, and where there is no place for them."""
+    for kind, bits in _WIDTHS.items():
+        number = TensorProto.DataType.Value(kind)
+        most = 5 * bits // 8 + (bits == 4)
+        for name, change in {
+            "exact": {"raw_data": bytes(most)},
+            "ones": {"raw_data": b"\xff" * most},  # not a number, or the largest
+            "short": {"raw_data": bytes(most - 1)},
+            "long": {"raw_data": bytes(most + 1)},
+            "none": {},
+            "codes": {"int32_data": [0, 1, 2, 3, 4]},
+            "codes_short": {"int32_data": [1]},
+            "codes_wide": {"int32_data": [-(2**31), 2**31 - 1, 2**16, -1, 256]},
+            "floats": {"float_data": [1.0] * 5},
+            "texts": {"string_data": [b"1"] * 5},
+            "claimed": {"raw_data": bytes(most), "dims": [2**40]},
+            "negative": {"raw_data": bytes(most), "dims": [-5]},
+        }.items():
+            tensor = TensorProto(name="w", data_type=number, **{"dims": [5], **change})
+            for use, nodes in {
+                "cast": [_node("Cast", "w", to=1, out="v"), _node("Add", "x", "v")],
+                "added": [_node("Add", "x", "w")],
+                "dequantized": [_node("DequantizeLinear", "w", "s", out="v"), _node("Mul", "x", "v")],
+                "zero_point": [_node("QuantizeLinear", "x", "s", "w", out="q"), _node("Identity", "q")],
+            }.items():
+                constants = {"w": tensor, "s": np.float32(0.5)}
+                yield files.model(f"{kind}_{name}_{use}", _model(nodes, {"x": (1, 5)}, constants, opset=23))
+        for op in ("MatMul", "Conv", "LSTM", "Softmax", "TopK", "Resize", "ArgMax", "Relu", "Concat", "Gather", "Pad"):
+            model = _model([_node(op, "x", "x")], {"x": (1, 4)}, opset=23)
+            model.graph.input[0].type.tensor_type.elem_type = number
+            yield files.model(f"{kind}_of_{op}", model)
+
+
+@_group
+def training(files: _Files) -> Iterator[Command]:
+    """What is to be learned on the device, and by how many cores."""
+    dense, convolution, tiny = (files.write(f"{n}.onnx", models()[n].SerializeToString()) for n in (0, 1, 10))
+    digits = "9" * 5000
+    for name, (model, *given) in {
+        "layers_negative": (dense, "--train", "last:-1"),
+        "layers_none": (dense, "--train", "last:0"),
+        "layers_many": (dense, "--train", f"last:{digits}"),
+        "layers_superscript": (dense, "--train", "last:²"),
+        "layer_twice": (dense, "--train", "h,h"),
+        "layer_long": (dense, "--train", "l" * 50_000),
+        "layers_long": (dense, "--train", "h," * 20_000),
+        "layer_escape": (dense, "--train", "\x1b[31m"),
+        "no_layer": (tiny, "--train", "last:1"),
+        "loss": (dense, "--train", "last:1", "--loss", "l" * 50_000),
+        "loss_alone": (dense, "--loss", "mae"),
+        "optimizer": (dense, "--train", "last:1", "--optimizer", "o" * 50_000),
+        "cores": (dense, "--cores", digits),
+        "cores_none": (dense, "--cores", "0"),
+        "cores_negative": (dense, "--cores", "-1"),
+        "cores_three": (dense, "--cores", "3"),
+        "cores_training": (dense, "--cores", "2", "--train", "last:1"),
+        "convolution": (convolution, "--train", "last:1", "--loss", "mse"),
+        "bias": (convolution, "--train", "bias", "--optimizer", "adam", "--loss", "huber"),
+    }.items():
+        command = ("compile", model, "-q", "-b", "rp2040", "-o", f"training_{name}", *given)
+        yield Command(f"training/{name}", command, (DONE, USAGE, MODEL, UNSUPPORTED))
+    data = files.write("unlabelled.npz", _zipped({"x.npy": _saved(np.ones((3, 1, 6), np.float32))}))
+    for name, samples in {
+        "missing": "no_such.npz",
+        "empty": files.write("empty.npz", b""),
+        "unlabelled": data,
+        "labels": files.write(
+            "labels.npz",
+            _zipped(
+                {"x.npy": _saved(np.ones((3, 1, 6), np.float32)), "labels.npy": _saved(np.asarray([2**62, -1, 9]))}
+            ),
+        ),
+    }.items():
+        lesson = ("report", dense, "-q", "-b", "rp2040", "--train", "last:1", "--lesson", samples)
+        yield Command(f"training/lesson_{name}", lesson, (USAGE, MODEL))
+    for name, address in {
+        "nothing": "",
+        "word": "c" * 5000,
+        "scheme": "file:///etc/passwd",
+        "port": f"tcp://127.0.0.1:{digits}",
+        "escape": "tcp://\x1b[31m:1",
+    }.items():
+        shared = ("report", dense, "-q", "-b", "rp2040", "--data", data, "--cluster", address)
+        yield Command(f"training/cluster_{name}", shared, (USAGE, 8) if address else (DONE, USAGE))
 
 
 def corpus(folder: Path, groups: tuple[str, ...] = ()) -> list[Command]:

@@ -29,9 +29,11 @@ from mcugen.importer.judge import objection
 from mcugen.importer.nodes import every_node
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
-from mcugen.ops.conversion import Cast
+from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.onnx_node import BUILT_IN, Body, BodyRefusal, Capture, OnnxNode, Refusal, Registry, Support
 
+_MOVES = 4
+"""Conversion, transposition, reshaping: what exporters leave between stored codes and their layer."""
 MOST_JUDGED = 4096
 """Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
 
@@ -567,5 +569,18 @@ def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value 
 
 def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
     for value in results:
-        if value is not None and not value.is_constant:
+        if value is not None and not value.is_constant and not _is_stored(value):
             check_size(label(node), value.name, value.type.count)
+
+
+def _is_stored(value: Value) -> bool:
+    """Real numbers of codes that the model has, as they are or moved: a layer reads the codes, which are in flash."""
+    count = value.type.count
+    for _ in range(_MOVES):
+        producer = value.producer
+        if producer is None or not (isinstance(producer.op, Dequantize) or producer.op.moves_data):
+            return False
+        value = producer.input(0)
+        if isinstance(producer.op, Dequantize):
+            return value.is_constant and value.type.count >= count
+    return False

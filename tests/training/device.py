@@ -33,11 +33,15 @@ class Storage(ctypes.Structure):
 
 
 class Flash:
-    """Two slots of NOR flash: erasing sets bits, writing clears them. `power` bytes can be changed until it is gone."""
+    """Two slots of NOR flash: erasing sets bits, writing clears them. `power` bytes can be changed until it is gone.
+
+    `outside` counts reads beyond the slots.
+    """
 
     def __init__(self, slot_bytes: int, *, erases: bool = True) -> None:
         self.cells = np.full(2 * slot_bytes, 0x5A, np.uint8)
         self.power, self.erases = 10**9, erases
+        self.outside = 0
         erase = ERASE(self._erase) if erases else ERASE()
         self.storage = Storage(READ(self._read), erase, READ(self._write), None, slot_bytes)
 
@@ -48,7 +52,9 @@ class Flash:
         return done
 
     def _read(self, _context: None, offset: int, to: int, nbytes: int) -> int:
-        ctypes.memmove(to, self.cells[offset : offset + nbytes].tobytes(), nbytes)
+        self.outside += offset + nbytes > len(self.cells)
+        data = self.cells[offset : offset + nbytes].tobytes()
+        ctypes.memmove(to, data, len(data))
         return 0 if self.power else 1
 
     def _erase(self, _context: None, offset: int, nbytes: int) -> int:

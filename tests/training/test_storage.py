@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
+from damage import change_bytes
 from device import OK, STORAGE, STORED, Device, Flash
 from onnx_models import Net
 
@@ -14,6 +17,8 @@ from mcugen import CompileOptions, compile_model
 from mcugen.options import Training
 
 HEAD = 32
+IMAGES = 2000
+"""Damaged ones that are loaded."""
 
 
 def device_of(folder: Path, optimizer: str = "sgd") -> Device:
@@ -140,3 +145,37 @@ def test_another_models_state_is_none(device: Device, tmp_path: Path) -> None:
     flash = flash_of(other)
     assert other.store(flash) == OK
     assert device.load(flash) == STORED
+
+
+def test_images_of_any_bytes_give_a_state_that_was_stored_or_none(device: Device) -> None:
+    """Damaged in both slots, of another slot, or noise: nothing beyond the slots is read, nothing new is believed."""
+    first, stored = device.state.copy(), [filled(device, 1)]
+    flash, random = flash_of(device), Random(0)
+    assert device.store(flash) == OK
+    stored.append(filled(device, 2))
+    assert device.store(flash) == OK
+    images, outcomes = flash.cells.copy(), Counter[int]()
+    for _ in range(IMAGES):
+        flash.cells[:] = damaged(images, random)
+        device.state[:] = 0xEE
+        outcomes[status := device.load(flash)] += 1
+        believed = stored if status == OK else [first]
+        assert any(np.array_equal(device.state, state) for state in believed)
+    assert flash.outside == 0
+    assert set(outcomes) == {OK, STORED}
+
+
+def damaged(images: np.ndarray, random: Random) -> np.ndarray:
+    """Bytes of both slots changed, one slot copied over the other, or none of it left."""
+    kind, half = random.randrange(8), len(images) // 2
+    if kind == 0:
+        return np.frombuffer(random.randbytes(len(images)), np.uint8)
+    if kind == 1:
+        return np.roll(images, random.choice((half, 4, 1)))
+    changed = images.copy()
+    for slot in (changed[:half], changed[half:]):
+        for _ in range(random.choice((0, 1, 3))):
+            data = bytearray(slot.tobytes())
+            change_bytes(data, random)
+            slot[: len(data)] = np.frombuffer(bytes(data[:half]), np.uint8)
+    return changed
