@@ -5,7 +5,7 @@ DIGITS := examples/digits
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
 .PHONY: demo test lint bench zoo costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
-	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants newest clean \
+	fuzz-inputs hostile tutorial sweep cpu-paths big-endian coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -70,7 +70,16 @@ fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no c
 hostile: setup  ## the corpus of hostile input, whole
 	$(BIN)/python tools/hostile.py
 
-sweep: setup-sweep  ## the long tests; one that was interrupted, or failed, goes on
+tutorial: build/train-pytorch build/train-keras  ## train the tutorial's networks; rewrites examples/tutorial
+	build/train-pytorch/bin/python examples/tutorial/train_pytorch.py examples/tutorial/pytorch
+	build/train-keras/bin/python examples/tutorial/train_keras.py examples/tutorial/keras
+
+build/train-pytorch build/train-keras: pyproject.toml
+	$(BIN)/python -m venv --clear $@
+	$@/bin/pip install --quiet --disable-pip-version-check -e '.[$(subst -pytorch,,$(@F))]'
+	touch $@
+
+sweep: setup-sweep build/train-pytorch build/train-keras  ## the long tests; one that was interrupted, or failed, goes on
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --resume build/sweep.txt
 	rm build/sweep.txt
 
