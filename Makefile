@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench zoo costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
+.PHONY: demo test lint bench zoo gallery costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
 	fuzz-inputs hostile tutorial sweep cpu-paths big-endian coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
@@ -30,6 +30,9 @@ bench: setup  ## compare with other compilers; rewrites docs/performance.md unle
 
 zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/zoo.md
 	$(BIN)/python -W ignore tools/zoo.py --write-docs
+
+gallery: setup  ## the models of ../shared on some boards, by `mcugen explore`; rewrites docs/gallery.md
+	$(BIN)/python tools/gallery.py
 
 # {cpu} in CMSIS_NN_LIB stands for a board's CPU: lib/{cpu}/libcmsis-nn.a
 costs kernel-table: export MCUGEN_CMSIS_NN_INCLUDE ?= $(CMSIS_NN_INCLUDE)
