@@ -58,15 +58,15 @@ class Subject:
 
 SUBJECTS = (
     Subject("models/ds_cnn_kws_f32.onnx", "twelve keywords in a second of sound", "kws"),
-    Subject("models/mobilenet_v1_025_vww_f32.onnx", "is a person in 96x96 pixels?", "vww", "--pixel-scale 0.00392157"),
+    Subject("models/mobilenet_v1_025_vww_f32.onnx", "persons in 96x96 pixels", "vww", "--pixel-scale 0.00392157"),
     Subject("models/resnet8_cifar10_f32.onnx", "ten kinds of things in 32x32 pixels", "cifar10"),
-    Subject("models/autoencoder_ad_f32.onnx", "does a machine sound as it did?", "ad"),
+    Subject("models/autoencoder_ad_f32.onnx", "whether a machine sounds as it did", "ad"),
     Subject("models/streaming_wakeword_f32.onnx", "one wake word", "sww"),
     Subject("models/mnist_cntk.onnx", "a handwritten digit of 28x28 pixels", "mnist"),
     Subject("zoo/esp_tcn_stream.onnx", "temporal convolutions, from ESP-DL"),
     Subject("zoo/deeploy_cct_1_32.onnx", "a compact transformer for 32x32 pixels"),
     Subject("zoo/deeploy_tinyvit.onnx", "a small vision transformer"),
-    Subject("zoo/dory_frontnet_int.onnx", "where is the person before a drone?"),
+    Subject("zoo/dory_frontnet_int.onnx", "where a person is, seen from a small drone"),
 )
 
 
