@@ -4,8 +4,8 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench zoo costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
-	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants newest clean \
+.PHONY: demo test lint bench zoo gallery costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
+	fuzz-inputs hostile tutorial sweep cpu-paths big-endian coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -30,6 +30,9 @@ bench: setup  ## compare with other compilers; rewrites docs/performance.md unle
 
 zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/zoo.md
 	$(BIN)/python -W ignore tools/zoo.py --write-docs
+
+gallery: setup  ## the models of ../shared on some boards, by `mcugen explore`; rewrites docs/gallery.md
+	$(BIN)/python tools/gallery.py
 
 # {cpu} in CMSIS_NN_LIB stands for a board's CPU: lib/{cpu}/libcmsis-nn.a
 costs kernel-table: export MCUGEN_CMSIS_NN_INCLUDE ?= $(CMSIS_NN_INCLUDE)
@@ -70,7 +73,16 @@ fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no c
 hostile: setup  ## the corpus of hostile input, whole
 	$(BIN)/python tools/hostile.py
 
-sweep: setup-sweep  ## the long tests; one that was interrupted, or failed, goes on
+tutorial: build/train-pytorch build/train-keras  ## train the tutorial's networks; rewrites examples/tutorial
+	build/train-pytorch/bin/python examples/tutorial/train_pytorch.py examples/tutorial/pytorch
+	build/train-keras/bin/python examples/tutorial/train_keras.py examples/tutorial/keras
+
+build/train-pytorch build/train-keras: pyproject.toml
+	$(BIN)/python -m venv --clear $@
+	$@/bin/pip install --quiet --disable-pip-version-check -e '.[$(subst -pytorch,,$(@F))]'
+	touch $@
+
+sweep: setup-sweep build/train-pytorch build/train-keras  ## the long tests; one that was interrupted, or failed, goes on
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --resume build/sweep.txt
 	rm build/sweep.txt
 

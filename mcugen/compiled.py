@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from mcugen.simulate import Execution
 
 
+def is_known(model: onnx.ModelProto) -> bool:
+    """Whether ONNX Runtime has all operators of a model: those of ONNX, but the ones that train."""
+    return all(onnx.defs.has(n.op_type, n.domain) and n.domain != TRAINING for n in model.graph.node)
+
+
 @dataclass(frozen=True)
 class CompiledModel:
     """The result: both IRs, the C files, and ways to run them."""
@@ -78,9 +83,7 @@ class CompiledModel:
     @property
     def reference_name(self) -> str:
         """Whose results `reference` gives: onnxruntime knows only ONNX's own operators, and none that train."""
-        known = self.graph.lesson is None and all(
-            onnx.defs.has(n.op_type, n.domain) and n.domain != TRAINING for n in self.model.graph.node
-        )
+        known = self.graph.lesson is None and is_known(self.model)
         return "ONNX Runtime" if known else "numpy"
 
     def reference(

@@ -6,6 +6,8 @@ one: what it adds of noise, free of the noise of others. Layers are raised in th
 cost (growth of arena and instructions), first to int16 activations, then to float32, until the goal holds in ONNX
 Runtime and in the generated code. Then layers are lowered again where the goal holds without them, those first that
 brought least for their cost.
+
+A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is compiled to know its cost.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from functools import cached_property
 from itertools import islice
 
 from mcugen.board import Board
-from mcugen.compiled import CompiledModel
+from mcugen.compiled import CompiledModel, is_known
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
-from mcugen.evaluation.accuracy import judged, reals
+from mcugen.evaluation.accuracy import judged, reals, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Metric
 from mcugen.evaluation.samples import Samples, as_stored
 from mcugen.hir.graph import Graph
@@ -39,6 +41,9 @@ PROBED = 32
 
 LEAST_COST = 1e-3
 """Relative growth below which costs are alike."""
+
+NEGLIGIBLE = 0.05
+"""Share of all noise that the quietest layers may make together whose costs are not looked at."""
 
 WORK_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
 """Of an estimate, where nothing can be measured; without an FPU, float32 takes SOFT_FLOAT times as many."""
@@ -82,8 +87,8 @@ class _Trial:
     sample: Mapping[str, Array]
 
     @cached_property
-    def instructions(self) -> int | None:
-        """Retired in one inference, where QEMU has such a board."""
+    def counted(self) -> int | None:
+        """Instructions of one inference under QEMU, where it has such a board."""
         if not self.compiled.board.qemu:
             return None
         stored = [as_stored(self.sample, self.compiled.program.inputs)]
@@ -95,26 +100,23 @@ class _Trial:
         return self.quantization.assignment.precision
 
     @property
-    def work(self) -> int:
-        """An estimate of instructions that takes no time."""
-        board = self.compiled.board
+    def estimate(self) -> int:
+        """Instructions, by the costs of kernels, or by multiply-accumulates where these were not measured."""
+        board, by_kernels = self.compiled.board, self.compiled.program.instructions_estimate
+        if by_kernels is not None:
+            return round(by_kernels)
         soft = 1 if board.name == "host" or "fpu" in board.features else SOFT_FLOAT
         return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
 
     @property
     def cost(self) -> Cost:
         """Without running anything."""
-        return Cost(self.compiled.program.arena_size, self.work)
-
-    @property
-    def measured_cost(self) -> Cost:
-        """With instructions, where they can be counted."""
-        return Cost(self.compiled.program.arena_size, self.instructions or self.work)
+        return Cost(self.compiled.program.arena_size, self.estimate)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes, and instructions or an estimate of them."""
+    """Bytes, and an estimate of instructions."""
 
     arena: int
     work: int
@@ -142,14 +144,26 @@ class Round:
 
 @dataclass(frozen=True)
 class Question:
-    """How much noise does a layer make that stays as it is, and what does it cost to raise it?"""
+    """How much noise does a layer make that stays as it is? Or, `of_growth`: what does it cost to raise it?"""
 
     round: Round
     layer: str
+    of_growth: bool = False
 
 
-Answer = tuple[float, float | None]
-"""Noise, and growth: None where the layer cannot be raised, or the board is too small."""
+Answer = float | None
+"""Noise; or growth: None where the layer cannot be raised, or the board is too small."""
+
+
+def _loudest(noise: Mapping[str, float]) -> list[str]:
+    """Layers without the quietest, which together make a negligible share of all noise."""
+    quiet, left = set(), NEGLIGIBLE * sum(noise.values())
+    for name in sorted(noise, key=noise.__getitem__):
+        left -= noise[name]
+        if left < 0:
+            break
+        quiet.add(name)
+    return [name for name in noise if name not in quiet]
 
 
 def _work(graph: Graph, soft: int) -> int:
@@ -204,7 +218,9 @@ class Search:
         """Raises layers, the most rewarding first."""
         self._codes |= self._wide_codes(now)
         for dtype in LADDER[1:]:
-            for layer in self._by_sensitivity(now, dtype):
+            layers = self._by_sensitivity(now, dtype)
+            for done, layer in enumerate(layers):
+                self.progress(f"raising layers to {dtype.value}", done, len(layers))
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
                 if now.precision[layer] is dtype or trial is None:
                     continue  # its neighbours have raised it, or it does not fit by now
@@ -220,11 +236,12 @@ class Search:
     def _descend(self, now: _Trial) -> _Trial:
         """Lowers raised layers again where the goal holds without, the least rewarding first; the last was needed."""
         raised = dict.fromkeys(self._raised[:-1])
-        for layer in sorted(raised, key=lambda name: self._scores[name]):
+        for done, layer in enumerate(sorted(raised, key=lambda name: self._scores[name])):
+            self.progress("lowering layers again", done, len(raised))
             for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
                 wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(wanted, layer)
-                if trial is None or trial.measured_cost.growth(now.measured_cost) >= 0:
+                if trial is None or trial.cost.growth(now.cost) >= 0:
                     continue
                 if self._accept(trial, layer, dtype, keep=False):
                     now = trial
@@ -237,27 +254,38 @@ class Search:
         return self.quantizer.quantize({**now.wanted, **wide}).plan.layers
 
     def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
-        """Layers that can be raised to `dtype`, by noise for each unit of cost."""
+        """Layers that can be raised to `dtype`, by noise for each unit of cost.
+
+        The quietest are held to cost as much as the dearest of the others.
+        """
         layers = list(self._candidates(now, dtype))
         raised = {**now.wanted, **dict.fromkeys(layers, dtype)}
         asked = Round(now.wanted, now.precision, now.cost, raised, self._probe(raised), self._codes, dtype)
-        questions = [Question(asked, layer) for layer in layers]
-        answers = self.share(questions) if self.share else ((each, self.answer(each)) for each in questions)
-        found: dict[str, float] = {}
-        for done, (question, (noise, growth)) in enumerate(answers, 1):
-            self.progress(f"sensitivity to {dtype.value}", done, len(layers))
-            if growth is not None:
-                found[question.layer] = noise / max(growth, LEAST_COST)
+        what = f"sensitivity to {dtype.value}"
+        noise = {name: each or 0.0 for name, each in self._ask(what, [Question(asked, name) for name in layers])}
+        loud = _loudest(noise)
+        growth = dict(self._ask(f"cost of {dtype.value}", [Question(asked, name, of_growth=True) for name in loud]))
+        most = max((each for each in growth.values() if each is not None), default=0.0)
+        costs = {name: growth.get(name, most) for name in layers}
+        found = {name: noise[name] / max(cost, LEAST_COST) for name, cost in costs.items() if cost is not None}
         self._scores |= found
-        return sorted((name for name in layers if name in found), key=lambda name: -found[name])
+        return sorted(found, key=lambda name: -found[name])
+
+    def _ask(self, what: str, questions: Sequence[Question]) -> Iterator[tuple[str, Answer]]:
+        """Layers with answers, as they come."""
+        answers = self.share(questions) if self.share else ((each, self.answer(each)) for each in questions)
+        for done, (question, answer) in enumerate(answers, 1):
+            self.progress(what, done, len(questions))
+            yield question.layer, answer
 
     def answer(self, question: Question) -> Answer:
         """By the model that this search is of; whoever asks may be another process."""
         asked, layer = question.round, question.layer
         self._codes = dict(asked.codes)
-        noise = self._mse(self._probe({**asked.raised, layer: asked.precision[layer]}), asked.best)
+        if not question.of_growth:
+            return self._mse(self._probe({**asked.raised, layer: asked.precision[layer]}), asked.best)
         trial = self._trial({**asked.wanted, layer: asked.dtype}, layer)
-        return noise, None if trial is None else trial.cost.growth(asked.cost)
+        return None if trial is None else trial.cost.growth(asked.cost)
 
     def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
         """Layers that compute, in less than `dtype`."""
@@ -287,7 +315,7 @@ class Search:
         value = self.goal.metric.compute(self._judged(trial.compiled, self._outputs(trial.compiled)))
         confirmed = self._in_c(trial) if self.goal.holds(value) else None
         holds = confirmed is not None and self.goal.holds(confirmed)
-        report = trial.compiled.report
+        report, counted = trial.compiled.report, trial.counted if holds else None
         self.steps.append(
             Tradeoff(
                 layer=layer,
@@ -296,8 +324,8 @@ class Search:
                 confirmed=confirmed,
                 arena=report.ram.arena,
                 weights=report.flash.weights,
-                instructions=trial.work if trial.instructions is None else trial.instructions,
-                is_estimate=trial.instructions is None,
+                instructions=trial.estimate if counted is None else counted,
+                is_estimate=counted is None,
                 holds=holds,
                 kept=keep or holds,
             )
@@ -319,7 +347,11 @@ class Search:
 
     def _probe(self, wanted: Mapping[str, DType]) -> list[dict[str, Array]]:
         """The outputs of a model on the first samples, in reals, whether it fits the board or not."""
-        host = compile_model(self.quantizer.quantize(wanted, self._codes), "host", self._unlimited)
+        quantization = self.quantizer.quantize(wanted, self._codes)
+        is_real = not (self.quantizer.scheme.integer_io or self.options.states)
+        if is_real and is_known(quantization.proto):  # it takes and gives what the float model does
+            return run_onnxruntime(quantization.proto, self.samples.inputs[:PROBED])
+        host = compile_model(quantization, "host", self._unlimited)
         return reals(self._outputs(host, PROBED), host.program.outputs)
 
     @property

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from mcugen.evaluation.metrics import METRICS, Judged
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
-from mcugen.mixed import Demand, Search
+from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
@@ -92,6 +92,26 @@ def test_only_the_sensitive_layer_is_raised() -> None:
     assert sqnr_of(found, samples) >= 22
     walked = [step for step in walk.steps if step.kept and step.holds]
     assert walked[-1].instructions > walk.steps[0].instructions
+
+
+def test_only_layers_whose_noise_matters_are_compiled_for_their_cost() -> None:
+    model = sensitive_net()
+    samples = Samples(normal_samples(model, 12), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
+    asked: list[Question] = []
+    told: list[tuple[str, int, int]] = []
+
+    def share(questions: Sequence[Question]) -> Iterator[tuple[Question, Answer]]:
+        asked.extend(questions)
+        yield from ((each, walk.answer(each)) for each in reversed(questions))
+
+    walk.share = share
+    walk.progress = lambda *step: told.append(step)
+    walk.run()
+    assert [q.layer for q in asked if not q.of_growth] == ["a", "b", "c", "d.conv"]
+    assert [q.layer for q in asked if q.of_growth] == ["c"]
+    steps = [("sensitivity to int16", n, 4) for n in range(1, 5)]
+    assert told[-6:] == [*steps, ("cost of int16", 1, 1), ("raising layers to int16", 0, 4)]
 
 
 def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:

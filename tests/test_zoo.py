@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import zoo
 from shared_models import SHARED
+
+from mcugen.workers.sharing import Workers
 
 MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
 
@@ -14,8 +18,10 @@ MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
 @pytest.mark.shared
 @pytest.mark.qemu
 @pytest.mark.skipif(not MODEL.is_file(), reason="../shared/zoo is absent")
-def test_a_model_is_measured_as_given_and_quantized():
-    rows = {kind: zoo._measured(MODEL, kind, ["nrf52840"])[0] for kind in ("given", "int8")}
+def test_a_model_is_measured_as_given_and_quantized_by_a_cluster():
+    tasks = list(zoo._wanted([MODEL.stem], ["nrf52840"], ["given", "int8"]))
+    work = partial(zoo._measured_of, zoo._files(tasks))
+    rows = {task.precision: row for task, (row,) in Workers(1, "local").each_done(work, tasks)}
     assert not any(row.failure for row in rows.values())
     assert rows["int8"].arena < rows["given"].arena
     assert all(0 < row.least_arena <= row.arena and row.instructions > row.macs > 0 for row in rows.values())

@@ -13,8 +13,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +38,7 @@ from mcugen.options import CompileOptions
 from mcugen.report.kernels import declared_kernels
 from mcugen.simulate import simulate
 from mcugen.tasks import Quantizing
+from mcugen.workers.sharing import Workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 FOLDERS = (SHARED / "zoo", SHARED / "models")
@@ -110,16 +111,18 @@ def main(
     boards: Annotated[str, typer.Option(help="board names, by commas")] = ",".join(BOARDS),
     precisions: Annotated[str, typer.Option(help="given, int8, or both by commas")] = "given,int8",
     jobs: Annotated[int, typer.Option(min=1, help="how many are measured at a time")] = os.cpu_count() or 1,
+    cluster: Annotated[str, typer.Option(help="a Dask scheduler whose workers do it, or local: docs/cluster.md")] = "",
     write_docs: Annotated[bool, typer.Option("--write-docs", help="what was measured, in docs/zoo.md")] = False,
 ) -> None:
     """Instructions, arenas and what is left to plain C, of models that nobody tuned for."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     wanted = list(_wanted(models.split(","), boards.split(","), precisions.split(",")))
-    rows: list[Row] = []
-    with ProcessPoolExecutor(jobs) as pool, console.status("measuring") as status:
-        for number, found in enumerate(pool.map(_measured, *zip(*wanted, strict=True)) if wanted else (), 1):
-            rows += found
-            status.update(f"{number} of {len(wanted)}: {found[0].model}")
+    found: dict[Task, list[Row]] = {}
+    with console.status("measuring") as status:
+        for task, rows_of_task in Workers(jobs, cluster).each_done(partial(_measured_of, _files(wanted)), wanted):
+            found[task] = rows_of_task
+            status.update(f"{len(found)} of {len(wanted)}: {task.name}")
+    rows = [row for task in wanted for row in found[task]]
     table = Table(*HEADINGS)
     for row in rows:
         table.add_row(*row.cells())
@@ -143,12 +146,35 @@ def updated(text: str, rows: Sequence[Sequence[str]], headings: Sequence[str]) -
     return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *kept))
 
 
-def _wanted(names: list[str], boards: list[str], precisions: list[str]) -> Iterator[tuple[Path, str, list[str]]]:
-    paths = sorted(path for folder in FOLDERS for path in folder.glob("*.onnx"))
-    for path in paths:
+@dataclass(frozen=True)
+class Task:
+    """A model by its file's name, a precision, and boards: what is measured at a time."""
+
+    name: str
+    precision: str
+    boards: tuple[str, ...]
+
+
+def _paths() -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in folder.glob("*.onnx"))
+
+
+def _wanted(names: Sequence[str], boards: Sequence[str], precisions: Sequence[str]) -> Iterator[Task]:
+    for path in _paths():
         if any(name in path.stem for name in names):
             kinds = ["given"] if is_quantized(path) else ["given", "int8"]
-            yield from ((path, kind, boards) for kind in kinds if kind in precisions)
+            yield from (Task(path.stem, kind, tuple(boards)) for kind in kinds if kind in precisions)
+
+
+def _files(tasks: Sequence[Task]) -> Mapping[str, Sequence[Path]]:
+    """Models and their samples by model: what goes along to the workers of a cluster."""
+    names = {task.name for task in tasks}
+    return {path.stem: (path, path.with_suffix(".io.npz")) for path in _paths() if path.stem in names}
+
+
+def _measured_of(files: Mapping[str, Sequence[Path]], task: Task) -> list[Row]:
+    """What a worker does."""
+    return _measured(files[task.name][0], task.precision, task.boards)
 
 
 def is_quantized(path: Path) -> bool:
@@ -249,4 +275,6 @@ def roomy(board: Board) -> Board:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    import zoo  # workers find functions by their module's name
+
+    typer.run(zoo.main)

@@ -36,8 +36,8 @@ class Tradeoff:
     """One model on the way: which layer was changed, and what came of it.
 
     `value` is the metric in ONNX Runtime, `confirmed` that of the generated code where it was asked for. Bytes of
-    arena and weights are measured, `instructions` too, unless `is_estimate`: then they are made from
-    multiply-accumulates. `kept` is False where the change was taken back.
+    arena and weights are measured; `instructions` are counted where the goal held, else `is_estimate`: by the costs of
+    kernels, or from multiply-accumulates. `kept` is False where the change was taken back.
     """
 
     layer: str

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,11 +21,10 @@ import onnx
 import pytest
 from cluster_work import dies, dies_once, is_older, process_of, refuses, sum_of_files
 from command_line import mcugen
+from distributed import Client
 from onnx_models import Net
 
-from mcugen.compilation import Compilation
 from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError
-from mcugen.tasks import Judging, Quantizing
 from mcugen.workers import cluster
 from mcugen.workers.environment import environment
 from mcugen.workers.sharing import Workers
@@ -48,8 +49,6 @@ class Cluster:
 
     def wait(self) -> None:
         """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
-        from distributed import Client
-
         living = sum(worker.poll() is None for worker in self.workers.values())
         with Client(self.address, set_as_default=False) as client:
             client.wait_for_workers(living, timeout=60)
@@ -114,6 +113,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     onnx.save(net.model(), folder / "small.onnx")
     np.savez(folder / "samples.npz", x=random.normal(size=(80, 1, 8, 8)).astype(np.float32))
+    np.savez(folder / "few.npz", x=random.normal(size=(16, 1, 8, 8)).astype(np.float32))
     return folder / "small.onnx"
 
 
@@ -208,35 +208,74 @@ def test_explore_gives_the_same_as_one_computer(two: Cluster, model: Path, tmp_p
     assert list((two.folder / "elsewhere").rglob("*.onnx"))  # quantized there
 
 
-@pytest.mark.qemu
-def test_samples_run_on_a_cluster_while_a_worker_is_killed(two: Cluster, model: Path) -> None:
-    samples = model.with_name("samples.npz")
-    alone = Compilation(model, "stm32f446").report(samples)
-    net = Compilation(model, "stm32f446", workers=Workers(cluster=two.address))
-    killed: list[str] = []
+@contextmanager
+def one_killed(running: Cluster) -> Iterator[None]:
+    """As soon as it is at work, one worker is killed; it must have come to that within the block."""
+    killed: list[int] = []
 
-    def kills(what: str, done: int, _total: int) -> None:
-        if done and "running" in what and not killed:
-            killed.append(what)
-            two.kill(min(two.workers))
+    def kill() -> None:
+        with Client(running.address, set_as_default=False) as client:
+            numbers = client.run(os.getpid)
+            begun.set()
+            while not killed and not done.wait(0.01):
+                busy = [address for address, tasks in client.processing().items() if tasks and address in numbers]
+                killed.extend(numbers[address] for address in busy[:1])
+        if killed:
+            running.kill(killed[0])
 
-    net.progress = kills
-    assert net.report(samples) == alone
+    begun, done = threading.Event(), threading.Event()
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    begun.wait(60)
+    yield
+    done.set()
+    watcher.join()
     assert killed
 
 
-@pytest.mark.slow
-def test_precisions_are_the_same_on_a_cluster(two: Cluster, model: Path) -> None:
-    quantizing = Quantizing("auto", calibration=model.with_name("samples.npz"))
-    judging = Judging(min_sqnr=45.0)
-    alone = Compilation(model, "host", quantizing=quantizing, judging=judging)
-    shared = Compilation(model, "host", quantizing=quantizing, judging=judging, workers=Workers(cluster=two.address))
-    assert shared.quantized.proto.SerializeToString(deterministic=True) == alone.quantized.proto.SerializeToString(
-        deterministic=True
-    )
-    assert alone.search is not None and shared.search is not None
-    assert len(alone.search.steps) > 1
-    assert shared.search.steps == alone.search.steps
+def without_command(text: str) -> dict[str, object]:
+    return {key: value for key, value in json.loads(text).items() if key != "command"}
+
+
+@pytest.mark.qemu
+def test_report_is_the_same_while_a_worker_is_killed(two: Cluster, model: Path) -> None:
+    two.wait()
+    arguments = ["report", model, "--board", "stm32f446", "--data", model.with_name("samples.npz"), "--json", "-"]
+    here = mcugen(*arguments, "--quiet", "-j", 1)
+    with one_killed(two):
+        there = mcugen(*arguments, "--quiet", "--cluster", two.address)
+    assert there.code == 0, there.err
+    assert without_command(there.out) == without_command(here.out)
+
+
+def test_quantize_is_the_same_while_a_worker_is_killed(two: Cluster, model: Path, tmp_path: Path) -> None:
+    two.wait()
+    arguments = ["quantize", model, "--calibration", model.with_name("few.npz"), "--precision", "auto"]
+    arguments += ["--min-sqnr", 45, "--quiet", "-o"]
+    here = mcugen(*arguments, tmp_path / "here.onnx")
+    with one_killed(two):
+        there = mcugen(*arguments, tmp_path / "there.onnx", "--cluster", two.address)
+    assert (here.code, there.code) == (0, 0), there.err
+    assert (tmp_path / "there.onnx").read_bytes() == (tmp_path / "here.onnx").read_bytes()
+    tensors = {tensor.data_type for tensor in onnx.load(tmp_path / "here.onnx").graph.initializer}
+    assert onnx.TensorProto.INT16 in tensors  # the search raised a layer
+
+
+@pytest.mark.parametrize("command", ["report", "quantize"])
+def test_commands_refuse_workers_of_other_versions(
+    two: Cluster, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    two.wait()
+    monkeypatch.setattr(cluster, "environment", lambda: {**environment(), "onnxruntime": "0.1"})
+    samples = model.with_name("samples.npz")
+    words = {
+        "report": ["--board", "stm32f446", "--data", samples],
+        "quantize": ["--calibration", samples, "--precision", "auto", "--min-sqnr", 45, "-o", tmp_path / "made.onnx"],
+    }[command]
+    done = mcugen(command, model, *words, "--quiet", "--cluster", two.address)
+    assert done.code == ToolMissingError.exit_code
+    assert "not 0.1" in done.err and "same versions" in done.err
+    assert not (tmp_path / "made.onnx").exists()
 
 
 def test_a_cluster_of_this_computer() -> None:

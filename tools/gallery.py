@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of ../shared on some boards, by `mcugen explore`: docs/gallery.md (`make gallery`).
+
+Models with data are quantized to int8 and judged on held-out samples; those of ../shared/zoo are taken as they come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from markers import replace_between_markers
+
+from mcugen.board import load_board
+from mcugen.errors import ConstraintError
+from mcugen.evaluation.metrics import described
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "gallery.md"
+SHARED = Path("../shared")
+"""From the project's folder, as the document's commands have it."""
+
+BOARDS = ("rp2040", "nrf52840", "stm32h743", "alif_e7", "esp32c3")
+HEADINGS = ("board", "CPU", "ms", "RAM", "flash", "µJ")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of ../shared: what it is for, the data it is quantized and judged by, and options besides."""
+
+    path: str
+    purpose: str
+    data: str = ""
+    options: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return Path(self.path).stem
+
+    @property
+    def command(self) -> list[str]:
+        """Words of the command that made its figures."""
+        words = ["mcugen", "explore", str(SHARED / self.path), "--boards", ",".join(BOARDS), *shlex.split(self.options)]
+        if not self.data:
+            return words
+        calibration, held = (str(SHARED / "data" / f"{self.data}_{split}.npz") for split in ("calib", "eval"))
+        return [*words, "--precision", "int8", "--calibration", calibration, "--data", held]
+
+
+SUBJECTS = (
+    Subject("models/ds_cnn_kws_f32.onnx", "twelve keywords in a second of sound", "kws"),
+    Subject("models/mobilenet_v1_025_vww_f32.onnx", "persons in 96x96 pixels", "vww", "--pixel-scale 0.00392157"),
+    Subject("models/resnet8_cifar10_f32.onnx", "ten kinds of things in 32x32 pixels", "cifar10"),
+    Subject("models/autoencoder_ad_f32.onnx", "whether a machine sounds as it did", "ad"),
+    Subject("models/streaming_wakeword_f32.onnx", "one wake word", "sww"),
+    Subject("models/mnist_cntk.onnx", "a handwritten digit of 28x28 pixels", "mnist"),
+    Subject("zoo/esp_tcn_stream.onnx", "temporal convolutions, from ESP-DL"),
+    Subject("zoo/deeploy_cct_1_32.onnx", "a compact transformer for 32x32 pixels"),
+    Subject("zoo/deeploy_tinyvit.onnx", "a small vision transformer"),
+    Subject("zoo/dory_frontnet_int.onnx", "where a person is, seen from a small drone"),
+)
+
+
+def main(
+    models: Annotated[str, typer.Option(help="parts of model names, by commas; all if empty")] = "",
+    jobs: Annotated[int, typer.Option(min=0, help="combinations at once; 0: one for each CPU")] = 0,
+) -> None:
+    """Explores, and writes a chapter of docs/gallery.md for each model."""
+    for subject in SUBJECTS:
+        if any(name in subject.name for name in models.split(",")):
+            text = replace_between_markers(
+                DOCUMENT.read_text(), subject.name, chapter(subject, explored(subject, jobs))
+            )
+            DOCUMENT.write_text(text)
+
+
+def explored(subject: Subject, jobs: int) -> Mapping[str, Any]:
+    """What `mcugen explore --json` says."""
+    program = Path(sys.executable).with_name("mcugen")
+    words = [program, *subject.command[1:], "--quiet", "--json", "-", "--jobs", str(jobs)]
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, ConstraintError.exit_code):  # where it fits no board, that is the chapter
+        raise SystemExit(done.returncode)
+    found: Mapping[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def chapter(subject: Subject, found: Mapping[str, Any]) -> str:
+    """Heading, command, what the model is worth, and a line for each board."""
+    models = [point["report"]["model"] for point in found["points"] if point["report"]]
+    size = f", {models[0]['macs']:,} multiply-accumulates, {models[0]['parameters']:,} parameters" if models else ""
+    lines = [f"### {subject.name}", "", f"{_capital(subject.purpose)}{size}{worth(found)}.", ""]
+    lines += ["```", " \\\n    ".join(_broken(subject.command)), "```", ""]
+    rows = [HEADINGS, ["---"] * 2 + ["---:"] * (len(HEADINGS) - 2), *map(row, found["points"])]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
+
+
+def worth(found: Mapping[str, Any]) -> str:
+    """By the metric, beside the float model; nothing of models without data."""
+    metric = found["metric"]
+    values = [point["accuracy"] for point in found["points"] if point.get("accuracy") is not None]
+    if not metric or not values:
+        return ""
+    show = described(metric["metric"]).show
+    beside = "" if metric["metric"] == "sqnr" else f" ({show(metric['float32'])} in float32)"
+    return f"; {metric['metric']} {show(values[0])}{beside} on {metric['samples']} samples"
+
+
+def row(point: Mapping[str, Any]) -> Sequence[str]:
+    """Cells of a board; of a model that does not fit, why."""
+    board = load_board(point["board"])
+    named = [f"`{board.name}`", board.cpu]
+    if point["refusal"]:
+        return [*named, _rule(point["refusal"]["message"]), "", "", ""]
+    missed = ", ".join(what for what in point["misses"] if what in ("RAM", "flash"))
+    energy = "" if point["microjoules"] is None else f"{point['microjoules']:,.0f}"
+    time = "" if point["ms"] is None else f"{'≥ ' * point['by_instructions']}{point['ms']:.3g}"
+    return [
+        *named,
+        f"{time} (too large: {missed})" if missed else time,
+        f"{point['ram']:,}",
+        f"{point['flash']:,}",
+        energy,
+    ]
+
+
+def _rule(message: str) -> str:
+    """What was not met, without what was found instead."""
+    return message.splitlines()[0].partition(". found:")[0].replace("|", "/")
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _broken(words: Sequence[str]) -> list[str]:
+    """The command in lines: an option a line would be too many."""
+    cut = next((at for at, word in enumerate(words) if word == "--precision"), len(words))
+    return [part for part in (shlex.join(words[:cut]), shlex.join(words[cut:])) if part]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How exploring gets faster with workers of a Dask cluster: one and two here, more on paper (docs/cluster.md).
+
+What counts is seconds of CPU, which do not depend on what else the computer does: with several workers, those of the
+busiest one. On paper, each worker takes the next task as it is free; what all need first (quantizing) is done before.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import resource
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from markers import replace_between_markers
+
+from mcugen.cache import Store
+from mcugen.explore.measure import measure
+from mcugen.explore.point import Point
+from mcugen.explore.prepare import Asked, prepared
+from mcugen.explore.search import combinations
+from mcugen.options import CompileOptions
+from mcugen.tasks import Judging, Quantizing
+from mcugen.workers.sharing import Workers
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+DOCUMENT = ROOT / "docs" / "cluster.md"
+BOARDS = (
+    *("stm32f446", "stm32h743", "stm32u575", "stm32g0b1", "rp2040", "rp2350"),
+    *("nrf52840", "nrf54l15", "rt1060", "esp32c3", "samd21", "alif_e7"),
+)
+ON_PAPER = (4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of CPU of a task, and of its process until its end; which process that was."""
+
+    task: float
+    process: float
+    pid: int
+
+
+def spent() -> float:
+    """Seconds of CPU of this process and of those that it waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def timed(asked: Asked, store: Store, point: Point) -> Spent:
+    """What a worker does."""
+    before = spent()
+    measure(asked, point, False, store)
+    return Spent(spent() - before, spent(), os.getpid())
+
+
+def busiest(found: Sequence[Spent]) -> float:
+    """Seconds of the process that took longest, imports included."""
+    return max(totals(found).values())
+
+
+def totals(found: Sequence[Spent]) -> Mapping[int, float]:
+    """Seconds of each process."""
+    return {pid: max(each.process for each in found if each.pid == pid) for pid in {each.pid for each in found}}
+
+
+def on_paper(tasks: Sequence[float], start: float, workers: int) -> float:
+    """Seconds until the last of the tasks is done, taken up in order; each worker needs some to `start`."""
+    free = [start] * workers
+    for seconds in tasks:
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+def rows(one: Sequence[Spent], two: Sequence[Spent]) -> list[list[str]]:
+    """By workers: seconds of the busiest one, and how much faster that is than one."""
+    alone, tasks = busiest(one), [each.task for each in one]
+    start = alone - sum(tasks)
+    found = [("1", alone), ("2", busiest(two))]
+    found += [(f"{count}, on paper", on_paper(tasks, start, count)) for count in (2, *ON_PAPER)]
+    return [[what, f"{seconds:.1f}", f"{alone / seconds:.2f}"] for what, seconds in found]
+
+
+def main(
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="the table, in docs/cluster.md")] = False,
+) -> None:
+    """The keyword model, quantized to int8, on 12 boards for 3 goals, estimated: 36 tasks."""
+    data = SHARED / "data" / "kws_calib.npz"
+    quantizing = {"int8": Quantizing("int8", calibration=data)}
+    asked = Asked(SHARED / "models" / "ds_cnn_kws_f32.onnx", CompileOptions(), quantizing, Judging())
+    points = combinations(BOARDS, ["int8"], ["balanced", "speed", "ram"])
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        prepared(asked, points[0], store)
+        one, two = (
+            [found for _, found in Workers(count, "local").each_done(partial(timed, asked, store), points)]
+            for count in (1, 2)
+        )
+    table = [["workers", "seconds of the busiest", "times as fast"], ["---", "---:", "---:"], *rows(one, two)]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+    print(text)
+    if write_docs:
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "scaling", text))
+
+
+if __name__ == "__main__":
+    import scaling  # workers find functions by their module's name
+
+    typer.run(scaling.main)
