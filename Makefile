@@ -5,7 +5,7 @@ DIGITS := examples/digits
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
 .PHONY: demo test lint bench zoo gallery costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
-	fuzz-inputs hostile tutorial sweep cpu-paths big-endian coverage mutants newest clean \
+	fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -92,6 +92,10 @@ cpu-paths: setup  ## quantize and report on this CPU and on one without AVX, und
 
 compile-time: setup  ## seconds of CPU that compiling takes, and how they grow with the number of nodes
 	$(BIN)/python tools/compile_time.py
+
+compilers: setup-sweep  ## the same bits by every compiler at every level; goes on where it was; rewrites docs/testing.md
+	$(BIN)/python -W ignore tools/same_bits.py ../shared/models
+	$(BIN)/python -W ignore tools/same_bits.py ../shared/models --boards host,nrf52840,rp2040 --plain --write-docs
 
 big-endian: setup  ## the tests of all operators on a big-endian CPU
 	CC="powerpc-linux-gnu-gcc -static" $(BIN)/pytest -n 2 -m "not qemu and not slow" tests/ops $(LITTLE:%=--deselect '%')

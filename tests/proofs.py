@@ -92,7 +92,9 @@ def _analysis(bundle: Bundle, folder: Path, seconds: float) -> str | None:
     """What Eva prints; None where it was not done in time."""
     for file in (*bundle.sources, *bundle.headers):
         (folder / file).write_text(bundle.files[file])
-    constants = re.findall(r"^extern const (\w+) (\w+)\[", bundle.files[f"{bundle.name}_weights.h"], re.M)
+    constants = re.findall(
+        r"^extern MCUGEN_ALIGN\(4\) const (\w+) (\w+)\[", bundle.files[f"{bundle.name}_weights.h"], re.M
+    )
     values = {
         "name": bundle.name,
         "inputs": bundle.inputs,

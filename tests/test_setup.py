@@ -33,6 +33,8 @@ FOR_TESTS = {
     "qemu-ppc": "qemu-user",
     "g++": "g++",
     "clang": "clang",
+    "tcc": "tcc",
+    "pcc": "pcc",
     "cppcheck": "cppcheck",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
@@ -92,7 +94,12 @@ def test_the_demo_wants_what_it_runs_and_the_tests_the_rest(tmp_path: Path):
     machine = Machine(tmp_path, {})
     assert set(machine.missing("demo")) == words(FOR_DEMO) | {"pip ."}
     assert set(machine.missing("test")) == words(FOR_DEMO) | words(FOR_TESTS) | {"pip .[dev]"}
-    assert set(machine.missing("sweep")) == set(machine.missing("test")) | {"frama-c-base"}
+    assert set(machine.missing("sweep")) == set(machine.missing("test")) | {
+        "frama-c-base",
+        "clang-22",
+        "lld-22",
+        "chibicc",
+    }
     assert machine.log() == []
 
 

@@ -83,7 +83,9 @@ def flips_of(sizes: Sequence[int], each: int, seed: int) -> Iterator[Flip]:
 def build(compiled: CompiledModel, folder: Path, checks: bool = False) -> tuple[Path, tuple[str, ...], list[int]]:
     """The program, the names of the arrays, and their bytes. `checks`: whether weights are checked before each run."""
     bundle = compiled.bundle
-    declared = re.findall(r"^extern const (\w+) (\w+)\[(\d+)\];$", bundle.files[f"{bundle.name}_weights.h"], re.M)
+    declared = re.findall(
+        r"^extern MCUGEN_ALIGN\(4\) const (\w+) (\w+)\[(\d+)\];$", bundle.files[f"{bundle.name}_weights.h"], re.M
+    )
     names, sizes = tuple(name for _, name, _ in declared), [_BYTES[c] * int(count) for c, _, count in declared]
     for name in (*bundle.sources, *bundle.headers):
         (folder / name).write_text(bundle.files[name])

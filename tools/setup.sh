@@ -51,6 +51,8 @@ missing_for_test() {
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
+    has tcc || echo tcc # which knows C99 and little else, as pcc
+    has pcc || echo pcc
     has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
     has chromium || echo chromium # in which pages are tested
     has chromedriver || echo chromium-driver
@@ -58,6 +60,9 @@ missing_for_test() {
 
 missing_for_sweep() {
     missing_for_test
+    has clang-22 || echo clang-22 # the newest
+    has ld.lld-22 || echo lld-22
+    has chibicc || echo chibicc
     has frama-c || echo frama-c-base # which proves bounds of kernels
 }
 

@@ -131,6 +131,36 @@ def build_target(
     )
 
 
+def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path, joins: Sequence[str] = ()) -> Path:
+    """The firmware for a board's machine (for `host` a program of this computer) whose model another compiler makes.
+
+    `command`: that compiler with all its options; `joins`: a linker that makes one object of its objects. gcc compiles
+    the harness.
+    """
+    _write_sources(bundle, folder)
+    units = [replace(unit, flags=()) for unit in _model_units(bundle)]
+    program, *options = command
+    Compiler((find_program(program), *options), ("-std=c99", "-Imodel"), folder).compile(units)
+    model = [unit.object for unit in units]
+    if joins:
+        linker, *options = joins
+        Compiler((find_program(linker), *options), (), folder).join(model, "model.o")
+        model = ["model.o"]
+    if not board.qemu:
+        gcc, units = Compiler((find_program("gcc"),), (*_COMMON, *_HOST), folder), _harness_units(("host", "main"), ())
+        return _linked(gcc, units, model, ())
+    machine = find_machine(board)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    gcc = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
+    return _linked(gcc, _measuring_units(machine, 2), model, _LINK)
+
+
+def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tuple[str, ...]) -> Path:
+    """Of a harness, which is compiled, and the model's objects."""
+    compiler.compile(harness)
+    return compiler.link("model.out", [*(unit.object for unit in harness), *model], flags)
+
+
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
     """The firmware for validation as a program of this computer, whose standard input and output are the wire."""
     library = Linked.of(bundle, files, "host")

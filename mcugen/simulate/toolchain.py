@@ -112,6 +112,10 @@ class Compiler:
         self._run([*objects, *flags, "-lm", "-o", program], f"{program} must link")
         return self.folder / program
 
+    def join(self, objects: Sequence[str], joined: str) -> None:
+        """Makes one object of several; VerificationError if that fails."""
+        self._run([*objects, "-o", joined], f"{joined} must be made")
+
     def _compile(self, unit: Unit) -> None:
         (self.folder / unit.object).parent.mkdir(parents=True, exist_ok=True)
         rule = f"{unit.source} must compile without warnings"

@@ -93,8 +93,13 @@ typedef struct {
 #define MCUGEN_ARENA_SECTION
 #endif
 
-#if defined(__GNUC__) || defined(__ICCARM__) || defined(__ARMCC_VERSION)
+/* Stands before the type. */
+#if defined(__GNUC__) || defined(__ICCARM__) || defined(__ARMCC_VERSION) || defined(__TINYC__)
 #define MCUGEN_ALIGN(bytes) __attribute__((aligned(bytes)))
+#elif defined(_MSC_VER)
+#define MCUGEN_ALIGN(bytes) __declspec(align(bytes))
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define MCUGEN_ALIGN(bytes) _Alignas(bytes)
 #else
 #define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
 #endif

@@ -52,7 +52,7 @@ int main(void)
 """
 GUARDS = """#include <stdio.h>
 #include "net.h"
-static unsigned char block[NET_GUARDED_SIZE] MCUGEN_ALIGN(16);
+static MCUGEN_ALIGN(16) unsigned char block[NET_GUARDED_SIZE];
 int main(void)
 {
     void *const arena = net_guarded_arena(block, sizeof block);

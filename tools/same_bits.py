@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compilers and their optimization levels beside each other: does a model compute the same bits, whoever compiled it?
+
+Each model is generated once for a board, built by every compiler at every level, beside a harness of gcc, and
+run on one sample. Integer outputs are compared with numpy's, real ones with those of gcc at -O2. With --plain the code
+is built for this computer, without anything that is not C99, by smaller compilers besides.
+
+What was done is kept in build/same_bits.txt, a line each; a run that was interrupted goes on.
+
+    python tools/same_bits.py ../shared/models --boards rp2040,nrf52840
+    python tools/same_bits.py ../shared/models --boards host,nrf52840,rp2040 --plain
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from flip_constants import models
+from markers import replace_between_markers
+
+from mcugen import CompileOptions, McugenError, compile_model, load_board
+from mcugen.board import Board
+from mcugen.compiled import CompiledModel
+from mcugen.simulate.build import build_by
+from mcugen.simulate.execute import execute, host_program, qemu_program
+from mcugen.simulate.machines import find_machine
+from mcugen.simulate.toolchain import ARM, RISCV
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "testing.md"
+BOARDS = ("rp2040", "stm32f103", "nrf52840", "corstone300", "rv32imc", "rv32imafc", "nrf5340", "rt1060")
+"""One for each CPU that has kernels of its own."""
+LEVELS: Mapping[str, tuple[str, ...]] = {
+    "-Os": ("-Os",),
+    "-O2": ("-O2",),
+    "-O3": ("-O3",),
+    "LTO": ("-O2", "-flto"),
+}
+STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic-errors", "-Werror")
+CLANGS = ("clang", "clang-22")
+"""Debian 12's, and the newest of its packages."""
+_CLANG: Mapping[str, tuple[str, ...]] = {
+    ARM.name: ("--target=arm-none-eabi", "-mthumb", "-isystem", "/usr/lib/arm-none-eabi/include"),
+    RISCV.name: ("--target=riscv32-unknown-elf", "-isystem", "/usr/lib/picolibc/riscv64-unknown-elf/include"),
+    "": (),
+}
+"""With the headers of the C library that comes with gcc."""
+_TCC = "/usr/lib/x86_64-linux-gnu/tcc/include"
+_WIDTHS = ("-D__SIZE_TYPE__=unsigned long", "-D__PTRDIFF_TYPE__=long", "-D__WCHAR_TYPE__=int")
+PLAIN: Mapping[str, tuple[str, ...]] = {
+    "gcc": ("gcc", "-O2", *STRICT),
+    "clang": ("clang", "-O2", *STRICT),
+    "clang-22": ("clang-22", "-O2", *STRICT),
+    "tcc": ("tcc", "-Wall"),
+    "pcc": ("pcc",),
+    "chibicc": ("chibicc", f"-I{_TCC}", *_WIDTHS),  # its package has no headers
+}
+"""Compilers for this computer, which are given `-std=c99 -DMCUGEN_PLAIN_C`."""
+STANDARD_ONLY = ("-std=c99", "-DMCUGEN_PLAIN_C")
+_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Build:
+    """A compiler with its options, by the names that the table has."""
+
+    compiler: str
+    level: str
+    command: tuple[str, ...]
+    joins: tuple[str, ...] = ()
+    """The linker that makes one object of the model's, where the compiler leaves that to it."""
+
+
+def builds(board: Board) -> Iterator[Build]:
+    """Every compiler for a board's CPU at every level; the first is gcc at -O2."""
+    gcc = (f"{board.toolchain}-gcc", *_library(board)) if board.qemu else ("gcc",)
+    for level in sorted(LEVELS, key=lambda level: level != "-O2"):
+        yield Build("gcc", level, (*gcc, *board.cflags, *LEVELS[level], *STRICT))
+    flags = tuple(flag for flag in board.cflags if flag != "-mstrict-align")  # clang's way anyhow
+    for name in CLANGS:
+        for level, options in LEVELS.items():
+            joins = ("ld.lld-22", "-r") if level == "LTO" else ()
+            if not joins or name == "clang-22":
+                yield Build(name, level, (name, *_CLANG[board.toolchain], *flags, *options, *STRICT), joins)
+
+
+def plain_builds() -> Iterator[Build]:
+    """Every compiler for this computer."""
+    for name, command in PLAIN.items():
+        yield Build(name, "", (*command, *STANDARD_ONLY))
+
+
+def _library(board: Board) -> tuple[str, ...]:
+    return find_machine(board).toolchain.library
+
+
+Outputs = Mapping[str, np.ndarray]
+
+
+def run(build: Build, compiled: CompiledModel, board: Board, sample: Outputs) -> Outputs:
+    """Outputs of the model as it was built for a board. McugenError tells what does not compile or run."""
+    with tempfile.TemporaryDirectory(prefix="mcugen-bits-") as name:
+        folder = Path(name)
+        image = build_by(build.command, compiled.bundle, board, folder, build.joins)
+        program = qemu_program(image, find_machine(board)) if board.qemu else host_program(image)
+        return execute(program, compiled.bundle, [sample], folder / "run", timeout=_SECONDS).outputs[0]
+
+
+def sample_of(compiled: CompiledModel) -> dict[str, np.ndarray]:
+    """Random inputs: codes of the whole range, reals around 0."""
+    draw = np.random.default_rng(0)
+    found = {}
+    for port in compiled.bundle.inputs:
+        dtype = np.dtype(port.dtype)
+        if dtype.kind == "f":
+            found[port.name] = draw.normal(size=port.shape).astype(dtype)
+        else:
+            low, high = (0, 2) if dtype.kind == "b" else (max(np.iinfo(dtype).min, -128), 128)
+            found[port.name] = draw.integers(low, high, port.shape).astype(dtype)
+    return found
+
+
+def equal(found: Outputs, expected: Outputs) -> bool:
+    """To the last bit."""
+    return all(found[name].tobytes() == array.astype(found[name].dtype).tobytes() for name, array in expected.items())
+
+
+def results(compiled: CompiledModel, board: Board, wanted: Sequence[Build]) -> Iterator[tuple[Build, str]]:
+    """For each build `equal`, `other bits`, or what went wrong."""
+    sample = sample_of(compiled)
+    codes = {name: array for name, array in compiled.interpret(sample).items() if array.dtype.kind != "f"}
+    first: Outputs = {}
+    for build in wanted:
+        try:
+            found = run(build, compiled, board, sample)
+        except McugenError as error:
+            yield build, " ".join(str(error).split())[:300]
+            continue
+        first = first or found
+        yield build, "equal" if equal(found, {**first, **codes}) else "other bits"
+
+
+# ------------------------------------------------------------------------------------------------- the sweep
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a build of a model for a board; a line of the file that keeps them."""
+
+    model: str
+    board: str
+    compiler: str
+    level: str
+    result: str
+
+    @classmethod
+    def read(cls, line: str) -> Done:
+        """Of a line that `str` made."""
+        return cls(*line.rstrip("\n").split("\t"))
+
+    def __str__(self) -> str:
+        return "\t".join((self.model, self.board, self.compiler, self.level, self.result))
+
+
+def sweep(path: Path, name: str, plain: bool, kept: Path) -> None:
+    """All builds of a model for a board, noted in `kept` when all are done, unless they are there."""
+    mark = f"{name}, plain C" if plain else name
+    if any(done.model == path.stem and done.board == mark for done in read(kept)):
+        return
+    found = load_board(name)
+    board = replace(found, memories=tuple(replace(m, size=1 << 25) for m in found.memories))
+    try:
+        compiled = compile_model(path, board, CompileOptions(dims={"batch": 1} if "dynbatch" in path.stem else {}))
+    except McugenError as error:
+        raise SystemExit(f"{path.stem}, {name}: {error}") from error
+    target, wanted = (load_board("host"), plain_builds()) if plain else (board, builds(board))
+    lines = [Done(path.stem, mark, b.compiler, b.level, r) for b, r in results(compiled, target, list(wanted))]
+    with kept.open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def read(kept: Path) -> list[Done]:
+    """What was done before."""
+    return [Done.read(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+
+
+def table(done: Sequence[Done]) -> str:
+    """By board and compiler: how many builds at each level gave equal bits, of how many."""
+    columns = sorted({(d.compiler, d.level) for d in done})
+    rows = sorted({d.board for d in done})
+    total = Counter((d.board, d.compiler, d.level) for d in done)
+    right = Counter((d.board, d.compiler, d.level) for d in done if d.result == "equal")
+    head = ["board", "models", *(" ".join(c) for c in columns)]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(head) - 1)}"]
+    for row in rows:
+        cells = [f"{right[row, *c]} of {total[row, *c]}" if total[row, *c] else "" for c in columns]
+        lines.append(f"| {row} | {len({d.model for d in done if d.board == row})} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs what is not done, and prints the table and what differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("paths", nargs="+", type=Path, help="models, or folders of them")
+    parser.add_argument("--boards", default=",".join(BOARDS), help="names, between commas")
+    parser.add_argument("--plain", action="store_true", help="as plain C for this computer, by all its compilers")
+    parser.add_argument("--kept", type=Path, default=ROOT / "build" / "same_bits.txt")
+    parser.add_argument("--write-docs", action="store_true", help=f"rewrite the tables of {DOCUMENT.name}")
+    given = parser.parse_args()
+    given.kept.parent.mkdir(parents=True, exist_ok=True)
+    for path in models(given.paths):
+        for name in given.boards.split(","):
+            print(f"{path.stem}, {name}", flush=True)
+            sweep(path, name, given.plain, given.kept)
+    tables = [table([d for d in read(given.kept) if d.board.endswith("plain C") == plain]) for plain in (False, True)]
+    print("\n\n".join(tables))
+    wrong = [str(d) for d in read(given.kept) if d.result != "equal"]
+    print("\n".join(wrong))
+    if given.write_docs:
+        for name, text in zip(("compilers", "plain-compilers"), tables, strict=True):
+            DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), name, text))
+
+
+if __name__ == "__main__":
+    main()
