@@ -60,7 +60,12 @@ class Cluster:
 
 def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
     paths = [ROOT, ROOT / "tests" / "workers"]
-    known = {**os.environ, **SETTINGS, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
+    known = {
+        **os.environ,
+        **SETTINGS,
+        "PYTHONPATH": ":".join(map(str, paths)),
+        "XDG_CACHE_HOME": str(home / "elsewhere"),
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "dask", *arguments], env=known, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
