@@ -29,8 +29,7 @@ from mcugen.workers.environment import environment
 from mcugen.workers.sharing import Workers
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {"DASK_LOGGING__DISTRIBUTED": "critical", "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
-"""A task that two workers were lost with is given up: by default Dask takes four, which take long to start."""
+QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical"}
 
 
 @dataclass
@@ -49,10 +48,8 @@ class Cluster:
 
     def wait(self) -> None:
         """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
-        from distributed import Client
-
         living = sum(worker.poll() is None for worker in self.workers.values())
-        with Client(self.address, set_as_default=False) as client:
+        with cluster._connected(self.address, jobs=1) as client:  # which tries again on a busy computer
             client.wait_for_workers(living, timeout=60)
 
     def kill(self, pid: int) -> None:
@@ -61,7 +58,7 @@ class Cluster:
 
 def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
     paths = [ROOT, ROOT / "tests" / "workers"]
-    known = {**os.environ, **SETTINGS, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
+    known = {**os.environ, **QUIET, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
     return subprocess.Popen(
         [sys.executable, "-m", "dask", *arguments], env=known, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -184,6 +181,9 @@ def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_kills_every_worker_ends(two: Cluster) -> None:
+    for _ in range(4):
+        two.add()
+    two.wait()
     with pytest.raises(DoesNotFitError, match="worker's memory"):
         list(Workers(cluster=two.address).each_done(dies, range(1)))
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
