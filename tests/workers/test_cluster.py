@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -49,7 +50,7 @@ class Cluster:
     def wait(self) -> None:
         """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
         living = sum(worker.poll() is None for worker in self.workers.values())
-        with cluster._connected(self.address, jobs=1) as client:  # which tries again on a busy computer
+        with cluster._connected(self.address, jobs=1) as client:
             client.wait_for_workers(living, timeout=60)
 
     def kill(self, pid: int) -> None:
@@ -178,6 +179,23 @@ def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("tcp://127.0.0.1:1", "nonsense://x", "\x1b[31m"):
         with pytest.raises(UsageError, match="--cluster local"):
             list(Workers(cluster=address).each_done(process_of, range(3)))
+
+
+def test_a_client_that_reaches_nobody_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the garbage collector it would be closed in any thread, of the next client's too, which then never started."""
+    from distributed import Client
+
+    class Watched(Client):
+        made: ClassVar[list[Client]] = []
+
+        def __init__(self, *arguments: object, **settings: object) -> None:
+            self.made.append(self)
+            super().__init__(*arguments, **settings)
+
+    monkeypatch.setattr(cluster, "SECONDS_TO_ANSWER", 1)
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
+        cluster._client(Watched, "tcp://127.0.0.1:1")
+    assert [client.status for client in Watched.made] == ["closed"]
 
 
 def test_what_kills_every_worker_ends(two: Cluster) -> None:
