@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -111,8 +111,7 @@ def _client(kind: Any, where: Any) -> Client:
     try:
         made.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
     except BaseException:
-        with suppress(AttributeError):  # it failed before it had anything to close
-            made.close()
+        made.close()
         raise
     return made
 
