@@ -101,12 +101,19 @@ def _connected(address: str, jobs: int) -> Iterator[Client]:
         yield client
 
 
-def _client(kind: type[Client], where: Any) -> Client:
-    """A client, made again if a busy computer did not start its event loop within Dask's ten seconds."""
+def _client(kind: Any, where: Any) -> Client:
+    """A client, of the class `kind`, which is closed here if it reaches nobody.
+
+    Else the garbage collector would close it, perhaps in the very thread that the next client starts: both would wait
+    for each other.
+    """
+    made: Client = kind.__new__(kind)
     try:
-        return kind(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
-    except AssertionError:
-        return kind(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
+        made.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _require_worker(client: Client, address: str) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -30,8 +31,7 @@ from mcugen.workers.environment import environment
 from mcugen.workers.sharing import Workers
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {"DASK_LOGGING__DISTRIBUTED": "critical", "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
-"""A task that two workers were lost with is given up: by default Dask takes four, which take long to start."""
+QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical"}
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Cluster:
     def wait(self) -> None:
         """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
         living = sum(worker.poll() is None for worker in self.workers.values())
-        with Client(self.address, set_as_default=False) as client:
+        with cluster._connected(self.address, jobs=1) as client:
             client.wait_for_workers(living, timeout=60)
 
     def kill(self, pid: int) -> None:
@@ -60,12 +60,7 @@ class Cluster:
 
 def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
     paths = [ROOT, ROOT / "tests" / "workers"]
-    known = {
-        **os.environ,
-        **SETTINGS,
-        "PYTHONPATH": ":".join(map(str, paths)),
-        "XDG_CACHE_HOME": str(home / "elsewhere"),
-    }
+    known = {**os.environ, **QUIET, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
     return subprocess.Popen(
         [sys.executable, "-m", "dask", *arguments], env=known, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -188,7 +183,27 @@ def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
             list(Workers(cluster=address).each_done(process_of, range(3)))
 
 
+def test_a_client_that_reaches_nobody_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the garbage collector it would be closed in any thread, of the next client's too, which then never started."""
+    from distributed import Client
+
+    class Watched(Client):
+        made: ClassVar[list[Client]] = []
+
+        def __init__(self, *arguments: object, **settings: object) -> None:
+            self.made.append(self)
+            super().__init__(*arguments, **settings)
+
+    monkeypatch.setattr(cluster, "SECONDS_TO_ANSWER", 1)
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
+        cluster._client(Watched, "tcp://127.0.0.1:1")
+    assert [client.status for client in Watched.made] == ["closed"]
+
+
 def test_what_kills_every_worker_ends(two: Cluster) -> None:
+    for _ in range(4):
+        two.add()
+    two.wait()
     with pytest.raises(DoesNotFitError, match="worker's memory"):
         list(Workers(cluster=two.address).each_done(dies, range(1)))
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
