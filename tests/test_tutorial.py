@@ -5,68 +5,29 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from command_line import mcugen
+from tutorial import DOCUMENT, EXAMPLE, PARTS, ROOT, current, followed, plain, steps
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "tutorial.md").read_text()
-EXAMPLE = ROOT / "examples" / "tutorial"
-PARTS = ("pytorch", "keras")
-
-
-@dataclass(frozen=True)
-class Step:
-    """A command of the page, and lines that it is said to print."""
-
-    command: str
-    printed: tuple[str, ...] = ()
-
-
-def steps(part: str) -> Iterator[Step]:
-    """Of the chapter that trains `part`; what a block of text shows, the last command before it prints."""
-    chapter = next(text for text in PAGE.split("\n## ") if f"train_{part}.py" in text)
-    found: list[Step] = []
-    for kind, block in re.findall(r"```(sh|text)\n(.*?)```", chapter, re.DOTALL):
-        lines = block.strip().splitlines()
-        if kind == "text":
-            found[-1] = Step(found[-1].command, tuple(lines))
-        else:
-            found += map(Step, lines)
-    yield from found
-
-
-def plain(text: str) -> str:
-    """Without what a table's widths depend on."""
-    return re.sub(r" +", " ", text)
+PAGE = DOCUMENT.read_text()
 
 
 def follow(part: str, folder: Path, monkeypatch: pytest.MonkeyPatch, trained: Path) -> list[str]:
-    """All steps, in a folder where `trained` is what the program of the page makes. Lines that were not printed."""
-    missing: list[str] = []
-    monkeypatch.chdir(folder)
-    for step in steps(part):
-        words = shlex.split(step.command)
-        if words[0] == "pip":
-            continue
-        if words[0] == "python":
-            assert (ROOT / words[1]).is_file()
-            shutil.copytree(trained, words[2])
-        elif words[0] == "cd":
-            monkeypatch.chdir(words[1])
-        else:
-            assert words[0] == "mcugen"
-            done = mcugen(*words[1:])
-            assert done.code == 0, done.err
-            missing += [line for line in step.printed if plain(line) not in plain(done.out)]
-    return missing
+    """All steps of a chapter. Lines that the page shows and no command printed."""
+
+    def run(words: list[str], where: Path) -> str:
+        monkeypatch.chdir(where)
+        done = mcugen(*words)
+        assert done.code == 0, done.err
+        return done.out
+
+    walk = followed(PAGE, part, folder, trained, run)
+    return [line for step, printed in walk for line in step.printed if plain(line) not in plain(printed)]
 
 
 @pytest.mark.qemu
@@ -77,6 +38,13 @@ def test_the_tutorial_runs(part: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (made / "mcugen.toml").is_file()
     assert (made / "net" / "digits.h").is_file()
     assert any((made / "packages").iterdir())
+
+
+def test_figures_are_brought_up_to_date() -> None:
+    title, stale = "│ instructions            │  ", "1 │ retired, one inference                  │"
+    page = f"a\n## b\ntrain_pytorch.py\n```sh\nmcugen report\n```\n```text\n{title}{stale}\n```\n## train_keras.py"
+    assert current(page, lambda words, _: f"other\n{title}22 │ {words}") == page.replace(stale, "22 │ ['report']")
+    assert current(page, lambda *_: "nothing") == page
 
 
 @pytest.mark.qemu
@@ -92,7 +60,7 @@ def test_the_program_of_the_page_compiles(tmp_path: Path) -> None:
 def test_the_chapters_have_all_steps() -> None:
     wanted = {"init", "report", "compile", "validate", "export"}
     for part in PARTS:
-        assert {shlex.split(step.command)[1] for step in steps(part) if step.command[:6] == "mcugen"} == wanted
+        assert {shlex.split(step.command)[1] for step in steps(PAGE, part) if step.command[:6] == "mcugen"} == wanted
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import tutorial
 from architecture import rooms, walk
 from lint_c import deviation_table
 from markers import replace_between_markers
@@ -46,11 +47,16 @@ EVIDENCE = (
 )
 
 
-def output(*arguments: str) -> str:
+def output(*arguments: str, folder: Path = ROOT) -> str:
     """What a mcugen command prints on an 80-column terminal, lines stripped on the right."""
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
-    done = subprocess.run([MCUGEN, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([MCUGEN, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+
+
+def in_folder(words: list[str], folder: Path) -> str:
+    """A command of the tutorial."""
+    return output(*words, folder=folder)
 
 
 def rewrite(path: Path, name: str, content: str) -> None:
@@ -83,6 +89,7 @@ def main() -> None:
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
     rewrite(ROOT / "docs" / "export.md", "formats", format_table())
     rewrite(ROOT / "docs" / "misra.md", "deviations", deviation_table())
+    tutorial.DOCUMENT.write_text(tutorial.current(tutorial.DOCUMENT.read_text(), in_folder))
     output(*EVIDENCE)
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
