@@ -14,6 +14,9 @@ from mcugen.codegen.titles import Titles, buffer_title
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Buffer
 
+WORD = 4
+"""Bytes that kernels may load at once of an array of any type, which is aligned so that they can."""
+
 
 def is_unbounded(data: Array | None) -> bool:
     """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
@@ -39,6 +42,7 @@ def array_context(name: str, ctype: str, data: Array, title: str, place: str) ->
     return {
         "name": name,
         "ctype": ctype,
+        "align": max(WORD, data.itemsize),
         "count": max(data.size, 1),  # C has no arrays of size 0
         "nbytes": data.nbytes,
         "origin": comment(title, 90),

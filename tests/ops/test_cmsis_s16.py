@@ -82,6 +82,18 @@ def test_fully_connected() -> None:
     check_library(layers.net.model(), {"cmsis_dense_s16": len(shapes), "cmsis_convolve_s16": 3}, BOARDS[1:])
 
 
+def test_sums_of_64_bits_are_aligned_as_their_type_is() -> None:
+    """In flash, where a compiler would take them to lie anywhere that their declaration allows."""
+    layers = Layers()
+    x, w = layers.input(2, 8), layers.weights(3, 8)
+    layers.output(layers.net.op("Gemm", x, w, transB=1), 1e-4)
+    files = compile_model(layers.net.model(), BOARDS[1], CompileOptions(name="net", family=CMSIS_NN)).bundle.files
+    declared = [line for line in files["net_weights.h"].splitlines() if "int64_t" in line]
+    defined = [line for line in files["net_weights.c"].splitlines() if "const int64_t" in line]
+    assert declared and len(declared) == len(defined)
+    assert all("MCUGEN_ALIGN(8) const int64_t" in line for line in (*declared, *defined))
+
+
 def add_wide_conv(layers: Layers, size: int, shape: tuple[int, ...], most: int, bias: float) -> None:
     """A convolution of all of an image's rows whose sums have more than 30 bits."""
     net, channels = layers.net, shape[0]
