@@ -91,7 +91,7 @@ def test_sums_of_64_bits_are_aligned_as_their_type_is() -> None:
     declared = [line for line in files["net_weights.h"].splitlines() if "int64_t" in line]
     defined = [line for line in files["net_weights.c"].splitlines() if "const int64_t" in line]
     assert declared and len(declared) == len(defined)
-    assert all("MCUGEN_ALIGN(8) const int64_t" in line for line in (*declared, *defined))
+    assert all("MCUGEN_ALIGN(8) " in line for line in (*declared, *defined))
 
 
 def add_wide_conv(layers: Layers, size: int, shape: tuple[int, ...], most: int, bias: float) -> None:
