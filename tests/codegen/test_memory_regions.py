@@ -87,8 +87,8 @@ def c_text(model: CompiledModel) -> str:
 
 
 def _expanded(text: str) -> str:
-    places = dict(re.findall(r"^#define (\w+) (MCUGEN_(?:ALIGN|SECTION|WEIGHTS_SECTION).*)$", text, re.M))
-    text = re.sub(r"^#define \w+ MCUGEN_(?:ALIGN|SECTION|WEIGHTS_SECTION).*\n", "", text, flags=re.M)
+    places = dict(re.findall(r"^#define (\w+) (MCUGEN_ALIGN.*)$", text, re.M))
+    text = re.sub(r"^#define \w+ MCUGEN_ALIGN.*\n", "", text, flags=re.M)
     return re.sub(r"\b\w+\b", lambda word: places.get(word[0], word[0]), text)
 
 

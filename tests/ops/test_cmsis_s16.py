@@ -89,9 +89,8 @@ def test_sums_of_64_bits_are_aligned_as_their_type_is() -> None:
     layers.output(layers.net.op("Gemm", x, w, transB=1), 1e-4)
     files = compile_model(layers.net.model(), BOARDS[1], CompileOptions(name="net", family=CMSIS_NN)).bundle.files
     declared = [line for line in files["net_weights.h"].splitlines() if "int64_t" in line]
-    defined = [line for line in files["net_weights.c"].splitlines() if "const int64_t" in line]
-    assert declared and len(declared) == len(defined)
-    assert all("MCUGEN_ALIGN(8) " in line for line in (*declared, *defined))
+    assert declared and all("MCUGEN_ALIGN(8) " in line for line in declared)
+    assert "#define WEIGHTS MCUGEN_ALIGN(8) " in files["net_weights.c"]
 
 
 def add_wide_conv(layers: Layers, size: int, shape: tuple[int, ...], most: int, bias: float) -> None:
