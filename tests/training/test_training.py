@@ -22,6 +22,13 @@ from mcugen.ops.onnx_node import Refusal
 from mcugen.options import GOALS, Training
 
 RNG = np.random.default_rng(7)
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """For each test, whichever ran before it."""
+    RNG.bit_generator.state = START
 
 
 def perceptron(softmax: bool = True) -> onnx.ModelProto:
