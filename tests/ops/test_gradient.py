@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 from onnx_models import Net
@@ -51,6 +52,41 @@ def two(op_type: str, **attributes: object) -> Build:
 def conv(*shapes: tuple[int, ...], **attributes: object) -> Example:
     names = ("x", "w", "b")[: len(shapes)]
     return Example(lambda net: net.op("Conv", *names, **attributes), dict(zip(names, shapes, strict=True)))
+
+
+def recurrent(
+    op_type: str, shapes: Mapping[str, tuple[int, ...]], outputs: Sequence[str] = ("all", "last"), **attributes: object
+) -> Example:
+    """All results of a layer together, each times another number."""
+    order = ("x", "w", "r", "b", "lens", "h", "c", "p")
+    inputs = [name if name in shapes else "" for name in order[: max(order.index(name) for name in shapes) + 1]]
+
+    def build(net: Net) -> str:
+        hidden = shapes["r"][-1]
+        made = net.ops(op_type, *inputs, outs=list(outputs), hidden_size=hidden, **attributes)
+        flat = [net.op("Reshape", v, net.const([-1], np.int64)) for v in made if v]
+        return net.op("Concat", *flat, axis=0)
+
+    return Example(build, shapes)
+
+
+def scan(**attributes: object) -> Build:
+    """s' = tanh(w·(s + x)), y = s'·x; what all steps read is of the graph around it."""
+
+    def build(net: Net) -> str:
+        body = Net()
+        dtype = net.inputs[0].type.tensor_type.elem_type
+        for name in ("inner_s", "inner_x"):
+            body.inputs.append(onnx.helper.make_tensor_value_info(name, dtype, [3]))
+        after = body.op("Tanh", body.op("MatMul", "w", body.op("Add", "inner_s", "inner_x")))
+        row = body.op("Mul", after, "inner_x")
+        for name in (after, row):
+            body.outputs.append(onnx.helper.make_tensor_value_info(name, dtype, [3]))
+        graph = onnx.helper.make_graph(body.nodes, "step", body.inputs, body.outputs)
+        last, rows = net.ops("Scan", "s", "x", outs=["last", "rows"], body=graph, num_scan_inputs=1, **attributes)
+        return net.op("Concat", last, net.op("Reshape", rows, net.const([-1], np.int64)), axis=0)
+
+    return build
 
 
 IMAGE = {"x": (2, 3, 6, 7)}
@@ -117,6 +153,33 @@ NET = {
     "attention": Example(
         lambda net: net.op("MatMul", net.op("Softmax", net.op("MatMul", "x", "w"), axis=-1), "x"),
         {"x": (3, 4), "w": (4, 3)},
+    ),
+    "rnn": recurrent("RNN", {"x": (3, 2, 2), "w": (1, 4, 2), "r": (1, 4, 4), "b": (1, 8), "h": (1, 2, 4)}),
+    "gru": recurrent("GRU", {"x": (3, 2, 2), "w": (1, 9, 2), "r": (1, 9, 3), "b": (1, 18)}),
+    "gru that resets products": recurrent(
+        "GRU",
+        {"x": (3, 1, 2), "w": (2, 9, 2), "r": (2, 9, 3), "b": (2, 18), "h": (2, 1, 3)},
+        direction="bidirectional",
+        linear_before_reset=1,
+    ),
+    "lstm": recurrent("LSTM", {"x": (3, 1, 2), "w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24)}),
+    "lstm of rare options": recurrent(
+        "LSTM",
+        {"x": (2, 3, 2), "w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24), "h": (2, 1, 3), "c": (2, 1, 3), "p": (1, 9)},
+        direction="reverse",
+        layout=1,
+        clip=1.5,
+        activations=["HardSigmoid", "Softsign", "ScaledTanh"],
+        activation_alpha=[0.3, 1.2],
+        activation_beta=[0.5, 0.7],
+    ),
+    "lstm with coupled gates": recurrent(
+        "LSTM", {"x": (2, 1, 2), "w": (1, 12, 2), "r": (1, 12, 3)}, input_forget=1, outputs=("", "h_n", "c_n")
+    ),
+    "scan": Example(scan(), {"s": (3,), "x": (4, 3), "w": (3, 3)}),
+    "scan backwards": Example(
+        scan(scan_input_directions=[1], scan_output_directions=[1], scan_input_axes=[1], scan_output_axes=[1]),
+        {"s": (3,), "x": (3, 4), "w": (3, 3)},
     ),
     "cross entropy": Example(
         lambda net: net.op("SoftmaxCrossEntropyLoss", "x", net.const([1, 0], np.int64)), {"x": (2, 3)}
