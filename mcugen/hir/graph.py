@@ -445,8 +445,8 @@ def _apart(op: Operator) -> Operator:
     """The same operator, whose bodies are its own."""
     if not op.bodies:
         return op
-    bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}  # type: ignore[arg-type]
-    return replace(op, **{name: body.copy() for name, body in bodies.items()})  # type: ignore[type-var]
+    bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
+    return replace(op, **{name: body.copy() for name, body in bodies.items()})
 
 
 def retyped(value: Value, **changes: object) -> None:

@@ -52,4 +52,3 @@ def real_result_of(graph: Graph, layer: str) -> Value:
     value = named[-1].outputs[0]
     codes = next((node.output for node in value.users if isinstance(node.op, Quantize)), value)
     return codes if codes.type.quant is None else graph.add(Dequantize(), [codes], named[-1].origin).output
-

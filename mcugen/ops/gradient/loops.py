@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from mcugen.ops.control import STEP, Repeat, Walk, plain
 from mcugen.ops.gradient.reverse import gradients_of_several, zero_gradient
 from mcugen.ops.gradient.rule import Backward, Gradients, Parts, derivative_of_all
 from mcugen.ops.gradient.unfused import unfuse
+from mcugen.ops.matmul import MatMul
+from mcugen.ops.movement import Transpose
 from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.pointwise import Binary
 
@@ -76,17 +78,34 @@ class _Loop:
 
     def results(self, states: Iterable[Value], rows: Sequence[Value], walks: Sequence[Walk]) -> tuple[Value, ...]:
         """The last states and the stacked rows of the loop, which is added to the graph around it."""
-        after = list(states)
-        self.graph.inputs = [self.step, *(inner for inner, *_ in (*self.states, *self.parts, *self.seen))]
-        for value in (*after, *rows):
+        after, kept = list(states), dict.fromkeys(zip(rows, walks, strict=True))
+        read = [*self.states, *((inner, outer) for inner, outer, _ in self.parts), *self.seen]
+        self.graph.inputs = [self.step, *(inner for inner, _ in read)]
+        for value in (*after, *(row for row, _ in kept)):
             self.graph.add_output(value.name, value)
-        op = Repeat(self.graph, self.steps, len(after), tuple(w for *_, w in self.parts), tuple(walks))
-        inputs = [outer for _, outer, *_ in (*self.states, *self.parts, *self.seen)]
-        return self.back.emit_all(op, inputs, [f"{self.name}.{index}" for index in range(len(after) + len(rows))])
+        op = Repeat(
+            self.graph, self.steps, len(after), tuple(w for *_, w in self.parts), tuple(walk for _, walk in kept)
+        )
+        names = [f"{self.name}.{index}" for index in range(len(after) + len(kept))]
+        made = self.back.emit_all(op, [outer for _, outer in read], names)
+        stacked = dict(zip(kept, made[len(after) :], strict=True))
+        return *made[: len(after)], *(stacked[row] for row in zip(rows, walks, strict=True))
 
 
 def _part(whole: TensorType, walk: Walk) -> TensorType:
     return plain(whole.with_shape(walk.part(whole.shape)))
+
+
+def _products(value: Value) -> list[Node]:
+    """The products a·bᵀ of a with this matrix b; none if it is read by anything else."""
+    turned = [node.output for node in value.users if node.op == Transpose((1, 0))]
+    users = [node for v in turned for node in v.users]
+    plain = all(node.op == MatMul() and node.input(0) not in turned and node.output.type.rank == 2 for node in users)
+    return users if plain and len(turned) == len(value.users) else []
+
+
+def _halves(values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:
+    return values[: len(values) // 2], values[len(values) // 2 :]
 
 
 def _turned(walk: Walk) -> Walk:
@@ -137,28 +156,41 @@ class _Through:
 
     @cached_property
     def _made(self) -> dict[int, Value]:
-        """By input. What all steps read gets a sum, which is a state of the loop."""
+        """By input. What all steps read gets a sum, which is a state of the loop, unless products say it at the end."""
         first, taken, seen = self._inputs
         loop, stacks = self._loop("backward"), self.gradients[len(first) :]
         before = [loop.part(value, Walk(backwards=True)) for value in self._states()]
         parts = [loop.part(value, _turned(walk)) for value, walk in zip(taken, self.op.taken, strict=True)]
-        whole = [loop.everywhere(value) for value in seen]
-        after = loop.graph.inline(self._body, [self._counted(loop), *before, *parts, *whole])
-        inner = [*before, *parts, *whole]
-        real, summed = self._places(first, 0), self._wanted(seen, len(first) + len(taken))
+        inner = [*before, *parts, *map(loop.everywhere, seen)]
+        after = loop.graph.inline(self._body, [self._counted(loop), *inner])
+        wanted = self._wanted(seen, len(first) + len(taken))
+        factors = {i: users for i in wanted if (users := _products(inner[i]))}
+        products = [node for nodes in factors.values() for node in nodes]
+        real, summed = self._places(first, 0), [i for i in wanted if i not in factors]
         read = self._wanted(taken, len(first))
         seeds = [(after[i], loop.state(self._seed(i))) for i in real]
         sums = [loop.state(self._zero(i)) for i in summed]
         for place, (gradient, walk) in enumerate(zip(stacks, self.op.stacked, strict=True), len(first)):
             if gradient is not None:
                 seeds.append((after[place], loop.part(gradient, _turned(walk))))
-        found = gradients_of_several(loop.graph, seeds, [inner[i] for i in (*real, *summed, *read)])
-        totals = [
-            loop.graph.add(Binary("Add"), pair).output for pair in zip(sums, found[len(real) :], strict=False)
-        ]
-        walks = [_turned(self.op.taken[i - len(first)]) for i in read]
-        states, rows = [*found[: len(real)], *totals], found[len(real) + len(summed) :]
-        return dict(zip([*real, *summed, *read], loop.results(states, rows, walks), strict=True))
+        by = [*(inner[i] for i in (*real, *summed, *read)), *(node.output for node in products)]
+        found = gradients_of_several(loop.graph, seeds, by)
+        totals = [loop.graph.add(Binary("Add"), pair).output for pair in zip(sums, found[len(real) :], strict=False)]
+        rows = [*found[len(real) + len(summed) :], *(node.input(0) for node in products)]
+        walks = [*(_turned(self.op.taken[i - len(first)]) for i in read), *[Walk()] * (2 * len(products))]
+        made = loop.results([*found[: len(real)], *totals], rows, walks)
+        places = [*real, *summed, *read]
+        ends = dict(zip(products, zip(*_halves(made[len(places) :]), strict=True), strict=True))
+        by_input = dict(zip(places, made, strict=False))
+        return by_input | {i: self._summed([ends[node] for node in nodes]) for i, nodes in factors.items()}
+
+    def _summed(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
+        """The gradient by b of products a·bᵀ, of those by the products in all steps, and of all a."""
+        back, found = self.back, list[Value]()
+        for pair in pairs:
+            gradient, a = (back.reshaped(v, (v.type.count // v.type.shape[-1], v.type.shape[-1])) for v in pair)
+            found.append(back.emit(MatMul(), back.transposed(gradient, [1, 0]), a))
+        return reduce(back.add, found)
 
     def _counted(self, loop: _Loop) -> Value:
         """The number that the step has in the loop that is differentiated."""

@@ -65,13 +65,13 @@ class _Layer:
         """All results of one direction, without its axis."""
         x, walk = self.node.input(X), Walk(int(self.op.batch_first), self.op.backwards[d])
         states = [self._first(index, d) for index in range(len(self.op.states))]
-        seen = {i: self._of_direction(i, d, 0) for i in (W, R, B, P) if self._has(i)}
+        seen = self._weights(d)
         body = Graph(f"{self.node.outputs[0].name}.step")
         body.add_input("step", STEP)
         inner = [body.add_input(v.name, plain(v.type)) for v in states]
         part = body.add_input(x.name, plain(x.type.with_shape(walk.part(x.type.shape))))
-        weights = {i: body.add_input(v.name, plain(v.type)) for i, v in seen.items()}
-        cell = _Cell(replace(self.back, graph=body), self.op, d, weights)
+        weights = {role: body.add_input(v.name, plain(v.type)) for role, v in seen.items()}
+        cell = _Cell(replace(self.back, graph=body), self.op, d, weights, self._hidden)
         after = _STEPS[type(self.op)](cell, part, inner)
         for value in (*after, after[0]):
             body.add_output(value.name, value)
@@ -79,6 +79,22 @@ class _Layer:
         names = [f"{self.node.outputs[0].name}.again.{d}"] * (len(after) + 1)
         found = self.back.emit_all(loop, [*states, x, *seen.values()], names)
         return {**{f"Y_{s}": v for s, v in zip(self.op.states, found, strict=False)}, "Y": found[-1]}
+
+    def _weights(self, d: int) -> dict[str, Value]:
+        """By the name of the input; matrices in parts, with the first gate that belongs to each."""
+        back, found = self.back, {}
+        for index, name in ((W, "w"), (R, "r")):
+            whole = self._of_direction(index, d, 0)
+            for gates in _PARTS.get(type(self.op), (slice(self.op.gates),)):
+                found[f"{name}{gates.start or 0}"] = _gates_of(back, whole, gates, self._hidden)
+        for index, name in ((B, "b"), (P, "p")):
+            if self._has(index):
+                found[name] = self._of_direction(index, d, 0)
+        return found
+
+    @property
+    def _hidden(self) -> int:
+        return self.node.input(R).type.shape[2]
 
     def _has(self, index: int) -> bool:
         return len(self.node.inputs) > index and self.node.inputs[index] is not None
@@ -97,9 +113,20 @@ class _Layer:
         place = (H0, C0)[index]
         if self._has(place):
             return self._of_direction(place, d, int(self.op.batch_first))
-        x, r = self.node.input(X).type, self.node.input(R).type
-        sizes = self.op.sizes(x, r)
-        return self.back.zeros(x, (sizes.batch, sizes.hidden))
+        x = self.node.input(X).type
+        return self.back.zeros(x, (x.shape[0 if self.op.batch_first else 1], self._hidden))
+
+
+def _gates_of(at: Backward, x: Value, gates: slice, hidden: int) -> Value:
+    """The rows of some gates."""
+    start, stop, _ = gates.indices(x.type.shape[0] // hidden)
+    shape = ((stop - start) * hidden, *x.type.shape[1:])
+    starts = (start * hidden, *(0 for _ in shape[1:]))
+    return x if shape == x.type.shape else at.emit(Slice(starts, shape, (1,) * len(shape)), x)
+
+
+_PARTS: Mapping[type[Recurrent], tuple[slice, ...]] = {Gru: (slice(2), slice(2, 3))}
+"""Gates whose products are apart; elsewhere there is one of all."""
 
 
 @dataclass(frozen=True)
@@ -109,39 +136,30 @@ class _Cell:
     at: Backward
     op: Recurrent
     d: int
-    weights: Mapping[int, Value]
+    weights: Mapping[str, Value]
+    hidden: int
 
-    def product(self, x: Value, matrix: int, rows: slice = slice(None)) -> Value:
-        """Rows of x by rows of gates of W or R."""
-        w = self.rows(self.weights[matrix], rows)
-        return self.at.emit(MatMul(), x, self.at.transposed(w, [1, 0]))
+    def product(self, x: Value, matrix: str) -> Value:
+        """Rows of x by those of a matrix."""
+        return self.at.emit(MatMul(), x, self.at.transposed(self.weights[matrix], [1, 0]))
 
-    def rows(self, w: Value, rows: slice) -> Value:
-        """Those of some gates, as `slice` counts them."""
-        hidden = self.weights[R].type.shape[1]
-        start, stop, _ = rows.indices(w.type.shape[0] // hidden)
-        starts, sizes = [0] * w.type.rank, list(w.type.shape)
-        starts[0], sizes[0] = start * hidden, (stop - start) * hidden
-        if tuple(sizes) == w.type.shape:
-            return w
-        return self.at.emit(Slice(tuple(starts), tuple(sizes), (1,) * w.type.rank), w)
-
-    def bias(self, sums: Value, rows: slice) -> Value:
+    def bias(self, sums: Value, gates: slice) -> Value:
         """Sums, with biases of gates added; the second half of them belongs to R."""
-        if B not in self.weights:
+        if "b" not in self.weights:
             return sums
-        return self.at.add(sums, self.at.reshaped(self.rows(self.weights[B], rows), (1, sums.type.shape[1])))
+        bias = _gates_of(self.at, self.weights["b"], gates, self.hidden)
+        return self.at.add(sums, self.at.reshaped(bias, (1, sums.type.shape[1])))
 
     def sums(self, x: Value, h: Value) -> Value:
         """Both products with all biases."""
-        both, gates = self.at.add(self.product(x, W), self.product(h, R)), self.op.gates
+        both, gates = self.at.add(self.product(x, "w0"), self.product(h, "r0")), self.op.gates
         return self.bias(self.bias(both, slice(gates)), slice(gates, 2 * gates))
 
     def gates(self, sums: Value) -> list[Value]:
         """One tensor each."""
-        rows, hidden = sums.type.shape[0], self.weights[R].type.shape[1]
-        starts = range(0, sums.type.shape[1], hidden)
-        return [self.at.emit(Slice((0, start), (rows, hidden), (1, 1)), sums) for start in starts]
+        size = (sums.type.shape[0], self.hidden)
+        starts = range(0, sums.type.shape[1], self.hidden)
+        return [self.at.emit(Slice((0, start), size, (1, 1)), sums) for start in starts]
 
     def gate(self, x: Value, activation: int) -> Value:
         """Clipped, then activated."""
@@ -154,9 +172,11 @@ class _Cell:
 
     def peephole(self, x: Value, gate: int, c: Value) -> Value:
         """x + p · c."""
-        if P not in self.weights:
+        if "p" not in self.weights:
             return x
-        p = self.at.reshaped(self.rows(self.weights[P], slice(gate, gate + 1)), (1, c.type.shape[1]))
+        p = self.at.reshaped(
+            _gates_of(self.at, self.weights["p"], slice(gate, gate + 1), self.hidden), (1, self.hidden)
+        )
         return self.at.add(x, self.at.mul(p, c))
 
     def mixed(self, gate: Value, a: Value, b: Value) -> Value:
@@ -196,14 +216,14 @@ def _lstm(cell: _Cell, x: Value, states: Sequence[Value]) -> list[Value]:
 def _gru(cell: _Cell, x: Value, states: Sequence[Value]) -> list[Value]:
     op, at, (h,) = cell.op, cell.at, states
     assert isinstance(op, Gru)
-    first = at.add(cell.product(x, W, slice(2)), cell.product(h, R, slice(2)))
+    first = at.add(cell.product(x, "w0"), cell.product(h, "r0"))
     z, r = cell.gates(cell.bias(cell.bias(first, slice(2)), slice(3, 5)))
     z, r = cell.gate(z, 0), cell.gate(r, 0)
-    inner = cell.bias(cell.product(x, W, slice(2, 3)), slice(2, 3))
+    inner = cell.bias(cell.product(x, "w2"), slice(2, 3))
     if op.linear:
-        outer = at.mul(r, cell.bias(cell.product(h, R, slice(2, 3)), slice(5, 6)))
+        outer = at.mul(r, cell.bias(cell.product(h, "r2"), slice(5, 6)))
     else:
-        outer = cell.bias(cell.product(at.mul(r, h), R, slice(2, 3)), slice(5, 6))
+        outer = cell.bias(cell.product(at.mul(r, h), "r2"), slice(5, 6))
     return [cell.mixed(z, h, cell.gate(at.add(inner, outer), 1))]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcugen.hir.graph import Graph, Node
-from mcugen.hir.traits import Clampable
+from mcugen.hir.operator import Operator
 from mcugen.ops.conv import Conv
 from mcugen.ops.elementwise import Stack
 from mcugen.ops.matmul import Dense
@@ -18,14 +18,13 @@ def unfuse(graph: Graph, part: Iterable[Node]) -> None:
     for node in list(part):
         if isinstance(node.op, Stack) and not node.op.tables:
             _part_steps(graph, node, node.op)
-        elif isinstance(node.op, Clampable) and isinstance(node.op, Conv | Dense) and node.op.clamp is not None:
-            _part_clamp(graph, node, node.op, node.op.clamp)
+        elif isinstance(node.op, Conv | Dense) and node.op.clamp is not None:
+            _part_clamp(graph, node, node.op.without_clamp(), node.op.clamp)
     graph.sort()
 
 
-def _part_clamp(graph: Graph, node: Node, op: Clampable, clamp: tuple[float, float]) -> None:
+def _part_clamp(graph: Graph, node: Node, plain: Operator | None, clamp: tuple[float, float]) -> None:
     """Layers with weights that clamp → layers, and clamps behind them."""
-    plain = op.without_clamp()
     assert plain is not None
     layer = graph.rewrite(node, plain, node.inputs, types=[node.output.type]).output
     limited = graph.add(Clamp(*clamp), [layer], node.origin, types=[layer.type])
