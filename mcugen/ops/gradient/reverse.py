@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.errors import shortened
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.ops.gradient.rule import Backward, derivative_for
+from mcugen.ops.gradient.rule import Backward, derivative_for, zeros
 from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.pointwise import Binary
 
@@ -44,7 +44,7 @@ def gradients_of_several(graph: Graph, seeded: Sequence[tuple[Value, Value]], by
 
 def zero_gradient(graph: Graph, value: Value) -> Value:
     """Of what nothing depends on."""
-    return graph.constant(f"{value.name}.gradient", np.zeros(value.type.shape, value.type.dtype.numpy))
+    return zeros(graph, f"{value.name}.gradient", value.type)
 
 
 def _step(back: Backward, given: Sequence[Value | None], found: dict[Value, Value]) -> None:

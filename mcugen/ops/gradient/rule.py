@@ -12,8 +12,19 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.ops.movement import Expand, Reshape, Transpose
+from mcugen.ops.pattern import Zeros
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
+
+FEW = 32
+"""Elements of constants that take about as much flash as the call that would fill them."""
+
+
+def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
+    """A constant, if they are few."""
+    if type_.count <= FEW:
+        return graph.constant(name, np.zeros(type_.shape, type_.dtype.numpy))
+    return graph.add(Zeros(type_.shape, type_.dtype), [], names=[name]).output
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,8 @@ class Backward:
         return self.constant("number", np.full((1,) * like.type.rank, value, like.type.dtype.numpy))
 
     def zeros(self, like: TensorType, shape: Shape | None = None) -> Value:
-        """A constant of zeros."""
-        return self.constant("zeros", np.zeros(like.shape if shape is None else shape, like.dtype.numpy))
+        """Zeros: a constant if they are few."""
+        return zeros(self.graph, f"{self._stem}.zeros", like if shape is None else like.with_shape(shape))
 
     def add(self, x: Value, y: Value) -> Value:
         """The sum."""
