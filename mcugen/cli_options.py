@@ -432,13 +432,16 @@ class JudgingArguments:
     """The options of all commands that judge a model."""
 
     data: Annotated[
-        Path | None, typer.Option(help="evaluation samples, .npz; labels in `labels` or `y`", show_default=False)
+        Path | None,
+        typer.Option(
+            help="evaluation samples, .npz; labels in `labels` or `y`, or boxes in `boxes`", show_default=False
+        ),
     ] = None
     pixel_scale: PixelScale = 1.0
     metric: Annotated[
         str,
         typer.Option(
-            help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+            help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else what suits the labels (docs/reports.md)",
             autocompletion=_completion(*METRICS),
             show_default=False,
         ),

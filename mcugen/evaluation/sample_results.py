@@ -74,7 +74,8 @@ def sample_results(
     predicted = scores.argmax(1)
     best = np.sort(scores, axis=1)
     margins = best[:, -1] - best[:, -2]
-    known = labels if labels is not None and labels.max() < scores.shape[1] else None
+    one_each = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f"
+    known = labels if labels is not None and one_each and labels.max() < scores.shape[1] else None
 
     def result(index: int) -> SampleResult:
         label = None if known is None else int(known[index])

@@ -14,12 +14,14 @@ from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
 from mcugen.report.cells import Cell, number, words
 from mcugen.report.charts import page
-from mcugen.report.figures import Layer, Report, layer_title, stalled
+from mcugen.report.figures import Alternative, Layer, Report, layer_title, stalled
 from mcugen.report.layer_charts import charts_of
 from mcugen.report.text import findings, title, totals
 
 LAYER_HEADS = ("#", "layer", "kernel", "MACs", "instructions", "cycles", "waits", "weights", "RAM")
 ERROR_HEADS = ("#", "layer", "op", "type", "range", "method", "clipped", "weights dB", "SQNR dB", "cosine", "max error")
+
+ALTERNATIVE_HEADS = ("option", "RAM", "", "flash", "", "instructions", "")
 
 OLDER = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
 
@@ -37,6 +39,8 @@ def report_page(report: Report) -> str:
         layer_heads=LAYER_HEADS,
         layers=[_layer_row(i, layer) for i, layer in enumerate(report.layers)],
         reasons=[(layer_title(r.name, r.origin), r.kernel, r.reason) for r in report.layers if r.reason],
+        alternative_heads=ALTERNATIVE_HEADS,
+        alternatives=[_alternative_row(other, report.alternatives[0]) for other in report.alternatives],
         error_heads=ERROR_HEADS,
         errors=[_error_row(i, layer) for i, layer in enumerate(comparison.layers)] if comparison else [],
         findings=findings(comparison) if comparison else [],
@@ -90,6 +94,25 @@ def _layer_row(index: int, layer: Layer) -> list[Cell]:
         number(layer.flash),
         number(layer.ram),
     ]
+
+
+def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:
+    """Each figure with how much more that is than what is taken."""
+    if other.refusal:
+        return [words(other.options), words(other.refusal, is_long=True), *([words("")] * (len(ALTERNATIVE_HEADS) - 2))]
+    pairs = (
+        (other.ram, taken.ram),
+        (other.flash_estimate, taken.flash_estimate),
+        (other.instructions_estimate, taken.instructions_estimate),
+    )
+    return [words(other.options), *(cell for now, before in pairs for cell in (number(now), _change(now, before)))]
+
+
+def _change(now: int | None, before: int | None) -> Cell:
+    """As a share of what it was."""
+    if now is None or not before or now == before:
+        return Cell("", 0.0)
+    return number(now / before - 1, f"{100 * (now / before - 1):+.0f} %")
 
 
 def _error_row(index: int, layer: LayerError) -> list[Cell]:
