@@ -555,6 +555,10 @@ class Inspecting:
     svg: Annotated[
         Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
     ] = None
+    html: Annotated[
+        Path | None,
+        typer.Option(help="write the graph as it came and as it is compiled, side by side", show_default=False),
+    ] = None
     passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = ""
 
     def made(self) -> Inspecting:

@@ -18,7 +18,7 @@ from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import Metric, find_metric, label_metric, own_metric
-from mcugen.evaluation.sample_results import SampleResults, sample_results
+from mcugen.evaluation.sample_results import SampleResults, farthest_results, sample_results
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -120,7 +120,7 @@ def evaluate(
         basis=_basis(compiled, samples),
         notes=(*result.notes, *samples.notes),
         buffers=arena_buffers(compiled.program, compiled.board.name),
-        samples=None if accuracy.agreement is None else _sample_results(compiled, samples, run.outputs),
+        samples=_sample_results(compiled, samples, run.outputs, reference, accuracy.agreement is not None),
     )
     if samples.raw is not None:
         result = _with_input(result, compiled, stored, run)
@@ -150,12 +150,16 @@ def judge(
     return found, reference
 
 
-def _sample_results(compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample]) -> SampleResults | None:
+def _sample_results(
+    compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], reference: Sequence[Sample], classes: bool
+) -> SampleResults | None:
     """By the first output that has numbers, in reals."""
-    numeric = [e for e in compiled.program.outputs if e.name in outputs[0]]
-    scores = [next(iter(sample.values())) for sample in reals(outputs, numeric[:1])]
+    (numeric, *_) = [[e] for e in compiled.program.outputs if e.name in outputs[0]]
+    found = [next(iter(sample.values())) for sample in reals(outputs, numeric)]
     views = samples.inputs if samples.raw is None else [{"raw": raw} for raw in samples.raw]
-    return sample_results(scores, views, samples.labels)
+    if classes:
+        return sample_results(found, views, samples.labels, compiled.options.labels)
+    return farthest_results(found, [next(iter(sample.values())) for sample in reals(reference, numeric)], views)
 
 
 def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample], run: Execution) -> Report:

@@ -33,6 +33,7 @@ def inspect(
     from mcugen.report.drawing import draw
     from mcugen.report.listing import print_memory, print_model
     from mcugen.report.memory import memory_map
+    from mcugen.report.network import network_page
 
     ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
     asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
@@ -56,6 +57,9 @@ def inspect(
         tell_notes(compiled.report.notes)
     if inspecting.svg is not None:
         write_text(inspecting.svg, draw(arena))
+    if inspecting.html is not None:
+        page = network_page(net.source.proto, compiled.graph, compiled.program, compiled.board.name)
+        write_text(inspecting.html, page)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif telling.json_ != "-" and memory:

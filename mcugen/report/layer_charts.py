@@ -37,7 +37,7 @@ def charts_of(report: Report) -> dict[str, Chart]:
         if any(layer.histogram for layer in report.quantization.layers):
             found["values"] = _values(report.quantization)
     if report.samples is not None and report.samples.confusion is not None:
-        found["confusion"] = _confusion(report.samples.confusion)
+        found["confusion"] = _confusion(report.samples.confusion, report.samples.names)
     if report.learning is not None:
         found["learning"] = _learning(report.learning)
     return found
@@ -106,7 +106,7 @@ def _layers(report: Report) -> Chart:
             },
             "x": {"field": "value", "type": "quantitative", "title": None},
             "color": {"field": "part", "type": "nominal", "title": None},
-            "order": {"field": "part"},
+            "order": {"field": "part", "sort": "descending"},
             "tooltip": [
                 {"field": "layer"},
                 {"field": "kernel"},
@@ -146,6 +146,7 @@ def _memory(report: Report) -> Chart:
                 "type": "quantitative",
                 "title": "layer",
                 "axis": {"tickMinStep": 1, "format": "d"},
+                "scale": {"nice": False, "zero": False},
             },
             "x2": {"field": "behind"},
             "y": {"field": "offset", "type": "quantitative", "title": "address in the arena"},
@@ -267,7 +268,7 @@ def _values(comparison: LayerComparison) -> Chart:
         "height": 160,
         "mark": {"type": "bar", "opacity": 0.55},
         "encoding": {
-            "x": {"field": "from", "type": "quantitative", "title": "value", "scale": {"zero": False}},
+            "x": {"field": "from", "type": "quantitative", "title": "value", "bin": {"binned": True}},
             "x2": {"field": "to"},
             "y": {"field": "elements", "type": "quantitative", "stack": None, "scale": {"type": "sqrt"}},
             "color": {"field": "model", "type": "nominal", "title": None},
@@ -282,14 +283,15 @@ def _values(comparison: LayerComparison) -> Chart:
     return chart("Values of a layer, float and integer", spec)
 
 
-def _confusion(matrix: list[list[int]]) -> Chart:
+def _confusion(matrix: list[list[int]], names: Sequence[str] | None) -> Chart:
     """A field for each pair of label and answer."""
+    titles = [f"{i} {name}"[:LONGEST] for i, name in enumerate(names)] if names else range(len(matrix))
     rows = [
-        {"label": label, "answer": answer, "samples": count}
+        {"label": titles[label], "answer": titles[answer], "samples": count}
         for label, counts in enumerate(matrix)
         for answer, count in enumerate(counts)
     ]
-    field = {"type": "ordinal"}
+    field = {"type": "ordinal", "sort": list(titles)}
     text = {"field": "samples", "type": "quantitative"}
     place = {
         "x": {"field": "answer", **field, "axis": {"labelAngle": 0, "labelOverlap": True}},

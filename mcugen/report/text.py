@@ -207,7 +207,7 @@ def _varying(report: Report) -> str:
     """Which layers take more or fewer instructions for other inputs, and why."""
     reasons = dict.fromkeys(text.rpartition(": ")[2] for text in report.varies)
     counts = [(sum(text.endswith(reason) for text in report.varies), reason) for reason in reasons]
-    return "; ".join(f"{n} layer{'s' * (n > 1)} vary: {reason}" for n, reason in counts)
+    return "; ".join(f"{n} layer{'s vary' if n > 1 else ' varies'}: {reason}" for n, reason in counts)
 
 
 def holds(memory: MemoryUse) -> str:
