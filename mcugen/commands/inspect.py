@@ -17,7 +17,7 @@ def inspect(
     model: Model,
     *,
     board: BoardName = "host",
-    options: CompileOptions,
+    running: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
     inspecting: Inspecting,
@@ -41,7 +41,7 @@ def inspect(
         found = " and ".join([*asked, "--json -"][:2])
         raise UsageError("stdout can hold one result", found, "ask for one after the other")
     trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
-    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    net = Compilation(model, board, running, quantizing, judging, trace=trace)
     try:
         with watched(net, telling.quiet):
             compiled = net.compiled
