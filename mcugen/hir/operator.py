@@ -70,6 +70,8 @@ class RowWindow:
     sides: tuple[int, int] = (0, 0)
     goes_on: bool = False
     """Whether there are steps whose only row lies behind the last one."""
+    repeats: bool = False
+    """Whether rows outside are those at the ends, again, instead of `fill`."""
 
     @property
     def leaves(self) -> bool:

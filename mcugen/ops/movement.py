@@ -421,15 +421,17 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         return ConcatSpec(parts, node.output.type, self.axis)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One strided copy a part."""
+        """One strided copy a part; the first may spread out in place, which saves most where it is the largest."""
         target = dense_strides(node.output.type.shape)
-        offset = 0
-        for index, value in enumerate(node.inputs):
-            assert value is not None
-            shape = value.type.shape
-            access = Access.INOUT if index else Access.OUT
-            emit_copy(node, builder, index, shape, Side.dense(shape), Side(target, offset), access)
-            offset += shape[self.axis] * target[self.axis]
+        parts = [node.input(index) for index in range(len(node.inputs))]
+        starts = np.cumsum([0, *(part.type.shape[self.axis] for part in parts)]) * target[self.axis]
+        order = list(range(len(parts)))
+        if not builder.any_size:
+            order.sort(key=lambda index: (parts[index].is_constant, -parts[index].type.nbytes))
+        for index in order:
+            shape, side = parts[index].type.shape, Side(target, int(starts[index]))
+            access = Access.OUT if index == order[0] else Access.INOUT
+            emit_copy(node, builder, index, shape, Side.dense(shape), side, access)
 
 
 @dataclass(frozen=True)
