@@ -109,7 +109,8 @@ class Streaming:
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
         """By node: bytes alive while it runs, and its instructions."""
-        offers, others = offers_of(self.graph, self._features, self._costs, all_fitting(self.graph, self._features))
+        fitting = all_fitting(self.graph, self._features)
+        offers, others = offers_of(self.graph, self._features, self._costs, fitting, in_any_order=True)
         best = {node: min(offer, key=lambda c: (c.ram, c.instructions)) for node, offer in offers.items()}
         return [
             (best[node].ram, best[node].instructions) if node in best else (others.get(node.outputs[0].name, 0), 0.0)
