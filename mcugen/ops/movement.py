@@ -31,6 +31,7 @@ from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
 from mcugen.kernels.movement import (
     TRANSPOSE,
     TRANSPOSE_INPLACE,
+    Loops,
     Side,
     TransposeSpec,
     emit_copy,
@@ -326,12 +327,19 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         ends = [e if e >= 0 else np.iinfo(np.int64).min for e in ends]
         return "Slice", {}, [np.asarray(row, np.int64) for row in (self.starts, ends, range(len(ends)), self.steps)]
 
+    def is_run(self, x: TensorType) -> bool:
+        """Whether its elements lie together: then they may stay where they are."""
+        loops = Loops.of(self.sizes, self._side(x).strides, dense_strides(self.sizes))
+        return loops.run is not None and not loops.outer
+
+    def _side(self, x: TensorType) -> Side:
+        strides = dense_strides(x.shape)
+        offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
+        return Side([k * stride for k, stride in zip(self.steps, strides, strict=True)], offset)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""
-        strides = dense_strides(node.input(0).type.shape)
-        offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
-        walk = [k * stride for k, stride in zip(self.steps, strides, strict=True)]
-        emit_copy(node, builder, 0, self.sizes, Side(walk, offset))
+        emit_copy(node, builder, 0, self.sizes, self._side(node.input(0).type))
 
 
 @dataclass(frozen=True)
