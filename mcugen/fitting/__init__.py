@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.fitting.cores import Forms
+from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
@@ -189,7 +190,14 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple
     if options.optimize != "ram" and not is_streamed_in:
         yield graph, 0
         return
-    graph = in_order_of_rows(graph)
+    divided = heads_apart(graph) if options.optimize == "ram" else graph
+    for each in dict.fromkeys((in_order_of_rows(divided), in_order_of_rows(graph))):
+        yield from _ways_by_rows(each, board, options)
+
+
+def _ways_by_rows(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple[Graph, int]]:
+    """Those of one graph."""
+    is_streamed_in = options.stream_input
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
     chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
