@@ -335,7 +335,7 @@ def _call(
     padded = PaddedRows(pitch=pitch, x_zero=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else ""
     free = spec.overlaps(order)
-    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), Loops.of(site), *more[1]]
+    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1], *[Loops.of(site)] * (Loops in site.kernel.options)]
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
@@ -369,7 +369,7 @@ def _kernel(
         ),
         params=(ConvGeometry, PaddedRows, *more),
         without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
-        options=(TileOptions, Loops),
+        options=(TileOptions, *[Loops] * bool(needs)),
         needs=frozenset(needs),
         when=FITS,
     )
@@ -387,7 +387,8 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
-    return replace(kernel, options=(TileOptions, Loops, FlyOptions), when=when, emit=emit, extra=work)
+    options = (TileOptions, FlyOptions, *kernel.options[1:])
+    return replace(kernel, options=options, when=when, emit=emit, extra=work)
 
 
 CONV: tuple[Kernel, ...] = (
