@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.evaluation.accuracy import Accuracy, Measure
-from mcugen.evaluation.layers import LayerComparison, LayerError
+from mcugen.evaluation.layers import REMEDIES, LayerComparison, LayerError
 from mcugen.evaluation.metrics import described
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
 from mcugen.report.tradeoffs import Goal, Tradeoff
@@ -42,7 +42,9 @@ def findings(comparison: LayerComparison) -> list[str]:
     found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
     lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
-    lines += [f"in float32: {layer.name} ({layer.op}): {layer.reason}" for layer in comparison.in_float]
+    for layer in comparison.in_float:
+        remedy = REMEDIES.get(layer.reason)
+        lines.append(f"in float32: {layer.name} ({layer.op}): {layer.reason}{f'; {remedy}' if remedy else ''}")
     return lines
 
 
