@@ -74,6 +74,21 @@ def convolutional(quantized: bool = False) -> onnx.ModelProto:
     return net.model()
 
 
+def recurrent(op_type: str, gates: int) -> onnx.ModelProto:
+    """A dense layer of each step, a recurrent one, and a dense one of its last state."""
+    rng, net, hidden = np.random.default_rng(3), Net(), 6
+    net.input("x", 1, 5, 3)
+    front = net.op("MatMul", "x", net.const(rng.normal(0, 0.5, (3, 4))))
+    front = net.op("Tanh", net.op("Add", front, net.const(rng.normal(size=4))))
+    steps = net.op("Transpose", front, perm=[1, 0, 2])
+    rows = gates * hidden
+    weights = [net.const(rng.normal(0, 0.4, shape)) for shape in ((1, rows, 4), (1, rows, hidden), (1, 2 * rows))]
+    _, last = net.ops(op_type, steps, *weights, outs=["all", "last"], hidden_size=hidden)
+    last = net.op("Reshape", last, net.const([1, hidden], np.int64))
+    net.output(net.op("Gemm", last, net.const(rng.normal(0, 0.5, (hidden, 4))), net.const(rng.normal(size=4))))
+    return net.model()
+
+
 def learning(model: onnx.ModelProto, layers: str, loss: str = "cross-entropy", optimizer: str = "sgd") -> CompiledModel:
     return compile_model(model, "host", CompileOptions(training=Training(layers, loss, optimizer)))
 
@@ -87,7 +102,7 @@ def lessons(model: CompiledModel, count: int, rate: float = 0.05) -> list[dict[s
         sample = {e.name: RNG.normal(size=e.shape).astype(np.float32) for e in model.program.inputs}
         real = RNG.normal(size=lesson.target.shape).astype(np.float32)
         target = np.asarray([index % lesson.classes], np.int32) if lesson.classes else real
-        found.append({**sample, "target": target, "rate": np.asarray([rate], np.float32)})
+        found.append({**sample, "target": target, "rate": np.full(lesson.rate.shape, rate, np.float32)})
     return found
 
 
@@ -112,6 +127,18 @@ def test_any_layers_of_a_network_learn(layers: str, quantized: bool) -> None:
     assert losses[-1] < 0.9 * losses[0]
     for here, there in zip(found[:3], model.reference(given[:3]), strict=True):
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("layers", ["last:2", "last:3", "bias"])
+def test_recurrent_layers_learn_over_a_window(op_type: str, gates: int, layers: str) -> None:
+    model = learning(recurrent(op_type, gates), layers)
+    given = [lesson | {"target": np.asarray([1], np.int32)} for lesson in lessons(model, 1) * 15]
+    found = model.simulate(given, measure=False, sanitize=True).outputs
+    losses = [float(o["loss"][0]) for o in found]
+    assert losses[-1] < 0.9 * losses[0]
+    for here, there in zip(found[:4], model.reference(given[:4]), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-4)
 
 
 def test_frozen_layers_stay_integers() -> None:
@@ -179,6 +206,24 @@ def test_what_cannot_be_learned_keeps_the_state(
     before = device.state.copy()
     assert device.train(np.full((1, 6), x, np.float32), target, rate)[0] == status
     np.testing.assert_array_equal(device.state, before)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_layers_that_are_frozen_stay_as_they_are(optimizer: str, batch: int, tmp_path: Path) -> None:
+    training = Training("last:2", optimizer=optimizer, batch=batch)
+    model = compile_model(perceptron(), "host", CompileOptions(training=training))
+    device, x = Device(model, tmp_path), RNG.normal(size=(1, 6)).astype(np.float32)
+    names = [e.name for e in model.program.states if "." in e.name]
+    lesson = model.program.lesson
+    assert lesson is not None
+    for place, frozen in enumerate(lesson.layers):
+        before = {name: device.learned(name).copy() for name in names}
+        for _ in range(batch):
+            device.train(x, 2, 0.05, [index == place for index in range(2)])
+        same = {name: np.array_equal(device.learned(name), old) for name, old in before.items()}
+        assert all(is_same for name, is_same in same.items() if name.startswith(f"{frozen}."))
+        assert not any(is_same for name, is_same in same.items() if name.endswith("weights") and frozen not in name)
 
 
 def test_weights_stay_finite_whatever_the_rate(tmp_path: Path) -> None:
