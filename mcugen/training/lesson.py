@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
 from mcugen.ops.gradient import gradients, unfuse
@@ -89,6 +89,7 @@ def _learned(
     seed = next(iter(rates.values())) if optimizer.scaled is not None and len(rates) == 1 else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
     slopes = gradients(graph, found.loss, by, seed)
+    before = set(graph.nodes)
     states: dict[str, str] = {}
     batch = _batch(graph, training.batch, states) if training.batch > 1 else None
     count = _counted(graph, states, batch) if optimizer.counts else None
@@ -103,7 +104,22 @@ def _learned(
             kept, new = [tensor, *memories, total], in_batches(graph, optimizer, group, batch, total)
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
+    _soon(graph, [node for node in graph.nodes if node not in before])
     return states
+
+
+def _soon(graph: Graph, updates: Sequence[Node]) -> None:
+    """Puts each update where its gradient is there and nothing else reads what it changes, so that no two gradients
+    are kept.
+    """
+    places: dict[Node | None, int] = {node: place for place, node in enumerate(graph.nodes)}
+    places |= dict.fromkeys(updates, 0) | {None: 0}
+    for node in updates:
+        made = [places[v.producer] for v in node.inputs if v is not None]
+        read = [places[user] for v in node.inputs if v in graph.inputs for user in v.users]
+        places[node] = max([*made, *read])
+    late = set(updates)
+    graph.nodes = sorted(graph.nodes, key=lambda node: (places[node], node in late))
 
 
 def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:

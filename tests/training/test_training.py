@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,18 @@ def recurrent(op_type: str, gates: int) -> onnx.ModelProto:
     return net.model()
 
 
+def deep() -> onnx.ModelProto:
+    """Four convolutions of which each result is kept for the gradients."""
+    rng, net = np.random.default_rng(5), Net()
+    x, channels = net.input("x", 1, 2, 12, 12), 2
+    for _ in range(4):
+        weights, bias = net.const(rng.normal(0, 0.3, (4, channels, 3, 3))), net.const(rng.normal(size=4))
+        x, channels = net.op("Tanh", net.op("Conv", x, weights, bias, pads=[1, 1, 1, 1])), 4
+    x = net.op("Flatten", net.op("GlobalAveragePool", x))
+    net.output(net.op("Gemm", x, net.const(rng.normal(size=(4, 3))), net.const(rng.normal(size=3))))
+    return net.model()
+
+
 def learning(model: onnx.ModelProto, layers: str, loss: str = "cross-entropy", optimizer: str = "sgd") -> CompiledModel:
     return compile_model(model, "host", CompileOptions(training=Training(layers, loss, optimizer)))
 
@@ -139,6 +152,32 @@ def test_recurrent_layers_learn_over_a_window(op_type: str, gates: int, layers: 
     assert losses[-1] < 0.9 * losses[0]
     for here, there in zip(found[:4], model.reference(given[:4]), strict=True):
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-4)
+
+
+def test_results_are_computed_again_where_ram_is_short() -> None:
+    training = Training("last:5")
+    plain = compile_model(deep(), "nrf52840", CompileOptions(training=training))
+    ram = int(0.8 * (plain.program.arena_size + plain.program.state_size))
+    short = compile_model(deep(), "nrf52840", CompileOptions(training=training, max_ram=ram))
+    assert short.program.arena_size + short.program.state_size <= ram
+    assert any(name.endswith(".again") for name in short.bundle.layers)
+    host = compile_model(deep(), "host", CompileOptions(training=training, max_ram=ram))
+    given = lessons(host, 3)
+    for here, there in zip(host.simulate(given, measure=False).outputs, plain.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-4)
+
+
+def test_no_two_gradients_are_kept_at_once() -> None:
+    """Each has become an update before the next one is there."""
+    program = learning(deep(), "last:5").program
+    spans = []
+    for last, update in enumerate(program.instrs):
+        writes = [o.buffer for o in update.operands if o.access is not Access.IN and o.buffer.space is Space.STATE]
+        for gradient in (o.buffer for o in update.operands if o.buffer.nbytes >= 288 and o.buffer.space is Space.ARENA):
+            used = [n for n, instr in enumerate(program.instrs) if any(o.buffer is gradient for o in instr.operands)]
+            spans += [(used[0], last)] * bool(writes)
+    assert len(spans) == 4
+    assert all(end < start for (_, end), (start, _) in pairwise(sorted(spans)))
 
 
 def test_frozen_layers_stay_integers() -> None:
