@@ -24,7 +24,7 @@ EVALUATED, CHOOSING, TAUGHT, REMEMBERED = 400, 300, 20, 20
 are shown in between.
 """
 EPOCHS, BATCH, RATE = 60, 32, 0.3
-LESSONS, LESSON_RATES = (5, 10, 20, 30), (0.02, 0.05, 0.1)
+LESSONS, LESSON_RATES = (5, 10, 20, 30), (0.01, 0.02, 0.05)
 """How often the lesson is given, and with which rate: what is tried."""
 
 Array = NDArray[np.float32]
