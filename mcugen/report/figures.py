@@ -24,6 +24,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
+from mcugen.report.two_cores import FIRST, OTHER, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Layer:
     microjoules_estimate: float | None
     flash: int
     ram: int
+    core: int | None = None
+    """Of a portion of a layer for two cores: on which it runs, 0 or 1. The first computes what is no portion."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +315,8 @@ class Report:
     """By layers, why instructions depend on data; empty: a run takes as many for any input."""
     stack_bound: StackFigures | None = None
     """Once it was built for the board."""
+    two_cores: TwoCores | None = None
+    """Of a model for two cores, once it ran."""
 
     @property
     def library_calls(self) -> str:
@@ -454,6 +459,7 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, energy
         total = ram.arena + ram.state + ram.io + ram.copies + sizes.static_ram + stack
         ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
+    layers = _measured_layers(report.layers, run, energy)
     return replace(
         report,
         instructions=run.instructions,
@@ -461,7 +467,8 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, energy
         flash=flash,
         ram=ram,
         accuracy=accuracy,
-        layers=_measured_layers(report.layers, run, energy),
+        layers=layers,
+        two_cores=two_cores(layers),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -558,9 +565,17 @@ def _layers(program: Program) -> list[Layer]:
             microjoules_estimate=None,
             flash=_constant_bytes(program.instrs[i] for i in span),
             ram=max(int(nbytes[(starts <= i) & (i <= ends)].sum()) for i in span),
+            core=_core(program, span),
         )
         for instr, span in layers
     ]
+
+
+def _core(program: Program, span: range) -> int | None:
+    """On which core a side of a fork runs."""
+    if not program.is_side(span):
+        return None
+    return FIRST if any(program.instrs[i].control is Control.FORK for i in span) else OTHER
 
 
 def _constant_bytes(instrs: Iterable[Instr]) -> int:
