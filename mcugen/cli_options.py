@@ -40,6 +40,7 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    TRAINED_AS,
     CompileOptions,
     LibraryFiles,
     Places,
@@ -262,6 +263,13 @@ Loss = Annotated[
 OptimizerName = Annotated[
     str, typer.Option(help=f"how it learns: {', '.join(OPTIMIZERS)}", autocompletion=_completion(*OPTIMIZERS))
 ]
+TrainWeights = Annotated[
+    str,
+    typer.Option(
+        help="how trained weights are kept: float32, int8 (with sgd), or auto: int8 where float32 does not fit",
+        autocompletion=_completion(*TRAINED_AS),
+    ),
+]
 Batch = Annotated[int, typer.Option(min=1, max=1_000_000, help="how many samples make a step of learning")]
 
 
@@ -299,6 +307,7 @@ class CompileArguments:
     train: Train = ""
     loss: Loss = LOSSES[0]
     optimizer: OptimizerName = OPTIMIZERS[0]
+    train_weights: TrainWeights = TRAINED_AS[0]
     batch: Batch = 1
     helpers: Helpers = False
     labels: Labels = None
@@ -337,11 +346,19 @@ class CompileArguments:
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
-            training=Training(self.train, self.loss, self.optimizer, self.batch) if self.train else None,
+            training=Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights)
+            if self.train
+            else None,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
         )
+
+    def _training(self) -> Training | None:
+        """How the model goes on learning, if it does."""
+        if not self.train:
+            return None
+        return Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights)
 
 
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
