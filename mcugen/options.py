@@ -24,7 +24,7 @@ LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
-METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
+METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percentile99.5", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
@@ -40,6 +40,13 @@ METRICS = {
     "top1": "top-1",
     "top5": "top-5",
     "auc": "AUC",
+    "f1": "F1",
+    "pixels": "pixels right",
+    "iou": "mean IoU",
+    "error": "positions wrong",
+    "perplexity": "perplexity",
+    "map50": "mAP at IoU 0.5",
+    "map": "mAP at IoU 0.5 to 0.95",
     "mse": "mean squared error",
     "mae": "mean absolute error",
     "cosine": "cosine",
