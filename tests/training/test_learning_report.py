@@ -141,9 +141,10 @@ def test_layers_that_cannot_be_trained_are_passed_over(files: tuple[Path, Path],
     lesson, exam = files
     rng, net = np.random.default_rng(1), Net()
     net.input("image", 1, 64)
-    first = net.op("Gemm", "image", net.const(rng.normal(size=(64, 8))), net.const(rng.normal(size=8)))
-    sums = net.op("CumSum", first, net.const([1], np.int64))
-    net.output(net.op("Gemm", sums, net.const(rng.normal(size=(8, 10))), net.const(rng.normal(size=10))))
+    first = net.op("Gemm", "image", net.const(rng.normal(size=(64, 32))), net.const(rng.normal(size=32)))
+    found = net.op("Det", net.op("Reshape", first, net.const([8, 2, 2], np.int64)))
+    row = net.op("Reshape", found, net.const([1, 8], np.int64))
+    net.output(net.op("Gemm", row, net.const(rng.normal(size=(8, 10))), net.const(rng.normal(size=10))))
     options = CompileOptions(training=Training("auto"))
     found = Compilation(net.model(), "host", options, judging=Judging(data=exam), teaching=Teaching(lesson)).trials
     assert [trial.layers for trial in found] == ["last:1", "adapter:2:1"]
