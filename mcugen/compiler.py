@@ -27,6 +27,7 @@ from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
+from mcugen.memory.loops import wished_loops
 from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, CompileOptions, Training
@@ -51,7 +52,7 @@ def compile_model(
     options = options or CompileOptions()
     hardware = board if isinstance(board, Board) else load_board(board)
     file = _checked(options, hardware)
-    target = replace(hardware, features=hardware.features | _wishes(options))
+    target = replace(hardware, features=hardware.features | _wishes(hardware, options))
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -227,10 +228,11 @@ def _check_training(options: CompileOptions) -> None:
         raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
 
 
-def _wishes(options: CompileOptions) -> set[str]:
+def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
     """What kernels are asked for beside the CPU's features."""
     wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
-    return {wish for wish, is_asked in wishes.items() if is_asked}
+    asked = frozenset(wish for wish, is_asked in wishes.items() if is_asked)
+    return asked | wished_loops(board, memory_of_weights(board, options.place), options.optimize)
 
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.fitting.cores import shared_program, sharing
+from mcugen.fitting.cores import Forms
 from mcugen.fitting.heads import heads_apart
+from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import lowered, planned
@@ -51,17 +53,17 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     budget = Budget.of(options)
     graph = each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
 
-    shared = sharing(graph, board.features, cost_table(board.cpu)) if options.cores > 1 else None
+    def by(way: Graph, kernels: Mapping[Node, Kernel], enough: int) -> Program:
+        restart()
+        return planned(lowered(way, board, options, kernels=kernels), enough)
 
     def attempt(name: str, build: Build) -> Attempt:
-        def again(way: Graph) -> Program:
-            restart()
-            return build(way, board, options)
-
-        program = again(graph)
-        if shared is not None:
+        program = build(graph, board, options)
+        if options.cores > 1:
             room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
-            program = shared_program(graph, shared, program, again, room)
+            program = shared_program(
+                graph, program, Forms(board.features, cost_table(board.cpu), options.kernels), by, room
+            )
         return Attempt(name, program, use_of(program, board, options))
 
     asked = taken = attempt(AS_ASKED, _as_asked)

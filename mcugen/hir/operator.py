@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from mcugen.hir.types import Array, Bounds, Shape, TensorType
 
@@ -97,10 +100,35 @@ class RowForm:
 
 @dataclass(frozen=True)
 class Run:
-    """Elements of a tensor that lie side by side: those from number `at` on, as a tensor of `shape`."""
+    """Elements of a tensor that lie side by side: those from number `at` on, as a tensor of `shape`.
+
+    With a `pitch` this is so along the last axis alone, whose beginnings are so many elements apart: some channels of
+    pixels.
+    """
 
     at: int
     shape: Shape
+    pitch: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    @property
+    def elements(self) -> slice | Array:
+        """Their numbers in the tensor."""
+        if self.pitch is None:
+            return slice(self.at, self.at + self.count)
+        rows = np.arange(self.count // self.shape[-1]) * self.pitch
+        numbers: Array = (self.at + rows[:, None] + np.arange(self.shape[-1])).reshape(-1)
+        return numbers
+
+    @property
+    def end(self) -> int:
+        """Behind the last of them."""
+        between = 0 if self.pitch is None else (self.count // self.shape[-1] - 1) * (self.pitch - self.shape[-1])
+        return self.at + self.count + between
 
 
 @dataclass(frozen=True)

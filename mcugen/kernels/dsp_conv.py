@@ -14,12 +14,24 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.portable import shared_channels
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import NIBBLES, four_bits, int8_tensors, int16_tensors
-from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+from mcugen.lir.kernel import (
+    UPDATABLE,
+    Call,
+    Kernel,
+    Options,
+    Params,
+    Site,
+    Trained,
+    reads,
+    scratch,
+    writes,
+)
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
@@ -434,7 +446,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     free = spec.overlaps(traversal_of(shape, rows))
     variant = _variant(spec, runs, few)
     params = [shape.geometry, walk, sums.params, loop, GroupCount(groups=grouped)]
-    return site.call(operands, params, [types, unrolled], overlaps=free, variant=variant)
+    return site.call(operands, params, [types, Loops.of(site), unrolled], overlaps=free, variant=variant)
 
 
 def conv_steps(spec: ConvSpec, few: bool = False) -> int:
@@ -530,7 +542,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
     variant = "_".join(["parts"] * parts + ["clamped"] * spec.is_clamped)
-    return site.call(operands, [row, sums.params], [options], overlaps=free, variant=variant)
+    return site.call(operands, [row, sums.params], [options, Loops.of(site)], overlaps=free, variant=variant)
 
 
 def dense_steps(spec: ConvSpec) -> int:
@@ -611,7 +623,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         what=what,
         operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
         params=(Row, HighWord),
-        options=(RowOptions,),
+        options=(RowOptions, Loops),
         needs=_DSP,
         lacks=_lacks(when),
         when=(one_row, *when),
@@ -632,7 +644,7 @@ def _conv(
         ),
         params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
         without=UNREAD,
-        options=(StreamOptions, WrittenOut),
+        options=(StreamOptions, Loops, WrittenOut),
         needs=_DSP,
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),

@@ -17,6 +17,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights
@@ -334,7 +335,7 @@ def _call(
     padded = PaddedRows(pitch=pitch, x_zero=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else ""
     free = spec.overlaps(order)
-    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1]]
+    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), Loops.of(site), *more[1]]
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
@@ -368,7 +369,7 @@ def _kernel(
         ),
         params=(ConvGeometry, PaddedRows, *more),
         without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
-        options=(TileOptions,),
+        options=(TileOptions, Loops),
         needs=frozenset(needs),
         when=FITS,
     )
@@ -386,7 +387,7 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
-    return replace(kernel, options=(TileOptions, FlyOptions), when=when, emit=emit, extra=work)
+    return replace(kernel, options=(TileOptions, Loops, FlyOptions), when=when, emit=emit, extra=work)
 
 
 CONV: tuple[Kernel, ...] = (

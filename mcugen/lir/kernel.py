@@ -26,6 +26,12 @@ UPDATABLE = "updatable"
 HALVES = "float16-weights"
 """The same: that weights which float16 holds are stored so by all layers that have kernels for it."""
 
+PAIRED_LOADS = "paired-loads"
+"""The same: that a word is loaded beside each product, in place of many at once, where a CPU issues both in a cycle."""
+
+WORD_WEIGHTS = "word-weights"
+"""The same: that weights of a byte are loaded by words, since each load waits for their memory."""
+
 CHECKED = "checked-indices"
 """The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
 

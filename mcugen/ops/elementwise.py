@@ -273,7 +273,7 @@ class Stack(Elementwise):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Step by step."""
         env = list(arrays)
-        for step, inner in self._signatures(sig):
+        for step, inner in self.signatures(sig):
             (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
             env.append(np.asarray(result, step.dtype.numpy))
         return (env[-1],)
@@ -281,11 +281,11 @@ class Stack(Elementwise):
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
         """Step by step."""
         env = list(inputs)
-        for step, inner in self._signatures(sig):
+        for step, inner in self.signatures(sig):
             env.extend(step.op.bounds(inner, *(env[a] for a in step.args)))
         return (env[-1],)
 
-    def _signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
+    def signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
         """The steps with the types of what they read and make."""
         types = [sig.input(i) for i in range(len(sig.inputs))]
         for step in self.steps:

@@ -10,7 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.ops.gradient import gradients
+from mcugen.ops.gradient import gradients, unfuse
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
 from mcugen.training.heads import Head, head_of, with_head
@@ -19,7 +19,7 @@ from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, in_batches, updated
 from mcugen.training.parameters import Parameter, with_parameters
-from mcugen.training.reals import behind, compute_reals, part_clamps, real_result, real_result_of
+from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
 
 MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
 
@@ -53,7 +53,7 @@ def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
 def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     compute_reals(graph, behind(graph, [layer.node for layer in layers]))
-    part_clamps(graph, behind(graph, [layer.node for layer in layers]))
+    unfuse(graph, behind(graph, [layer.node for layer in layers]))
     parameters = with_parameters(graph, chosen(graph, training.layers))
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(found.loss, "loss")

@@ -17,6 +17,7 @@ from mcugen.ops.conv import Conv, DirectConv
 from mcugen.ops.matmul import DirectDense
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
+from mcugen.ops.recurrent import B, R, Recurrent, W
 from mcugen.training.layers import Layer, layer_name
 
 
@@ -34,6 +35,9 @@ def with_parameters(graph: Graph, layers: Iterable[Layer]) -> list[Parameter]:
 
 
 def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+    if isinstance(layer.node.op, Recurrent):
+        yield from _of_recurrent(graph, layer)
+        return
     node, bias = layer.node, _bias(graph, layer.node) if layer.bias else None
     if bias is not None:
         yield bias
@@ -49,6 +53,16 @@ def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
         node = _add_adapter(graph, node, *(parameter.value for parameter in adapter))
     if bias is not None:
         _add_behind(graph, node, bias.value)
+
+
+def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+    """In the place of constants."""
+    node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
+    for index in (W, R, B) if layer.weights else (B,):
+        if len(node.inputs) > index and node.inputs[index] is not None:
+            parameter = _parameter(graph, node, roles[index], _numbers(node.inputs[index]))
+            node.set_input(index, parameter.value)
+            yield parameter
 
 
 def _bias(graph: Graph, node: Node) -> Parameter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,14 @@ import pytest
 from compilers import assert_accepted, run
 from onnx_models import Net, optimized
 from shared_models import MODELS
+from two_cores import two_cores
 
-from mcugen.board import Board, Core, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run as interpret
+from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.lir.program import Control
 from mcugen.ops.fork import Cut, forked
@@ -38,12 +38,6 @@ TOLD = {
     "alone again": 1,
     "selftest": 0,
 }
-
-
-def two_cores(name: str) -> Board:
-    """A board with a second core like its first."""
-    board = load_board(name)
-    return replace(board, cores=(Core("a", board.cpu, board.clock_hz), Core("b", board.cpu, board.clock_hz)))
 
 
 def compiled(model: str, board: str) -> CompiledModel:
@@ -117,7 +111,7 @@ def test_portions_compute_what_whole_layers_do() -> None:
     for number, node in enumerate(graph.nodes):
         for division in divisions(node.op, node.sig, node.inputs):
             for stages in ways(division.length):
-                other = with_fork(graph, number, stages)
+                other = with_fork(graph, number, division, stages)
                 if other is not None:
                     cut.add(node.op.name)
                     for found, wanted in zip(interpret(other, feeds), expected, strict=True):
@@ -136,10 +130,9 @@ def ways(length: int) -> Iterator[list[tuple[Cut, Cut]]]:
             yield [((0, 1, False), (1, at, False)), ((at, at + 1, False), (at + 1, length, False))]
 
 
-def with_fork(graph: Graph, number: int, stages: list[tuple[Cut, Cut]]) -> Graph | None:
+def with_fork(graph: Graph, number: int, division: Division, stages: list[tuple[Cut, Cut]]) -> Graph | None:
     other = graph.copy()
     node: Node = other.nodes[number]
-    (division, *_) = divisions(node.op, node.sig, node.inputs)
     form = forked(node, division, stages)
     if form is not None:
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]

@@ -121,11 +121,15 @@ class Layers:
         return self.zeros.pop(0) if self.zeros else int(self.random.integers(-128, 128))
 
     def check(
-        self, kernels: tuple[str, ...], boards: tuple[str, ...] = ("host", "nrf52840"), taken: bool = True
+        self,
+        kernels: tuple[str, ...],
+        boards: tuple[str, ...] = ("host", "nrf52840"),
+        taken: bool = True,
+        made_for: tuple[str, str] = ("nrf52840", "balanced"),
     ) -> CompiledModel:
         """Each layer takes one of the kernels (`taken`), or some do; the code gives numpy's codes everywhere."""
-        model = self.net.model()
-        compiled = compile_model(model, "nrf52840", CompileOptions(kernels=kernels))
+        model, (target, goal) = self.net.model(), made_for
+        compiled = compile_model(model, target, CompileOptions(kernels=kernels, optimize=goal))
         found = {i.kernel for i in compiled.program.instrs if i.operands and any(o.role == "w" for o in i.operands)}
         assert found <= set(kernels) if taken else found & set(kernels)
         feeds = random_feeds(model)
@@ -206,6 +210,36 @@ def test_other_cpus(board: str):
     layers.add("row", (1, 70), layers.weights(6, 70))
     layers.check(("conv2d_s8_dsp", "dense_s8_dsp"), (board,))
     layers.check(("conv2d_s8_dsp_few", "pointwise_s8_dsp", "conv2d_s8_dsp16", "dense_s8_dsp16"), (board,))
+
+
+@pytest.mark.spread(2)
+@pytest.mark.qemu
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
+@pytest.mark.parametrize("kernels", [INT8, WIDE, INT16, ("conv2d_s8_dsp_few", *WIDE)], ids=lambda k: k[0])
+def test_loads_beside_products(kernels: tuple[str, ...], relu: bool):
+    """What a Cortex-M7 runs for the goal of speed."""
+    layers = Layers(np.int16 if kernels is INT16 else np.int8)
+    for name, case in CASES.items():
+        layers.add_case(name, case, relu=relu)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=relu)
+    layers.check(kernels, ("rt1060",), made_for=("rt1060", "speed"))
+
+
+def test_loads_beside_products_take_less_time():
+    """On the Cortex-M7, though there are more instructions; `balanced` keeps these."""
+    layers = Layers()
+    layers.add("y", (1, 64, 5, 4), layers.weights(16, 64, 1, 1))
+    layers.add("z", (1, 128), layers.weights(32, 128))
+    model, found = layers.net.model(), {}
+    for goal in ("balanced", "speed"):
+        options = CompileOptions(kernels=INT8, optimize=goal)
+        compiled = compile_model(model, "stm32h7a3", options)
+        run = compiled.simulate([random_feeds(model)], cycles=True)
+        assert run.cycles is not None and run.cycles.total is not None and run.instructions is not None
+        found[goal] = run.cycles.total, run.instructions
+    assert found["speed"][0] < 0.85 * found["balanced"][0]
+    assert found["speed"][1] > found["balanced"][1]
 
 
 @pytest.mark.parametrize("kernels", [INT8, WIDE], ids=lambda k: k[0])

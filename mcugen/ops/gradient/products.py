@@ -15,6 +15,7 @@ from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Slice
 from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.packed import DequantizeBlocks, PackedDense
 
 
 def _turned(back: Backward, x: Value) -> Value:
@@ -67,6 +68,52 @@ def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
         1: lambda: _by_weights(back, op, x, w, gradient),
         2: lambda: back.reshaped(back.reduced("sum", gradient, axes), (w.type.shape[0],)),
     }
+
+
+@derivative_of(ConvTranspose)
+def _of_conv_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
+    """What a convolution of ∂y by w gives; ∂w correlates ∂y with x."""
+    x, w, op = node.input(0), node.input(1), node.op
+    _require_plain(node, x)
+    assert isinstance(op, ConvTranspose)
+    conv = Conv(_reaching(op.window, op.space, w.type.shape[2:], x.type.shape[2:]), groups=op.groups)
+    axes = [axis for axis in range(gradient.type.rank) if axis != 1]
+
+    def by_x() -> Value:
+        kind = conv if w.is_constant else DirectConv(conv.window, groups=op.groups)
+        made = back.emit(kind, gradient, w)
+        starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
+        return made if made.type.shape == x.type.shape else back.emit(Slice(starts, x.type.shape, steps), made)
+
+    return {
+        0: by_x,
+        1: lambda: _by_weights(back, conv, gradient, w, x),
+        2: lambda: back.reshaped(back.reduced("sum", gradient, axes), (gradient.type.shape[1],)),
+    }
+
+
+def _reaching(window: Window, space: Shape, kernel: Shape, output: Shape) -> Window:
+    """The window with as much padding behind as it takes to have `output` positions at least."""
+    after = []
+    rows = zip(space, kernel, output, window.strides, window.dilations, window.before, strict=True)
+    for n, k, out, stride, dilation, before in rows:
+        after.append(max(0, (out - 1) * stride + dilation * (k - 1) + 1 - before - n))
+    return Window(window.strides, window.before, tuple(after), window.dilations)
+
+
+@derivative_of(PackedDense)
+def _of_packed_dense(back: Backward, node: Node, gradient: Value) -> Parts:
+    """Its weights stay: by x alone."""
+    x, codes, scales = (node.input(i) for i in range(3))
+    _require_plain(node, x)
+    op, rows, channels = node.op, math.prod(x.type.shape[:-1]), codes.type.shape[0]
+    assert isinstance(op, PackedDense)
+
+    def by_x() -> Value:
+        w = back.emit(DequantizeBlocks(1, op.group), codes, scales)
+        return back.reshaped(back.emit(MatMul(), back.reshaped(gradient, (rows, channels)), w), x.type.shape)
+
+    return {0: by_x}
 
 
 def _require_plain(node: Node, x: Value) -> None:
