@@ -476,7 +476,9 @@ class JudgingArguments:
     ] = None
     min_sqnr: Annotated[
         float | None,
-        typer.Option("--min-sqnr", help="of --precision auto, in dB, in place of accuracy", show_default=False),
+        typer.Option(
+            "--min-sqnr", help="of --precision auto, in dB, in place of accuracy or besides", show_default=False
+        ),
     ] = None
 
     def made(self) -> Judging:

@@ -24,7 +24,7 @@ LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
-METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
+METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percentile99.5", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}

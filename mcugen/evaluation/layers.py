@@ -15,6 +15,18 @@ DIVERGED_DB = 20.0
 """An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
 
 
+AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
+APART = "its parts' ranges differ too much for one scale"
+"""Why layers stay in float32."""
+
+REMEDIES = {
+    AS_WANTED: "leave out its --layer to quantize it",
+    NO_INTEGER_FORM: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
+    BETWEEN: "it follows where its neighbours are quantized",
+    APART: "bring its parts to one range in training, or take --precision int16x8",
+}
+"""What a user can do about it."""
+
 BINS = 32
 """Of a histogram."""
 

@@ -10,6 +10,7 @@ from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.fitting.cores import Forms
 from mcugen.fitting.heads import heads_apart
+from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
@@ -41,6 +42,8 @@ class Fallback:
     """Another goal than the one asked for, if it is just that."""
     in_rows: bool = False
     """Whether layers may be computed row by row."""
+    of_lessons: bool = False
+    """Whether it is for models that learn."""
 
 
 def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
@@ -70,6 +73,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     if budget.excess(asked.use):
         serving = [step for step in FALLBACKS if set(step.serves) & set(budget.limits)]
         steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
+        steps = [step for step in steps if graph.lesson is not None or not step.of_lessons]
         if options.weights_reader:
             steps = [step for step in steps if not step.in_rows]
         taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
@@ -158,6 +162,17 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     return _best(attempts, budget)
 
 
+def _recomputed(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """As asked, with as little computed twice as it takes, or else the least RAM of these ways."""
+    budget, attempts = Budget.of(options), list[Attempt]()
+    for way in recomputing(graph):
+        program = _as_asked(way, board, options)
+        attempts.append(Attempt("", program, use_of(program, board, options)))
+        if not budget.excess(attempts[-1].use):
+            break
+    return _best(attempts, budget) if attempts else _as_asked(graph, board, options)
+
+
 def _limits(budget: Budget, board: Board) -> Limits:
     """Of the budget, where it has some, else of the board."""
     return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
@@ -171,6 +186,7 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
 FALLBACKS: tuple[Fallback, ...] = (
     Fallback("kernels chosen for the budget", ("ram", "flash"), _within_limits),
     Fallback("layers in groups, row by row", ("ram",), _in_groups, in_rows=True),
+    Fallback("results of a run computed again for gradients", ("ram",), _recomputed, of_lessons=True),
     Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram", in_rows=True),
     Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )

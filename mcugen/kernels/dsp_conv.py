@@ -627,6 +627,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         needs=_DSP,
         lacks=_lacks(when),
         when=(one_row, *when),
+        stalls=STALLS.get(name, {}),
         emit=emit_dense,
         extra=dense_steps,
     )
@@ -649,9 +650,28 @@ def _conv(
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),
         loads=0.125 if pairs_of_weights in when else 0.25,
+        stalls=STALLS.get(name, {}),
         emit=emit_conv,
         extra=extra,
     )
+
+
+STALLS = {
+    kernel: dict(zip(("cortex-m4", "cortex-m33", "cortex-m7"), cycles, strict=True))
+    for kernel, cycles in {
+        "dense_s8_dsp": (12.0, 11.0, -9.0),
+        "dense_s8_dsp_direct": (10.0, 9.7, 1.0),
+        "dense_s8_dsp16": (20.0, 19.0, -2.9),
+        "dense_s4_dsp": (8.0, 7.0, -5.9),
+        "conv2d_s8_dsp": (6.7, 5.7, -3.0),
+        "conv2d_s8_dsp16": (8.7, 7.2, -1.0),
+        "conv2d_s8_dsp_few": (8.7, 7.2, -1.0),
+        "conv2d_s4_dsp": (5.9, 4.2, -2.0),
+    }.items()
+}
+"""Cycles of a step of the inner loop beyond its instructions, by core, with its share of packing: words of loads of
+several, and waits for the last of them (tests/kernels/test_stalls.py measures them). The Cortex-M7's are of its loops
+for speed (PAIRED_LOADS), beside the instructions of those without, as two issue at once."""
 
 
 _PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.evaluation.accuracy import Accuracy, Measure
-from mcugen.evaluation.layers import LayerComparison, LayerError
+from mcugen.evaluation.layers import REMEDIES, LayerComparison, LayerError
 from mcugen.evaluation.metrics import described
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
 from mcugen.report.tradeoffs import Goal, Tradeoff
@@ -42,7 +42,9 @@ def findings(comparison: LayerComparison) -> list[str]:
     found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
     lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
-    lines += [f"in float32: {layer.name} ({layer.op}): {layer.reason}" for layer in comparison.in_float]
+    for layer in comparison.in_float:
+        remedy = REMEDIES.get(layer.reason)
+        lines.append(f"in float32: {layer.name} ({layer.op}): {layer.reason}{f'; {remedy}' if remedy else ''}")
     return lines
 
 
@@ -135,6 +137,15 @@ def _add_time(table: Facts, report: Report) -> None:
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
     if report.stalls:
         table.add_row("waits for memory", _share(report.stalled), _waited(report))
+    cores = report.two_cores
+    if cores is not None:
+        waiting = " and ".join(f"{100 * share:.1f}" for share in cores.waiting)
+        table.add_row(
+            f"two cores: {cores.unit}", _number(round(cores.total)), f"the cores wait {waiting} % of the time"
+        )
+        table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", cores.limits)
+        names = [layer_title(report.layers[i].name, report.layers[i].origin) for i in cores.slowest]
+        table.add_row("  by one core alone", "", ", ".join(names))
     if report.microjoules_estimate is not None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
 

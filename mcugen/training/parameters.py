@@ -23,9 +23,10 @@ from mcugen.training.layers import Layer, layer_name
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that is trained, and what it holds at first."""
+    """A tensor that is trained, of which layer it is, and what it holds at first."""
 
     value: Value
+    layer: str
     first: Array
 
 
@@ -110,7 +111,8 @@ def _pointwise(op: Operator) -> Operator:
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
     type_ = TensorType(first.shape, DType.FLOAT32)
-    return Parameter(graph.add_input(f"{layer_name(node)}.{role}", type_), first)
+    layer = layer_name(node)
+    return Parameter(graph.add_input(f"{layer}.{role}", type_), layer, first)
 
 
 def _numbers(value: Value | None) -> Array:

@@ -17,6 +17,7 @@ from command_line import mcugen
 from convolution_models import convolutions
 
 from mcugen import CompileOptions, compile_model
+from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError
 from mcugen.evaluation.sample_results import farthest_results, sample_results, view_of
 from mcugen.report.figures import Report
 from mcugen.report.html import picture, report_page, verdict
@@ -122,7 +123,13 @@ return mcugenViews.layers.runAsync().then(() => 1);
 def test_names_are_text_and_many_layers_are_drawn(tmp_path: Path) -> None:
     report = compiled_report(HOSTILE)
     layers = [replace(layer, name=f"{layer.name}{i}") for i in range(67) for layer in report.layers[1:4]]
-    report = replace(report, layers=layers, notes=(HOSTILE,), command=HOSTILE, board=HOSTILE)
+    histogram = Histogram.of(np.arange(300.0), np.arange(299.0))
+    errors = [
+        LayerError(f"{i}{HOSTILE}", [], "conv", "int8", "", "mse", -1, 1, 0, 40.0, 30.0, 0.99, 0.1, [], histogram)
+        for i in range(len(layers))
+    ]
+    compared = LayerComparison(16, 20.0, HOSTILE, None, errors)
+    report = replace(report, layers=layers, quantization=compared, notes=(HOSTILE,), command=HOSTILE, board=HOSTILE)
     (tmp_path / "page.html").write_text(report_page(report))
     assert len(report.layers) >= 200
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's gradients of the last layers of an ONNX model, which knows nothing of mcugen. Needs PyTorch and ONNX Runtime.
+"""PyTorch's gradients of the last layers of an ONNX model; nothing of mcugen is used. Needs PyTorch, ONNX Runtime.
 
 python torch_gradients.py MODEL SAMPLE.npz LAYERS LOSS GRADIENTS.npz
 
@@ -27,7 +27,8 @@ WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "LSTM": 1, "GRU": 1}
 def padded(x: Tensor, pads: Sequence[int], fill: float = 0.0) -> Tensor:
     """With ONNX's `pads`, of the last axes."""
     half = len(pads) // 2
-    return functional.pad(x, [n for pair in reversed(list(zip(pads[:half], pads[half:]))) for n in pair], value=fill)
+    pairs = list(zip(pads[:half], pads[half:], strict=True))
+    return functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=fill)
 
 
 def conv(node: dict, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
@@ -44,7 +45,7 @@ def pads_of(node: dict, x: Tensor, kernel: Sequence[int]) -> list[int]:
     if not auto.startswith("SAME"):
         return node.get("pads", [0] * (2 * rank))
     strides = node.get("strides", [1] * rank)
-    whole = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(x.shape[2:], strides, kernel)]
+    whole = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(x.shape[2:], strides, kernel, strict=True)]
     less, more = [n // 2 for n in whole], [n - n // 2 for n in whole]
     return less + more if auto == "SAME_UPPER" else more + less
 
@@ -96,7 +97,7 @@ def normalized(node: dict, x: Tensor, *affine: Tensor) -> Tensor:
 
 def sliced(node: dict, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None = None) -> Tensor:
     index = [slice(None)] * x.ndim
-    for axis, start, end in zip(axes.tolist(), starts.tolist(), ends.tolist()):
+    for axis, start, end in zip(axes.tolist(), starts.tolist(), ends.tolist(), strict=True):
         index[axis] = slice(start, end)
     assert steps is None or set(steps.tolist()) == {1}
     return x[tuple(index)]
@@ -184,7 +185,7 @@ def parameters(graph: onnx.GraphProto, layer: onnx.NodeProto) -> dict[str, str]:
     rows = {tensor.name for tensor in graph.initializer if len([n for n in tensor.dims if n > 1]) == 1}
     for node in graph.node:
         if layer.op_type == "MatMul" and node.op_type == "Add" and layer.output[0] in node.input:
-            found |= {"bias": name for name in node.input if name in rows}
+            found.update(("bias", name) for name in node.input if name in rows)
     return found
 
 
@@ -200,7 +201,7 @@ def known(model: onnx.ModelProto, behind: set[str], sample: dict[str, np.ndarray
         del extended.graph.output[:]
         extended.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in wanted)
         session = onnxruntime.InferenceSession(extended.SerializeToString(), providers=["CPUExecutionProvider"])
-        values |= dict(zip(wanted, session.run(wanted, sample)))
+        values |= dict(zip(wanted, session.run(wanted, sample), strict=True))
     exact = {np.dtype(np.float32): np.float64}
     return {name: torch.tensor(v.astype(exact.get(v.dtype, v.dtype))) for name, v in values.items()}
 
@@ -225,7 +226,7 @@ def run(graph: onnx.GraphProto, behind: set[str], values: Values) -> Tensor:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         results = OPERATORS[node.op_type](attributes, *(values.get(name) for name in node.input))
         results = results if isinstance(results, tuple) else (results,)
-        values.update(zip(node.output, results))
+        values.update(zip(node.output, results, strict=False))
     return values[last]
 
 
