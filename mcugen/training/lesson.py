@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
@@ -17,8 +18,8 @@ from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.layers import chosen
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, in_batches, updated
-from mcugen.training.parameters import Parameter, with_parameters
+from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, updated
+from mcugen.training.parameters import Parameter, with_parameters, without_reals
 from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
 
 MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
@@ -55,7 +56,11 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     compute_reals(graph, behind(graph, [layer.node for layer in layers]))
     unfuse(graph, behind(graph, [layer.node for layer in layers]))
-    parameters = with_parameters(graph, chosen(graph, training.layers))
+    is_coded = training.precision == "int8"
+    if is_coded and (training.optimizer != "sgd" or training.batch > 1):
+        asked = f"--optimizer {training.optimizer} --batch {training.batch}"
+        raise UsageError("--train-weights int8 learns by sgd, sample by sample", asked, "float32")
+    parameters = with_parameters(graph, chosen(graph, training.layers), coded=is_coded)
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(found.loss, "loss")
     names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
@@ -64,7 +69,8 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     name = _free_output(graph, "loss")
     graph.add_output(name, found.loss)
     graph.sort()
-    first = {parameter.value.name: parameter.first for parameter in parameters}
+    first = {parameter.kept.name: parameter.first for parameter in parameters}
+    without_reals(graph, parameters)
     ends = found.target.name, rate.name, name
     graph.lesson = Lesson(*ends, states, names, first, found.classes, training.loss, MOVES)
     return states
@@ -84,20 +90,24 @@ def _learned(
     graph: Graph, training: Training, found: Judged, parameters: Sequence[Parameter], rates: Mapping[str, Value]
 ) -> dict[str, str]:
     """Adds gradients and updates, at the rate of each layer: states by output."""
-    optimizer = OPTIMIZERS[training.optimizer]
+    optimizer, is_coded = OPTIMIZERS[training.optimizer], training.precision == "int8"
     by = [parameter.value for parameter in parameters]
-    seed = next(iter(rates.values())) if optimizer.scaled is not None and len(rates) == 1 else None
+    shared = optimizer.scaled is not None and len(rates) == 1 and not is_coded
+    seed = next(iter(rates.values())) if shared else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
     slopes = gradients(graph, found.loss, by, seed)
     before = set(graph.nodes)
     states: dict[str, str] = {}
     batch = _batch(graph, training.batch, states) if training.batch > 1 else None
-    count = _counted(graph, states, batch) if optimizer.counts else None
+    count = _counted(graph, states, batch) if optimizer.counts or is_coded else None
+    dither = dithered(graph, count) if is_coded and count is not None else None
     for parameter, gradient in zip(parameters, slopes, strict=True):
         tensor = parameter.value
         memories = [graph.add_input(f"{tensor.name}.{name}", tensor.type) for name in optimizer.memories]
         group = Group(tensor, gradient, memories, rates[parameter.layer], count)
-        if batch is None:
+        if parameter.coded is not None and dither is not None:
+            kept, new = [parameter.kept], [coded(graph, group, *parameter.coded, dither)]
+        elif batch is None:
             kept, new = [tensor, *memories], updated(graph, optimizer, group)
         else:
             total = graph.add_input(f"{tensor.name}.sum", tensor.type)

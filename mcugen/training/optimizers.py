@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
@@ -81,6 +82,34 @@ def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
     new = [tensor, *(_unless_frozen(call, group, *pair) for pair in zip(group.memories, memories, strict=True))]
     old = [group.tensor, *group.memories]
     return [kept_finite(call, was, value) for was, value in zip(old, new, strict=True)]
+
+
+def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value) -> Value:
+    """New int8 codes by the gradient of what they stand for: a step in codes is r·g over their scale, whatever that is
+    (quantization-aware scaling: Lin et al., "On-device training under 256KB memory", 2022).
+
+    It is rounded up as often as its fraction says, as `dither` goes through 0 … 1: small steps are not lost.
+    """
+    call = OnnxCalls(graph, f"{codes.name}.update")
+    old = call("Cast", codes, to=TensorProto.FLOAT)
+    step = call("Div", call("Mul", group.gradient, group.rate), scales)
+    moved = call("Floor", call("Add", call("Sub", old, step), dither))
+    limited = call("Clip", moved, np.full((), -LARGEST, np.float32), np.full((), LARGEST, np.float32))
+    return call("Cast", kept_finite(call, old, limited), to=TensorProto.INT8)
+
+
+LARGEST = 127
+"""Of the codes of weights."""
+GOLDEN = 0x9E3779B9
+"""2³² by the golden ratio: its multiples, cut to 32 bits, lie evenly however many there are (Weyl, 1916)."""
+
+
+def dithered(graph: Graph, count: Value) -> Value:
+    """0 … 1 by how often was updated: float32 [1], the same bits everywhere."""
+    call = OnnxCalls(graph, "dither")
+    product = call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
+    whole = call("BitShift", product, np.asarray([8], np.uint32), direction="RIGHT")
+    return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
 
 
 def _unless_frozen(call: OnnxCalls, group: Group, old: Value, new: Value) -> Value:

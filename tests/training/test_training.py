@@ -16,7 +16,7 @@ from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
+from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.hir.types import Array
 from mcugen.lir.program import STOP, Access, Space
 from mcugen.ops.onnx_node import Refusal
@@ -178,6 +178,81 @@ def test_no_two_gradients_are_kept_at_once() -> None:
             spans += [(used[0], last)] * bool(writes)
     assert len(spans) == 4
     assert all(end < start for (_, end), (start, _) in pairwise(sorted(spans)))
+
+
+@pytest.mark.parametrize("layers", ["last:1", "last:2", "last:4"])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_weights_that_are_kept_as_int8_learn(layers: str, quantized: bool) -> None:
+    def trained(precision: str) -> CompiledModel:
+        options = CompileOptions(training=Training(layers, precision=precision))
+        return compile_model(convolutional(quantized), "host", options)
+
+    model = trained("int8")
+    given = [lesson | {"target": np.asarray([1], np.int32)} for lesson in lessons(model, 1, 0.02) * 40]
+    found = model.simulate(given, measure=False, sanitize=True).outputs
+    losses = [float(o["loss"][0]) for o in found]
+    plain = trained("float32")
+    wanted = [float(o["loss"][0]) for o in plain.simulate(given, measure=False).outputs]
+    assert losses[-1] < 0.9 * losses[0]
+    np.testing.assert_allclose(losses, wanted, atol=0.1)
+    assert model.program.state_size < plain.program.state_size
+    for here, there in zip(found[:5], model.reference(given[:5]), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+def test_steps_of_less_than_a_code_are_not_lost(tmp_path: Path) -> None:
+    """A hundred steps that a code has no room for move weights as far as real ones."""
+    device, real = (
+        Device(compile_model(perceptron(), "host", CompileOptions(training=Training("last:1", precision=p))), folder)
+        for p, folder in (("int8", _folder(tmp_path / "int8")), ("float32", _folder(tmp_path / "float32")))
+    )
+    x, rate = RNG.normal(size=(1, 6)).astype(np.float32), 1e-4
+    first = device.learned("weights").astype(np.int32)
+    for _ in range(100):
+        device.train(x, 2, rate)
+        real.train(x, 2, rate)
+    moved = device.learned("weights").astype(np.int32) - first
+    before = compile_model(perceptron(), "host", CompileOptions(training=Training("last:1"))).program.lesson
+    assert before is not None
+    (weights,) = (b.data for name, b in before.first.items() if name.endswith("weights"))
+    assert weights is not None
+    wide = np.abs(weights.reshape(5, 8)).max(1)
+    scale = 1.25 * np.maximum(wide, wide.mean()) / 127
+    np.testing.assert_allclose(moved, (real.learned("weights") - weights.reshape(5, 8)) / scale[:, None], atol=1.1)
+    assert np.abs(moved).max() > 0
+
+
+@pytest.mark.qemu
+def test_int8_weights_are_the_same_on_every_cpu() -> None:
+    """Another code would be another score by far more than floats differ."""
+    options = CompileOptions(training=Training("last:1", precision="int8"))
+    scores = []
+    for board in ("host", "rp2040", "nrf52840", "corstone300"):
+        model = compile_model(convolutional(quantized=True), board, options)
+        RNG.bit_generator.state = START
+        given = lessons(model, 40)
+        runs = [{"x": given[0]["x"]}, {"x": given[1]["x"]}]
+        scores.append(list(model.simulate([*given, *runs], measure=False).outputs[-2:]))
+    for there in scores[1:]:
+        for a, b in zip(scores[0], there, strict=True):
+            for name in a:
+                np.testing.assert_allclose(b[name], a[name], atol=1e-6)
+
+
+def test_weights_are_int8_where_float32_does_not_fit() -> None:
+    narrow = CompileOptions(training=Training("last:1", precision="int8"))
+    plain = compile_model(perceptron(), "nrf52840", narrow)
+    ram = plain.program.arena_size + plain.program.state_size
+    training = Training("last:1")
+    short = compile_model(perceptron(), "nrf52840", CompileOptions(training=training, max_ram=ram))
+    assert any(note.startswith("trained weights are int8") for note in short.report.notes)
+    with pytest.raises(DoesNotFitError, match="max-ram"):
+        insisting = Training("last:1", precision="float32")
+        compile_model(perceptron(), "nrf52840", CompileOptions(training=insisting, max_ram=ram))
+    with pytest.raises(UsageError, match="learns by sgd"):
+        compile_model(
+            perceptron(), "host", CompileOptions(training=Training("last:1", optimizer="adam", precision="int8"))
+        )
 
 
 def test_frozen_layers_stay_integers() -> None:
