@@ -16,6 +16,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.portable import Ring, depthwise, filters, reads_in_place, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
@@ -314,7 +315,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     params = [strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
     options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
     inplace = [("y", "x")] if way.may_overwrite_input() else []
-    return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
+    return site.call(operands, params, [options, Loops.of(site)], inplace=inplace, variant=f"stride{way.stride}")
 
 
 def strip_count(spec: ConvSpec) -> int:
@@ -681,7 +682,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
         operands=_operands((DType.INT8,), DType.INT32, _STRIP),
         params=(StripWalk, CodeLimits, YZero),
-        options=(StrideOptions,),
+        options=(StrideOptions, Loops),
         needs=frozenset({"dsp"}),
         when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
         loads=0.0,
