@@ -40,6 +40,7 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    TRAINED_AS,
     CompileOptions,
     LibraryFiles,
     Places,
@@ -262,6 +263,13 @@ Loss = Annotated[
 OptimizerName = Annotated[
     str, typer.Option(help=f"how it learns: {', '.join(OPTIMIZERS)}", autocompletion=_completion(*OPTIMIZERS))
 ]
+TrainWeights = Annotated[
+    str,
+    typer.Option(
+        help="how trained weights are kept: float32, int8 (with sgd), or auto: int8 where float32 does not fit",
+        autocompletion=_completion(*TRAINED_AS),
+    ),
+]
 Batch = Annotated[int, typer.Option(min=1, max=1_000_000, help="how many samples make a step of learning")]
 
 
@@ -314,6 +322,7 @@ class RunningArguments(ReadingArguments):
     train: Train = ""
     loss: Loss = LOSSES[0]
     optimizer: OptimizerName = OPTIMIZERS[0]
+    train_weights: TrainWeights = TRAINED_AS[0]
     batch: Batch = 1
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
@@ -343,9 +352,15 @@ class RunningArguments(ReadingArguments):
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
-            training=Training(self.train, self.loss, self.optimizer, self.batch) if self.train else None,
+            training=self._training(),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
         )
+
+    def _training(self) -> Training | None:
+        """How the model goes on learning, if it does."""
+        if not self.train:
+            return None
+        return Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,7 +491,9 @@ class JudgingArguments:
     ] = None
     min_sqnr: Annotated[
         float | None,
-        typer.Option("--min-sqnr", help="of --precision auto, in dB, in place of accuracy", show_default=False),
+        typer.Option(
+            "--min-sqnr", help="of --precision auto, in dB, in place of accuracy or besides", show_default=False
+        ),
     ] = None
 
     def made(self) -> Judging:

@@ -33,10 +33,10 @@ from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.heads import float_heads
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model, no_progress, quantizer, with_states
+from mcugen.quant.rescue import rescued
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
@@ -140,8 +140,8 @@ class Compilation:
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
-        layers, heads = float_heads(maker, wanted)
-        return _Basis(maker, given, data, known, held, layers, [*strays, *heads])
+        layers, raised = rescued(maker, wanted)
+        return _Basis(maker, given, data, known, held, layers, [*strays, *raised])
 
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""

@@ -119,7 +119,7 @@ def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
 
 def _rated(names: Lesson, steps: Calls, teaching: Teaching) -> Calls:
     """As often as they are shown, with the rate."""
-    rate = np.asarray([teaching.rate], np.float32)
+    rate = np.full(names.rate.shape, teaching.rate, np.float32)
     return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]
 
 

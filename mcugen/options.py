@@ -24,7 +24,7 @@ LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
-METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
+METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percentile99.5", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
@@ -97,6 +97,10 @@ class Places:
         return ",".join(parts)
 
 
+TRAINED_AS = ("auto", "float32", "int8")
+"""What trained weights are kept as."""
+
+
 @dataclass(frozen=True)
 class Training:
     """How a model goes on learning: which `layers` (see mcugen.training.layers), by which loss and optimizer, from how
@@ -108,6 +112,8 @@ class Training:
     loss: str = LOSSES[0]
     optimizer: str = OPTIMIZERS[0]
     batch: int = 1
+    precision: str = TRAINED_AS[0]
+    """Of trained weights: float32, or int8 where that is too large (auto), or one of these."""
 
     @property
     def is_head(self) -> bool:
@@ -124,7 +130,8 @@ class Training:
         if self.is_head:
             return f"remembers {self.layers}"
         batch = f", {self.batch} samples a step" if self.batch > 1 else ""
-        return f"trains {self.layers} by {self.loss} with {self.optimizer}{batch}"
+        codes = " as int8" if self.precision == "int8" else ""
+        return f"trains {self.layers}{codes} by {self.loss} with {self.optimizer}{batch}"
 
 
 @dataclass(frozen=True)

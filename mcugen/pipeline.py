@@ -224,11 +224,11 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
-    """Costs that count what the CPU waits for constants, where speed is the goal: flash may be slow."""
+    """Costs that count what the CPU waits for constants, where speed is the goal, and know of its core's stalls."""
     if options.optimize != "speed":
         return costs
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    return replace(costs, waits=partial(waits_for_constants, board=board, slow=slow, fast=fast))
+    return replace(costs, core=board.core, waits=partial(waits_for_constants, board=board, slow=slow, fast=fast))
 
 
 def planned(program: Program, enough: int = 0) -> Program:

@@ -68,7 +68,7 @@ class Judging:
     """How a model is judged: by samples (`data`: a file, a folder, or arrays), by a measure, and what is good enough.
 
     `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr. `max_drop`
-    (percentage points) or `min_sqnr` (dB) is what mixed precisions must reach. UsageError for both.
+    (percentage points) and `min_sqnr` (dB) are what mixed precisions must reach.
     """
 
     data: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
@@ -76,10 +76,6 @@ class Judging:
     metric: str = ""
     max_drop: float | None = None
     min_sqnr: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_drop is not None and self.min_sqnr is not None:
-            raise UsageError("there can be one goal", "--max-accuracy-drop and --min-sqnr", "leave one out")
 
 
 @dataclass(frozen=True)

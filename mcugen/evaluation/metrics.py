@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,6 +18,9 @@ from mcugen.lir.program import Endpoint
 from mcugen.options import METRICS as TITLES
 
 Outputs = Mapping[str, Array]
+
+STANDARD_ERRORS = 1.96
+"""On either side of a mean, in which it lies in 95 of 100 cases."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Judged:
 class Metric:
     """`compute` gives one number. `unit` is "%" for shares of 1, "dB", or "" for what the outputs are in.
 
-    `by_reference`: it says how near outputs are to the reference's, and nothing about the reference itself.
+    `by_reference`: it says how near outputs are to the reference's, and nothing about the reference itself. `right`
+    says of each sample whether it is, where the metric is the share of those.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Metric:
     unit: str = ""
     lower_is_better: bool = False
     by_reference: bool = False
+    right: Callable[[Judged], Array] | None = None
 
     def show(self, value: float | None) -> str:
         """The number for people; None is an infinite one, of outputs without error."""
@@ -168,13 +173,26 @@ def _scores(judged: Judged) -> Array:
     raise UsageError("this metric needs an output with a score for each class", "none")
 
 
-def _top(judged: Judged, k: int) -> float:
-    """The share of samples whose label is among the k highest scores (the first of equal ones is the highest)."""
+def _right(judged: Judged, k: int) -> Array:
+    """Of each sample, whether its label is among the k highest scores (the first of equal ones is the highest)."""
     labels = _labels(judged)
     if k == 1:
-        return float((classes(judged.outputs, judged.names) == labels).mean())
-    best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
-    return float((best == labels[:, None]).any(1).mean())
+        best = classes(judged.outputs, judged.names)[:, None]
+    else:
+        best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
+    found: Array = (best == labels[:, None]).any(1)
+    return found
+
+
+def chance(metric: Metric, judged: Judged) -> float:
+    """By how much a share may differ from the reference's by chance: half of the interval of 95 % for paired samples.
+
+    Only samples that one of both gets right say anything. 0 of metrics that are no share of samples.
+    """
+    if metric.right is None:
+        return 0.0
+    found, wanted = (metric.right(replace(judged, outputs=o)) for o in (judged.outputs, judged.reference))
+    return STANDARD_ERRORS * float(np.std(found.astype(float) - wanted)) / math.sqrt(len(found))
 
 
 def _auc(judged: Judged) -> float:
@@ -288,6 +306,10 @@ def agreement(judged: Judged) -> float:
     return float((classes(judged.outputs, names) == classes(judged.reference, names)).mean())
 
 
+def _share(name: str, right: Callable[[Judged], Array]) -> Metric:
+    return Metric(name, TITLES[name], lambda judged: float(right(judged).mean()), "%", right=right)
+
+
 def _metric(
     name: str, compute: Callable[[Judged], float], unit: str, *, lower: bool = False, by_reference: bool = False
 ) -> Metric:
@@ -301,8 +323,8 @@ def _referring(name: str, function: Callable[[Array, Array], float], unit: str, 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        _metric("top1", partial(_top, k=1), "%"),
-        _metric("top5", partial(_top, k=5), "%"),
+        _share("top1", partial(_right, k=1)),
+        _share("top5", partial(_right, k=5)),
         _metric("auc", _auc, "%"),
         _metric("f1", _f1, "%"),
         _metric("pixels", _at_positions(share_right), "%"),

@@ -17,8 +17,8 @@ from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
 from mcugen.ops.fork import Cut, Forked, forked
 
-BARRIER = 150
-"""Instructions that posting a portion and waiting for it take the slower core: a guess, not measured."""
+BARRIER = 60
+"""Instructions that a fork takes the slower core besides its portion, waiting aside: see docs/two_cores.md."""
 
 NEARBY_CUTS = 8
 """So many places to cut are looked at, on both sides of the middle."""

@@ -214,6 +214,9 @@ class Kernel:
     `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
 
+    `stalls` are, by core, the cycles that a unit of `extra` takes beyond the instructions that were measured: loads of
+    several words, and what waits for them; less than none where a core has loops of its own that issue two at once.
+
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
     body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
@@ -237,6 +240,7 @@ class Kernel:
     way: Callable[[Any], str] | None = None
     any_size: bool = False
     loads: float = 0.25
+    stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
     library: str = ""
     varies: str = ""
     evaluate: Reference | None = None

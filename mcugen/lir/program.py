@@ -348,6 +348,7 @@ class LessonPorts:
     learning: str
     """What becomes of the states, in words."""
     first: Mapping[str, Buffer]
+    layers: tuple[str, ...]
 
     @property
     def buffers(self) -> list[Buffer]:

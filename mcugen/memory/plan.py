@@ -56,9 +56,14 @@ def _plan_area(program: Program, area: int, enough: int) -> _Plan:
 
 
 def _best_plan(layout: _Layout, enough: int) -> _Plan:
-    """Greedy in several orders; if that is neither the least possible nor little enough, exact."""
-    plan = min((_greedy(layout, order) for order in _ORDERS), key=lambda plan: plan.nbytes)
-    if plan.nbytes <= max(plan.bound, enough) or 0 < enough < plan.bound:
+    """Greedy in several orders, up to one that takes the least possible; if none does, nor little enough, exact."""
+    plans = []
+    for order in _ORDERS:
+        plans.append(_greedy(layout, order))
+        if plans[-1].nbytes == plans[-1].bound:
+            return plans[-1]
+    plan = min(plans, key=lambda plan: plan.nbytes)
+    if plan.nbytes <= enough or 0 < enough < plan.bound:
         return plan
     hint, bound = [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT
     offsets, bound = solve(layout.problem, hint, bound, enough // ALIGNMENT)
@@ -95,6 +100,22 @@ class _Layout:
         self.regions = joined_regions(lives, joins)
         self._region_of = {b: (i, at) for i, region in enumerate(self.regions) for b, at in region.members.items()}
         self.problem = Problem([r.nbytes // ALIGNMENT for r in self.regions], self._forbidden())
+
+    @cached_property
+    def lifetimes(self) -> list[Interval]:
+        """Of each region the first and the last moment of its members."""
+        ranges = self.lives.ranges
+        firsts_and_lasts = [zip(*(ranges[b] for b in region.members), strict=True) for region in self.regions]
+        return [(min(firsts), max(lasts)) for firsts, lasts in firsts_and_lasts]
+
+    @cached_property
+    def rivals(self) -> list[list[tuple[int, list[Interval]]]]:
+        """Of each region the others that it must be apart from, and the distances to them that are forbidden."""
+        found: list[list[tuple[int, list[Interval]]]] = [[] for _ in self.regions]
+        for (p, q), units in self.problem.forbidden.items():
+            found[q].append((p, units))
+            found[p].append((q, [(-high, -low) for low, high in reversed(units)]))
+        return found
 
     @cached_property
     def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
@@ -223,22 +244,20 @@ _ORDERS: tuple[_Order, ...] = (
 
 def _greedy(layout: _Layout, order: _Order) -> _Plan:
     """One region after another, each as low as those before it allow."""
-    lives, rivals = layout.lives, defaultdict[int, list[tuple[int, list[Interval]]]](list)
-    for (p, q), units in layout.problem.forbidden.items():
-        rivals[q].append((p, units))
-        rivals[p].append((q, [(-high, -low) for low, high in reversed(units)]))
-    ranges = [[lives.ranges[b] for b in region.members] for region in layout.regions]
     keys = [
-        (order(region, min(first for first, _ in life), max(last for _, last in life)), number)
-        for number, (region, life) in enumerate(zip(layout.regions, ranges, strict=True))
+        (order(region, *life), number)
+        for number, (region, life) in enumerate(zip(layout.regions, layout.lifetimes, strict=True))
     ]
     offsets: dict[int, int] = {}
     for _, number in sorted(keys):
         taken = [
-            (offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units
+            (offsets[r] + low, offsets[r] + high)
+            for r, units in layout.rivals[number]
+            if r in offsets
+            for low, high in units
         ]
         offsets[number] = _lowest_free(taken)
-    return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
+    return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(keys))], layout.peak)
 
 
 def _meetings(lives: Lives) -> int:

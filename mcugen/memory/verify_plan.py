@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.hir.types import Array
 from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Operand, Program, Space
 
 
@@ -59,7 +58,7 @@ class _Replay:
         start = where[buffer] + at // self._granule
         return slice(start, start + self._cells(buffer.nbytes if nbytes is None else nbytes))
 
-    def _lanes(self, where: dict[Buffer, int], operand: Operand) -> Array:
+    def _lanes(self, where: dict[Buffer, int], operand: Operand) -> np.ndarray:
         """The cells of some lanes: their beginnings and ends are not within cells."""
         numbers = _elements(operand) * operand.buffer.dtype.nbytes // self._granule
         return where[operand.buffer] + np.unique(numbers)
@@ -235,7 +234,7 @@ def _word_span(buffer: Buffer) -> tuple[int, int]:
     return _start(buffer) // WORD, -(-(_start(buffer) + buffer.nbytes) // WORD)
 
 
-def _words_of(operand: Operand) -> Array:
+def _words_of(operand: Operand) -> np.ndarray:
     """The numbers of words in its area."""
     if operand.lanes is None:
         return np.arange(*_word_span(operand.buffer))
@@ -244,7 +243,7 @@ def _words_of(operand: Operand) -> Array:
     return np.union1d(first // WORD, (first + size - 1) // WORD)
 
 
-def _elements(operand: Operand) -> Array:
+def _elements(operand: Operand) -> np.ndarray:
     """The numbers of the elements in its lanes."""
     lanes, count = operand.lanes, operand.buffer.count
     assert lanes is not None

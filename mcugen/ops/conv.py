@@ -201,7 +201,7 @@ class Conv(
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By pixels each for itself, by output channels of one pixel, by channels with filters of their own, or by rows."""
+        """By pixels each for itself, by output channels of one pixel, by channels with filters each, or by rows."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
             return ()

@@ -23,6 +23,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
+from mcugen.report.two_cores import FIRST, OTHER, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,8 @@ class Layer:
     microjoules_estimate: float | None
     flash: int
     ram: int
+    core: int | None = None
+    """Of a portion of a layer for two cores: on which it runs, 0 or 1. The first computes what is no portion."""
 
 
 @dataclass(frozen=True)
@@ -334,6 +337,8 @@ class Report:
     """Once it was built for the board."""
     alternatives: tuple[Alternative, ...] = ()
     """What other options would change, where that was asked for."""
+    two_cores: TwoCores | None = None
+    """Of a model for two cores, once it ran."""
 
     @property
     def library_calls(self) -> str:
@@ -477,6 +482,7 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
         total = ram.arena + ram.state + ram.io + ram.copies + sizes.static_ram + stack
         ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
+    layers = _measured_layers(report.layers, run, energy)
     return replace(
         report,
         instructions=run.instructions,
@@ -485,7 +491,8 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
         ram=ram,
         memories=memories,
         accuracy=accuracy,
-        layers=_measured_layers(report.layers, run, energy),
+        layers=layers,
+        two_cores=two_cores(layers),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -591,9 +598,17 @@ def _layers(program: Program) -> list[Layer]:
             microjoules_estimate=None,
             flash=_constant_bytes(program.instrs[i] for i in span),
             ram=busiest(times[i + 1] for i in span).nbytes,
+            core=_core(program, span),
         )
         for instr, span in layers
     ]
+
+
+def _core(program: Program, span: range) -> int | None:
+    """On which core a side of a fork runs."""
+    if not program.is_side(span):
+        return None
+    return FIRST if any(program.instrs[i].control is Control.FORK for i in span) else OTHER
 
 
 def _constant_bytes(instrs: Iterable[Instr]) -> int:

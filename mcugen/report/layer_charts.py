@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mcugen.evaluation.layers import BINS, LayerComparison
-from mcugen.report.charts import Chart, chart
+from mcugen.report.charts import FAINT, Chart, chart
 from mcugen.report.figures import Layer, LearningFigures, Report, layer_title
 from mcugen.report.memory import KINDS
+from mcugen.report.two_cores import TwoCores
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
 """What bars of layers may show, the first that is known at first."""
@@ -40,6 +41,8 @@ def charts_of(report: Report) -> dict[str, Chart]:
         found["confusion"] = _confusion(report.samples.confusion, report.samples.names)
     if report.learning is not None:
         found["learning"] = _learning(report.learning)
+    if report.two_cores is not None:
+        found["cores"] = _cores(report.two_cores, report.layers)
     return found
 
 
@@ -336,3 +339,30 @@ def _learning(learning: LearningFigures) -> Chart:
         },
     }
     return chart("Accuracy while it learns", spec)
+
+
+def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
+    """Two rows of bars along the time: what each core computes, and where one waits."""
+    rows = [
+        {
+            "core": f"core {span.core}",
+            "begin": round(span.begin),
+            "end": round(span.end),
+            "layer": _name(span.layer, layers[span.layer]),
+            "what": "alone" if layers[span.layer].core is None else "portion",
+        }
+        for span in cores.spans
+    ]
+    spec = {
+        "data": {"values": rows},
+        "height": 80,
+        "mark": {"type": "bar", "stroke": FAINT},
+        "encoding": {
+            "y": {"field": "core", "type": "nominal", "title": None},
+            "x": {"field": "begin", "type": "quantitative", "title": cores.unit},
+            "x2": {"field": "end"},
+            "color": {"field": "what", "type": "nominal", "title": None},
+            "tooltip": [{"field": name} for name in ("layer", "core", "begin", "end")],
+        },
+    }
+    return chart("Both cores", spec)

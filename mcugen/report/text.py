@@ -137,6 +137,15 @@ def _add_time(table: Facts, report: Report) -> None:
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
     if report.stalls:
         table.add_row("waits for memory", _share(report.stalled), _waited(report))
+    cores = report.two_cores
+    if cores is not None:
+        waiting = " and ".join(f"{100 * share:.1f}" for share in cores.waiting)
+        table.add_row(
+            f"two cores: {cores.unit}", _number(round(cores.total)), f"the cores wait {waiting} % of the time"
+        )
+        table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", cores.limits)
+        names = [layer_title(report.layers[i].name, report.layers[i].origin) for i in cores.slowest]
+        table.add_row("  by one core alone", "", ", ".join(names))
     if report.microjoules_estimate is not None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
 

@@ -58,6 +58,17 @@ def test_two_threads_compute_what_one_does(signals: int, tmp_path: Path) -> None
     assert {key: int(value) for key, value in lines.items()} == TOLD
 
 
+def test_two_models_at_once(tmp_path: Path) -> None:
+    """Each on a core of its own: neither has anything that the other touches, as ThreadSanitizer sees it."""
+    for name, model in (("first", "resnet8_cifar10"), ("second", "ds_cnn_kws")):
+        compile_model(MODELS / f"{model}_int8_qdq.onnx", "rp2040", CompileOptions(name)).write(tmp_path / name)
+    shutil.copy(Path(__file__).with_name("two_models.c"), tmp_path)
+    flags = ("-O1", "-g", "-fsanitize=thread", "-D_POSIX_C_SOURCE=200809L")
+    files = ("two_models.c", *(f"{name}/{name}{part}.c" for name in ("first", "second") for part in ("", "_weights")))
+    run(["gcc", "-std=c99", *flags, "-Ifirst", "-Isecond", *files, "-lpthread", "-lm", "-o", "two"], tmp_path)
+    assert run(["./two"], tmp_path).splitlines() == ["same 1", "empty 0"]
+
+
 def test_code_is_clean(tmp_path: Path) -> None:
     compiled("ds_cnn_kws", "rp2040").write(tmp_path)
     assert_accepted(tmp_path, "net.c")

@@ -105,6 +105,7 @@ NET = {
         lambda net: net.op("Gemm", "x", "w", "b", transB=1, alpha=0.5, beta=2.0), {"x": (3, 4), "w": (2, 4), "b": (2,)}
     ),
     "conv": conv((2, 3, 6, 7), (4, 3, 3, 3), (4,), pads=[1, 1, 1, 1]),
+    "pointwise conv": conv((1, 3, 4, 5), (4, 3, 1, 1), (4,)),
     "strided conv": conv((2, 3, 8, 7), (4, 3, 3, 2), strides=[2, 3], pads=[1, 0, 0, 1]),
     "dilated conv": conv((1, 2, 9, 8), (3, 2, 3, 2), dilations=[2, 3], strides=[2, 1]),
     "depthwise conv": conv((2, 3, 6, 6), (6, 1, 3, 3), (6,), group=3, pads=[1, 1, 0, 0]),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's gradients of the last layers of an ONNX model, which knows nothing of mcugen. Needs PyTorch and ONNX Runtime.
+"""PyTorch's gradients of the last layers of an ONNX model; nothing of mcugen is used. Needs PyTorch.
 
 python torch_gradients.py MODEL SAMPLE.npz LAYERS LOSS GRADIENTS.npz
 
-What lies before the first of these layers is computed by ONNX Runtime, all else by PyTorch in float64.
+The sample has the values that the first of these layers, and what lies behind it, read: from there on all is float64.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
+from last_layers import depending, last_layers, parameters
 from onnx import helper, numpy_helper
 from torch.nn import functional
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
-WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "LSTM": 1, "GRU": 1}
-"""Operators that are layers, and which input their weights are."""
 
 
 def padded(x: Tensor, pads: Sequence[int], fill: float = 0.0) -> Tensor:
     """With ONNX's `pads`, of the last axes."""
     half = len(pads) // 2
-    return functional.pad(x, [n for pair in reversed(list(zip(pads[:half], pads[half:]))) for n in pair], value=fill)
+    pairs = list(zip(pads[:half], pads[half:], strict=True))
+    return functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=fill)
 
 
 def conv(node: dict, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
@@ -44,7 +43,7 @@ def pads_of(node: dict, x: Tensor, kernel: Sequence[int]) -> list[int]:
     if not auto.startswith("SAME"):
         return node.get("pads", [0] * (2 * rank))
     strides = node.get("strides", [1] * rank)
-    whole = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(x.shape[2:], strides, kernel)]
+    whole = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(x.shape[2:], strides, kernel, strict=True)]
     less, more = [n // 2 for n in whole], [n - n // 2 for n in whole]
     return less + more if auto == "SAME_UPPER" else more + less
 
@@ -96,7 +95,7 @@ def normalized(node: dict, x: Tensor, *affine: Tensor) -> Tensor:
 
 def sliced(node: dict, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None = None) -> Tensor:
     index = [slice(None)] * x.ndim
-    for axis, start, end in zip(axes.tolist(), starts.tolist(), ends.tolist()):
+    for axis, start, end in zip(axes.tolist(), starts.tolist(), ends.tolist(), strict=True):
         index[axis] = slice(start, end)
     assert steps is None or set(steps.tolist()) == {1}
     return x[tuple(index)]
@@ -158,62 +157,6 @@ OPERATORS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
 }
 
 
-def constants_of(graph: onnx.GraphProto) -> set[str]:
-    """Initializers, and what is computed from these alone."""
-    found = {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        if found.issuperset(filter(None, node.input)):
-            found |= set(node.output)
-    return found
-
-
-def last_layers(graph: onnx.GraphProto, count: int) -> list[onnx.NodeProto]:
-    """In order."""
-    constants = constants_of(graph)
-    layers = [n for n in graph.node if n.op_type in WEIGHTS and n.input[WEIGHTS[n.op_type]] in constants]
-    return layers[-count:]
-
-
-def parameters(graph: onnx.GraphProto, layer: onnx.NodeProto) -> dict[str, str]:
-    """Names of constants by role; the bias of a MatMul is what an Add behind it adds."""
-    if layer.op_type in ("LSTM", "GRU"):
-        return {"weights": layer.input[1], "recurrence": layer.input[2], "bias": layer.input[3]}
-    found = {"weights": layer.input[1]}
-    if len(layer.input) > 2:
-        found["bias"] = layer.input[2]
-    rows = {tensor.name for tensor in graph.initializer if len([n for n in tensor.dims if n > 1]) == 1}
-    for node in graph.node:
-        if layer.op_type == "MatMul" and node.op_type == "Add" and layer.output[0] in node.input:
-            found |= {"bias": name for name in node.input if name in rows}
-    return found
-
-
-def known(model: onnx.ModelProto, behind: set[str], sample: dict[str, np.ndarray]) -> Values:
-    """What ONNX Runtime computes of everything that does not depend on what is trained; constants as they are."""
-    made = {name for node in model.graph.node for name in node.output if name and name not in behind}
-    used = {name for node in model.graph.node for name in node.input if node.output[0] in behind}
-    wanted = sorted(made & used)
-    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer} | sample
-    if wanted:
-        extended = onnx.ModelProto()
-        extended.CopyFrom(model)
-        del extended.graph.output[:]
-        extended.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in wanted)
-        session = onnxruntime.InferenceSession(extended.SerializeToString(), providers=["CPUExecutionProvider"])
-        values |= dict(zip(wanted, session.run(wanted, sample)))
-    exact = {np.dtype(np.float32): np.float64}
-    return {name: torch.tensor(v.astype(exact.get(v.dtype, v.dtype))) for name, v in values.items()}
-
-
-def depending(graph: onnx.GraphProto, layers: Sequence[onnx.NodeProto]) -> set[str]:
-    """Outputs of these and of all behind them."""
-    found = {name for layer in layers for name in layer.output}
-    for node in graph.node:
-        if found & set(node.input):
-            found |= set(node.output)
-    return found
-
-
 def run(graph: onnx.GraphProto, behind: set[str], values: Values) -> Tensor:
     """The first output, without a softmax at the end."""
     last = graph.output[0].name
@@ -225,8 +168,13 @@ def run(graph: onnx.GraphProto, behind: set[str], values: Values) -> Tensor:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         results = OPERATORS[node.op_type](attributes, *(values.get(name) for name in node.input))
         results = results if isinstance(results, tuple) else (results,)
-        values.update(zip(node.output, results))
+        values.update(zip(node.output, results, strict=False))
     return values[last]
+
+
+def exact(array: np.ndarray) -> Tensor:
+    """Reals in float64."""
+    return torch.tensor(array.astype(np.float64) if array.dtype == np.float32 else array)
 
 
 def main(file: str, sample: str, count: str, loss: str, result: str) -> None:
@@ -234,12 +182,12 @@ def main(file: str, sample: str, count: str, loss: str, result: str) -> None:
     model, data = onnx.load(file), dict(np.load(sample))
     target = data.pop("target")
     layers = last_layers(model.graph, int(count))
-    behind = depending(model.graph, layers)
-    values = known(model, behind, data)
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer} | data
+    values = {name: exact(array) for name, array in arrays.items()}
     by = {(i, role): name for i, layer in enumerate(layers) for role, name in parameters(model.graph, layer).items()}
     for name in by.values():
         values[name].requires_grad_()
-    scores = run(model.graph, behind, values)
+    scores = run(model.graph, depending(model.graph, layers), values)
     if loss == "cross-entropy":
         found = functional.cross_entropy(scores.reshape(1, -1), torch.tensor(target.astype(np.int64)))
     else:

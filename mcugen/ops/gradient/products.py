@@ -122,9 +122,16 @@ def _require_plain(node: Node, x: Value) -> None:
         raise Refusal("layers are differentiated before they are fused", node.place, "train what lies behind it")
 
 
+_EACH = {rank + 2: Window((1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank) for rank in (1, 2, 3)}
+"""The window that sees single positions, by the rank of images: such convolutions are products of matrices."""
+
+
 def _by_weights(back: Backward, op: Conv, x: Value, w: Value, gradient: Value) -> Value:
     """A convolution of x by ∂y, in which images are channels, strides dilations, and dilations strides."""
     groups, batch = op.groups, x.type.shape[0]
+    if batch == groups == 1 and op.window == _EACH.get(x.type.rank) and math.prod(w.type.shape[2:]) == 1:
+        rows, columns = (back.reshaped(v, (v.type.shape[1], math.prod(v.type.shape[2:]))) for v in (gradient, x))
+        return back.reshaped(back.emit(MatMul(), rows, _turned(back, columns)), w.type.shape)
     window, whole = _exchanged(op.window, x.type.shape[2:], w.type.shape[2:], gradient.type.shape[2:])
     starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
     shape = (*x.type.shape[:2], *whole)
