@@ -434,7 +434,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         parts = [node.input(index) for index in range(len(node.inputs))]
         starts = np.cumsum([0, *(part.type.shape[self.axis] for part in parts)]) * target[self.axis]
         order = list(range(len(parts)))
-        if not builder.any_size:
+        if not builder.any_size and math.prod(node.output.type.shape[: self.axis]) > 1:
             order.sort(key=lambda index: (parts[index].is_constant, -parts[index].type.nbytes))
         for index in order:
             shape, side = parts[index].type.shape, Side(target, int(starts[index]))
