@@ -113,6 +113,9 @@ def test_the_layers_that_learn_best_are_found(files: tuple[Path, Path], tmp_path
     net = learning("auto", exam, Teaching(lesson, 0.05))
     trials, chosen = {trial.layers: trial for trial in net.trials}, net.compiled.options.training
     assert {"last:1", "last:2", "bias:2", "last:1,bias:2"} <= trials.keys()
+    (sparse,) = (layers for layers in trials if "[" in layers)
+    assert sparse.endswith(",last:1") and sparse.count(";") == 48 // 4 - 1
+    assert trials["last:1"].ram < trials[sparse].ram < trials["last:2"].ram
     assert chosen is not None
     found = trials[chosen.layers]
     assert all((-t.accuracy, t.ram) >= (-found.accuracy, found.ram) for t in trials.values())
