@@ -131,7 +131,7 @@ def _right(judged: Judged, k: int) -> Array:
     """Of each sample, whether its label is among the k highest scores (the first of equal ones is the highest)."""
     labels = _labels(judged)
     if k == 1:
-        return classes(judged.outputs, judged.names) == labels
+        return np.asarray(classes(judged.outputs, judged.names) == labels)
     best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
     found: Array = (best == labels[:, None]).any(1)
     return found
