@@ -56,7 +56,7 @@ def test_int8_twin_is_computed_in_integers() -> None:
     assert model.report.precision == "int8"
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(11)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_board_gives_the_same_bytes(board: str) -> None:
