@@ -20,13 +20,16 @@ MOST_MEETINGS = 100_000
 """Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
 
 
-def plan_memory(program: Program) -> None:
-    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`."""
+def plan_memory(program: Program, enough: int = 0) -> None:
+    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`.
+
+    A plan that takes no more than `enough` bytes is not improved; if there is none, any will do.
+    """
     planned = [b for b in program.buffers if b.planned]
     areas = range(1 + max((b.area for b in planned), default=0))
     for buffer in planned:
         buffer.offset = 0  # what has no elements lies anywhere
-    plans = [_plan_area(program, area) for area in areas]
+    plans = [_plan_area(program, area, enough // ALIGNMENT * ALIGNMENT) for area in areas]
     program.area_sizes = [plan.nbytes for plan in plans]
     program.area_bounds = [plan.bound for plan in plans]
 
@@ -36,31 +39,34 @@ def peak_live_bytes(program: Program) -> int:
     return _Layout(Lives(program, 0), True).peak
 
 
-def _plan_area(program: Program, area: int) -> _Plan:
+def _plan_area(program: Program, area: int, enough: int) -> _Plan:
     """The best plan that joins what moves connect, or one that does not, if that takes less."""
     lives = Lives(program, area)
     if _meetings(lives) > MOST_MEETINGS:
         crowd = _first_fit(lives)
         crowd.apply()
         return crowd
-    best = _best_plan(_Layout(lives, True))
+    best = _best_plan(_Layout(lives, True), enough)
     copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # they take one core's time
     if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
         apart = _Layout(lives, False)
-        best = min(best, _best_plan(apart), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
+        best = min(best, _best_plan(apart, enough), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
     best.apply()
     return best
 
 
-def _best_plan(layout: _Layout) -> _Plan:
-    """Greedy in several orders, up to one that takes the least possible; if none does, exact."""
+def _best_plan(layout: _Layout, enough: int) -> _Plan:
+    """Greedy in several orders, up to one that takes the least possible; if none does, nor little enough, exact."""
     plans = []
     for order in _ORDERS:
         plans.append(_greedy(layout, order))
         if plans[-1].nbytes == plans[-1].bound:
             return plans[-1]
     plan = min(plans, key=lambda plan: plan.nbytes)
-    offsets, bound = solve(layout.problem, [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT)
+    if plan.nbytes <= enough or 0 < enough < plan.bound:
+        return plan
+    hint, bound = [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT
+    offsets, bound = solve(layout.problem, hint, bound, enough // ALIGNMENT)
     return _Plan(layout.regions, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
 
 

@@ -51,7 +51,8 @@ _STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
 
 _LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 
-_GENERATED = ("main.c", "empty.c", "wire.c")
+_FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
+_GENERATED = (*_FOR_ONE_CORE, "cores.c")
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
 _LEAST_ROOM = 16
@@ -165,6 +166,21 @@ def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tu
     return compiler.link("model.out", [*(unit.object for unit in harness), *model], flags)
 
 
+def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, counts: bool) -> Path:
+    """Firmware that runs the model on one core and on both; with `counts` signals and waiting are the harness's."""
+    harness = _write_model(bundle, folder)
+    values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
+    (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    own = (*_HOOKED, "-include", str(HARNESS / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
+    model = [replace(unit, flags=(*unit.flags, *own)) for unit in _model_units(bundle)]
+    stems = ("startup", "semihosting", f"{machine.harness}/reset", "cores")
+    units = [*_harness_units(stems, (*_NO_MEMSET, *own[2 * counts :])), *model]
+    compiler = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
+    compiler.compile(units)
+    return compiler.link("cores.elf", [unit.object for unit in units], _LINK)
+
+
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
     """The firmware for validation as a program of this computer, whose standard input and output are the wire."""
     library = Linked.of(bundle, files, "host")
@@ -246,7 +262,7 @@ def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:
     harness = _write_model(bundle, folder)
-    for name in _GENERATED:
+    for name in _FOR_ONE_CORE:
         text = _render(
             f"{name}.j2",
             name=bundle.name,
