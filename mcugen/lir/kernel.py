@@ -240,7 +240,7 @@ class Kernel:
     way: Callable[[Any], str] | None = None
     any_size: bool = False
     loads: float = 0.25
-    stalls: Mapping[str, float] = field(default_factory=dict)
+    stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
     library: str = ""
     varies: str = ""
     evaluate: Reference | None = None
