@@ -105,7 +105,7 @@ def test_instructions_without_dsp(name: str, tflm: float) -> None:
     assert m0 <= 2.75 * m3
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("board", DSP[:2])
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, PER_MAC_F32, strict=True)])
 def test_instructions_of_float(name: str, board: str, most: float) -> None:
@@ -122,7 +122,7 @@ def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
     assert run.instructions <= 0.5 * emx * model.report.model.macs
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(11)
 @pytest.mark.parametrize("optimize", CODE)
 @pytest.mark.parametrize("name", [*(f"{n}_int8_qdq" for n in INT8), *(f"{n}_f32" for n in INT8)])
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
@@ -130,6 +130,7 @@ def test_code_is_small(name: str, board: str, optimize: str) -> None:
     assert code(ran(name, board, optimize)[1]) <= CODE[optimize]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", INT8)
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
 def test_weights_stay_near_one_byte_each(name: str, board: str) -> None:

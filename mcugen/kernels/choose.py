@@ -162,15 +162,19 @@ def offers_of(
     costs: CostTable,
     fitting: Mapping[Node, Sequence[Kernel]],
     settled: Mapping[Node, Kernel] | None = None,
+    *,
+    in_any_order: bool = False,
 ) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
     """What each kernel that fits would cost, by node; the bytes that other nodes need, by their first outputs' names.
 
-    Some of those have kernels already: `settled`.
+    Some of those have kernels already: `settled`. Nodes run in the order of the least RAM, or, `in_any_order`, each in
+    the better one of that and theirs: in groups other orders are the best.
     """
     firsts = {node: found[0] for node, found in fitting.items() if found[0].emit}
     program = lower(graph, features, choices={**(settled or {}), **firsts})
+    standing = alive_at(program) if in_any_order else {}
     reorder(program)
-    alive = alive_at(program)
+    alive = {name: min(now, standing.get(name, now), key=Alive.least) for name, now in alive_at(program).items()}
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
     times = dict(_nodes(graph))
     numbers: dict[object, int] = {}
@@ -179,7 +183,7 @@ def offers_of(
         for node, found in fitting.items()
     }
     others = alive.keys() - {node.outputs[0].name for node in fitting}
-    return offers, {name: alive[name].nbytes - alive[name].saved for name in others}
+    return offers, {name: alive[name].least() for name in others}
 
 
 def _compared(
@@ -258,6 +262,10 @@ class Alive:
     saved: int
     is_free: bool
 
+    def least(self) -> int:
+        """What is left of them."""
+        return self.nbytes - self.saved
+
 
 def alive_at(program: Program) -> dict[str, Alive]:
     """By the name of a node's first output, at its busiest instruction."""
@@ -285,7 +293,7 @@ def alive_at(program: Program) -> dict[str, Alive]:
     found: dict[str, Alive] = {}
     for index, (instr, is_free) in enumerate(zip(program.instrs, free, strict=True)):
         now = Alive(taken[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
-        found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
+        found[instr.name] = max(now, found.get(instr.name, now), key=Alive.least)
     return found
 
 

@@ -273,16 +273,29 @@ def test_scales_from_a_half_on():
 
 
 def test_long_sums_are_left_to_others():
-    """More than 24 bits of an odd channel, but not of an even one, keep pairs of int8 weights away."""
+    """More than 24 bits of an odd channel, but not of an even one, keep pairs of int8 weights away from pixels."""
     for channels, fits in (((127, 1, 127), True), ((1, 127, 1), False)):
         layers = Layers()
         weights = np.repeat(np.asarray(channels, np.int8)[:, None], 600, axis=1)
         layers.zeros = [-128, 0]
-        layers.add("row", (1, 600), weights)
-        node = next(n for n in compile_model(layers.net.model()).graph.nodes if n.op.name == "dense")
-        kernel = next(k for k in CONV if k.name == "dense_s8_dsp")
+        layers.add("pixels", (1, 600, 1, 2), weights[:, :, None, None])
+        node = next(n for n in compile_model(layers.net.model()).graph.nodes if n.op.name in ("conv", "dense"))
+        kernel = next(k for k in CONV if k.name == "conv2d_s8_dsp")
         assert kernel.fits(node, frozenset({"dsp"})) == fits
-        layers.check(("dense_s8_dsp",) if fits else ("dense_s8_dsp16",))
+        layers.check(("conv2d_s8_dsp",) if fits else ("conv2d_s8_dsp16",))
+
+
+@pytest.mark.parametrize("kernel", ["dense_s8_dsp", "dense_s8_dsp_direct"])
+def test_long_rows_are_taken_in_parts(kernel: str):
+    """As behind the flattened maps of a CNN; the first part has a step, a round, or all that a part may have."""
+    layers = Layers()
+    for depth in (456, 512, 896, 904, 1344, 2048):
+        layers.zeros = [-128, 0]
+        layers.add(f"largest {depth}", (1, depth), np.full((5, depth), 127, np.int8), gain=0.2)
+        layers.zeros = [127, -128]
+        layers.add(f"least {depth}", (1, depth), np.full((4, depth), -127, np.int8), gain=0.2, relu=True)
+    layers.add("usual", (1, 3200), layers.weights(10, 3200))
+    layers.check((kernel,))
 
 
 sizes = st.integers(1, 9)
