@@ -26,7 +26,7 @@ REPORT_KEYS = {
         *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis", "steps"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
-        *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives"),
+        *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total", "functions"},
