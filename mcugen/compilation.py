@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from mcugen.alternatives import compared, other_goals, without_deadlines
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
 from mcugen.evaluation.layers import DIVERGED_DB
-from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
+from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
@@ -40,7 +41,7 @@ from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
-from mcugen.report.figures import LearningFigures, Report
+from mcugen.report.figures import Alternative, LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
@@ -49,7 +50,7 @@ from mcugen.variants import Variants
 from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mcugen.lir.program import Endpoint
 
@@ -151,9 +152,11 @@ class Compilation:
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""
         basis, judging = self._basis, self.judging
-        endpoints = graph_endpoints(self.float_model.graph, self.options.states)
+        graph = self.float_model.graph
+        endpoints = graph_endpoints(graph, self.options.states)
         samples = basis.data or basis.given or random_samples(endpoints)
-        demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
+        metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
+        demand = Demand(metric, judging.max_drop, judging.min_sqnr)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
         if self.workers.cluster:
             elsewhere = _Elsewhere(self.source.proto, self.target, self.options, self.quantizing, judging)
@@ -197,6 +200,19 @@ class Compilation:
             raise refused
         return found
 
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """What the model takes by estimate, and what it would by each other goal, and in float32: nothing runs."""
+        makes = {f"--optimize {goal}": partial(self._made, other) for goal, other in other_goals(self.compiled.options)}
+        if self.quantizing.is_wanted:
+            real = replace(self.options, integer_io=False)
+            makes["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
+        return compared(self.compiled, makes, self.progress)
+
+    def _made(self, options: CompileOptions) -> CompiledModel:
+        """Without looking for a way to be fast enough."""
+        model = self.quantized if self.quantizing.is_wanted else self.model
+        return compile_model(model, self.target, options, self.trace)
+
     def _trainable(self) -> int:
         """How many layers there are to train."""
         proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
@@ -207,22 +223,16 @@ class Compilation:
 
     def _compiled(self, options: CompileOptions) -> CompiledModel:
         scheme = self.quantizing.scheme
-        model = self.quantized if self.quantizing.is_wanted else self.model
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
-
-        def make(wanted: CompileOptions) -> CompiledModel:
-            return compile_model(model, self.target, wanted, self.trace)
-
         if options.stack_bound:
-            return with_stack_bound(self._within_limits(options, deadline, make))
-        return self._within_limits(options, deadline, make)
+            return with_stack_bound(self._within_limits(options, deadline))
+        return self._within_limits(options, deadline)
 
-    def _within_limits(
-        self, options: CompileOptions, deadline: Deadline | None, make: Callable[[CompileOptions], CompiledModel]
-    ) -> CompiledModel:
+    def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Fast enough, if that is asked for."""
+        make = self._made
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
         if deadline is None:
@@ -262,7 +272,8 @@ class Compilation:
         of the board's. The result does not depend on the workers.
         """
         samples = self.judging_samples(data)
-        metric = metric_of(self.judging.metric, samples.labels)
+        program = self.compiled.program
+        metric = metric_of(self.judging.metric, samples.labels, program.outputs, program.inputs)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
     def learned(self) -> LearningFigures:

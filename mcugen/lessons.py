@@ -105,9 +105,10 @@ def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tu
         raise UsageError("--lesson teaches classes", f"--loss {training.loss}", "--loss cross-entropy")
     if not 0 < teaching.rate < np.inf:
         raise UsageError("--rate must be a positive number", str(teaching.rate))
-    if samples.labels is None:
-        raise UsageError("--lesson and --data must have labels", "none", "an array `labels` beside the inputs")
-    return names, samples.labels.reshape(-1)
+    if samples.labels is None or samples.labels.ndim != 1:
+        found = "none" if samples.labels is None else str(samples.labels.shape)
+        raise UsageError("--lesson and --data must have a class for each sample", found, "add an array `labels`")
+    return names, samples.labels
 
 
 def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
@@ -118,7 +119,7 @@ def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
 
 def _rated(names: Lesson, steps: Calls, teaching: Teaching) -> Calls:
     """As often as they are shown, with the rate."""
-    rate = np.asarray([teaching.rate], np.float32)
+    rate = np.full(names.rate.shape, teaching.rate, np.float32)
     return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]
 
 

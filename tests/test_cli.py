@@ -438,7 +438,8 @@ def test_an_option_with_one_value_is_given_once(model: Path, arguments: tuple[st
 
 def test_every_command_takes_options_once(model: Path):
     for command in ("report", "inspect", "run", "quantize", "profile"):
-        assert_failed(mcugen(command, model, "--name", "a", "--name", "b"), 2, "--name must be given once")
+        twice = ("--input-pipeline", "a", "--input-pipeline", "b")
+        assert_failed(mcugen(command, model, *twice), 2, "--input-pipeline must be given once")
     assert mcugen("inspect", model, "-q", "--quiet", "--weights-blob", "--weights-blob").code == 0  # flags
 
 

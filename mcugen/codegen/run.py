@@ -30,6 +30,7 @@ from mcugen.lir.program import (
     Buffer,
     Control,
     Instr,
+    Operand,
     Program,
     Space,
 )
@@ -247,7 +248,9 @@ def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> 
     else:
         index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
         ((_, _, steps),) = sized.members(instr)
-        text = fitted(f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{", 4 + depth)
+        at = renderer.unique("at")  # what the body reads is an element of a tensor, which MISRA C takes for no counter
+        loop = fitted(f"for (int32_t {at} = 0; {at} < {steps}{more}; ++{at}) {{", 4 + depth)
+        text = _stacked([loop, f"    {index} = {at};"], depth)
     return Line(text, _heading(renderer, instr))
 
 
@@ -309,7 +312,7 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
-    names = [argument(renderer, operand.buffer) for operand in instr.operands]
+    names = [_passed(renderer, operand) for operand in instr.operands]
     is_sized = not sized.is_known(instr)
     if params and not is_sized:
         members = (value for key, value in instr.params.items() if key not in instr.baked)
@@ -365,6 +368,12 @@ def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
     constant = instr.operand("x").buffer
     names = [argument(renderer, instr.operand("y").buffer), argument(renderer, constant), f"{constant.nbytes}u"]
     return Line(fitted_call("MCUGEN_STAGE", names, indent - 4), (instr.note,))
+
+
+def _passed(renderer: Renderer, operand: Operand) -> str:
+    """What is passed for an operand: its buffer, or the first of some lanes of it."""
+    first = operand.lanes.first if operand.lanes else 0
+    return argument(renderer, operand.buffer) + f" + {first}" * (first > 0)
 
 
 def argument(renderer: Renderer, buffer: Buffer) -> str:

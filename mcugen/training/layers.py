@@ -13,6 +13,7 @@ from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense
+from mcugen.ops.recurrent import LENS, Recurrent, W
 
 LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
 ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
@@ -46,7 +47,7 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
     """
     known = trainable(graph)
     if not known:
-        rule = "--train: the model must have dense layers or convolutions with constant weights"
+        rule = "--train: the model must have dense, recurrent layers or convolutions with constant weights"
         raise UsageError(rule, "none", "train another model")
     weights, bias, ranks = dict[Node, None](), dict[Node, None](), dict[Node, int]()
     for part in (text or "").split(","):
@@ -70,12 +71,18 @@ def trainable(graph: Graph) -> list[Node]:
     """Of a graph whose floats are fused, the layers that a result depends on whose weights are constant reals, or codes
     of such.
     """
-    return [node for node in graph.nodes if type(node.op) in (Conv, Dense) and _has_weights(node)]
+    return [node for node in graph.nodes if _has_weights(node)]
 
 
 def _has_weights(node: Node) -> bool:
-    real = node.output.type.dtype is DType.FLOAT32 and node.output.type.quant is None
-    return real and all(v is None or is_known(v) for v in node.inputs[1:])
+    if type(node.op) in (Conv, Dense):
+        read = node.inputs[1:]
+    elif isinstance(node.op, Recurrent):
+        read = node.inputs[W:LENS]
+    else:
+        return False
+    real = all(v.type.dtype is DType.FLOAT32 and v.type.quant is None for v in node.outputs)
+    return real and all(v is None or is_known(v) for v in read)
 
 
 def is_known(value: Value) -> bool:
@@ -104,6 +111,8 @@ def _adapted(layers: list[Node], part: str, rank: int, count: str | None) -> dic
 
 def _most_rank(node: Node) -> int:
     """The largest rank at which an adapter has fewer weights than the layer."""
+    if isinstance(node.op, Recurrent):
+        return 0
     channels, *patch = node.input(1).type.shape
     size = math.prod(patch)
     grouped = isinstance(node.op, Conv) and node.op.groups > 1

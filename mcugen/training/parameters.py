@@ -14,32 +14,48 @@ from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
-from mcugen.ops.matmul import DirectDense
+from mcugen.ops.conversion import Cast
+from mcugen.ops.matmul import CodedDense, DirectDense
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
+from mcugen.ops.recurrent import B, R, Recurrent, W
 from mcugen.training.layers import Layer, layer_name
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that is trained, and what it holds at first."""
+    """A tensor that is trained, of which layer it is, and what it holds at first.
+
+    Where it is kept as codes, `coded` are the input that holds these, and their scales; then `first` is of them.
+    """
 
     value: Value
+    layer: str
     first: Array
+    coded: tuple[Value, Value] | None = None
+
+    @property
+    def kept(self) -> Value:
+        """The input that holds it."""
+        return self.value if self.coded is None else self.coded[0]
 
 
-def with_parameters(graph: Graph, layers: Iterable[Layer]) -> list[Parameter]:
-    """Makes layers read parameters, in place; in order."""
-    return [parameter for layer in layers for parameter in _of_layer(graph, layer)]
+def with_parameters(graph: Graph, layers: Iterable[Layer], *, coded: bool = False) -> list[Parameter]:
+    """Makes layers read parameters, in place; in order. If `coded`, matrices and kernels are kept as int8."""
+    return [parameter for layer in layers for parameter in _of_layer(graph, layer, coded)]
 
 
-def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
+    if isinstance(layer.node.op, Recurrent):
+        yield from _of_recurrent(graph, layer)
+        return
     node, bias = layer.node, _bias(graph, layer.node) if layer.bias else None
     if bias is not None:
         yield bias
     if layer.weights:
         assert bias is not None
-        weights = _parameter(graph, node, "weights", _numbers(node.inputs[1]))
+        first = _numbers(node.inputs[1])
+        weights = _coded(graph, node, first) if coded else _parameter(graph, node, "weights", first)
         yield weights
         graph.rewrite(node, _direct(node.op), [node.inputs[0], weights.value, bias.value])
         return
@@ -49,6 +65,16 @@ def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
         node = _add_adapter(graph, node, *(parameter.value for parameter in adapter))
     if bias is not None:
         _add_behind(graph, node, bias.value)
+
+
+def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+    """In the place of constants."""
+    node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
+    for index in (W, R, B) if layer.weights else (B,):
+        if len(node.inputs) > index and node.inputs[index] is not None:
+            parameter = _parameter(graph, node, roles[index], _numbers(node.inputs[index]))
+            node.set_input(index, parameter.value)
+            yield parameter
 
 
 def _bias(graph: Graph, node: Node) -> Parameter:
@@ -96,7 +122,42 @@ def _pointwise(op: Operator) -> Operator:
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
     type_ = TensorType(first.shape, DType.FLOAT32)
-    return Parameter(graph.add_input(f"{layer_name(node)}.{role}", type_), first)
+    layer = layer_name(node)
+    return Parameter(graph.add_input(f"{layer}.{role}", type_), layer, first)
+
+
+HEADROOM = 1.25
+"""Codes reach so much further than what weights are at first."""
+
+
+def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
+    """Weights = codes · scale, one scale a channel; channels that are 0 at first have the mean one."""
+    flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
+    scale = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / CODES).astype(np.float32)
+    columns = scale.reshape(-1, *(1 for _ in first.shape[1:]))
+    codes = np.clip(np.rint(first / columns), -CODES, CODES).astype(np.int8)
+    layer = layer_name(node)
+    kept = graph.add_input(f"{layer}.weights", TensorType(codes.shape, DType.INT8))
+    scales = graph.constant(f"{layer}.scales", columns)
+    real = graph.add(Cast(DType.FLOAT32), [kept], node.origin, before=node).output
+    value = graph.add(Binary("Mul"), [real, scales], node.origin, before=node).output
+    return Parameter(value, layer, codes, (kept, scales))
+
+
+CODES = 127
+"""The largest code."""
+
+
+def without_reals(graph: Graph, parameters: Iterable[Parameter]) -> None:
+    """Dense layers read codes, once all gradients are there: matrices of reals are made for those alone."""
+    for parameter in parameters:
+        if parameter.coded is None:
+            continue
+        codes, scales = parameter.coded
+        for node in parameter.value.users:
+            if type(node.op) is DirectDense and node.inputs[1] is parameter.value and scales.data is not None:
+                scale = graph.constant(f"{parameter.layer}.scale", scales.data.reshape(-1))
+                graph.rewrite(node, CodedDense(), [node.inputs[0], codes, scale, node.inputs[2]])
 
 
 def _numbers(value: Value | None) -> Array:
