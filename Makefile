@@ -5,8 +5,7 @@ DIGITS := examples/digits
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
 .PHONY: demo test lint lint-c bench zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
-	fuzz fuzz-graphs \
-	fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
+	fuzz fuzz-graphs fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
