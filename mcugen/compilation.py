@@ -39,6 +39,7 @@ from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model
 from mcugen.quant.rescue import rescued
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
+from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Alternative, LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
@@ -120,7 +121,9 @@ class Compilation:
             found = self.search.run()
         else:
             found = basis.maker.quantize(basis.layers)
-        found = estimated(found, *judged_samples(basis.held, basis.known, basis.data))
+        samples, kind = judged_samples(basis.held, basis.known, basis.data)
+        made_up = bool(self.quantizing.synthetic) and basis.data is None
+        found = estimated(found, samples, "synthetic" if made_up else kind)
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
@@ -133,8 +136,11 @@ class Compilation:
         endpoints = graph_endpoints(fused.graph, self.options.states)
         sources = (self.quantizing.calibration, self.judging.data)
         given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
+        if self.quantizing.synthetic:
+            made, note = synthetic_samples(fused, self.source.proto, self.quantizing.synthetic)
+            given = Samples(made, None, (note,))
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
-        usable, strays = self._usable(given)
+        usable, strays = self._usable(given) if not self.quantizing.synthetic or given is None else (given.inputs, [])
         known, held = hold_out(usable, bool(self.options.states))
         if self.quantizing.precision == MIXED or profile is not None:
             known, held = usable, ()  # nothing is held out that precisions are chosen by, or that was profiled

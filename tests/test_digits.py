@@ -26,7 +26,7 @@ REPORT_KEYS = {
         *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis", "steps"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
-        *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives"),
+        *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total", "functions"},
@@ -56,7 +56,7 @@ def test_int8_twin_is_computed_in_integers() -> None:
     assert model.report.precision == "int8"
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(11)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_board_gives_the_same_bytes(board: str) -> None:
