@@ -252,7 +252,8 @@ def deviation_table() -> str:
     return "\n".join(["| rule | place | reason, and what guards it |", "|---|---|---|", *rows])
 
 
-def _rule_key(rule: str) -> tuple[list[int], str]:
+def rule_key(rule: str) -> tuple[list[int], str]:
+    """Sorts rules by their numbers."""
     return [int(n) for n in re.findall(r"\d+", rule)], rule
 
 
@@ -267,10 +268,10 @@ def main(
     found = set().union(*(lint(list(distinct(folders)), name, jobs) for name in cpu or CPUS))
     counts = Counter(f.rule for f in found)
     if as_json:
-        print(json.dumps({rule: counts[rule] for rule in sorted(counts, key=_rule_key)}, indent=1))
+        print(json.dumps({rule: counts[rule] for rule in sorted(counts, key=rule_key)}, indent=1))
     else:
         table = Table("rule", "category", "lines", "places")
-        for rule in sorted(counts, key=_rule_key):
+        for rule in sorted(counts, key=rule_key):
             places = sorted({f.origin for f in found if f.rule == rule})
             category = "advisory" if rule in ADVISORY else "required"
             table.add_row(rule, category, str(counts[rule]), ", ".join(places[:6]) + (" ..." if places[6:] else ""))
