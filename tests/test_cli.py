@@ -696,8 +696,10 @@ def test_auto_prints_the_trade_offs(model: Path, tmp_path: Path):
     missed = mcugen(*auto, "-o", tmp_path / "other", "--min-sqnr", 999)
     assert missed.code == 6 and "SQNR of 999.00 dB or better" in missed.err and "missed" in missed.err
     assert not (tmp_path / "other").exists()
-    both = mcugen(*auto, "--min-sqnr", 30, "--max-accuracy-drop", 1)
-    assert both.code == 2 and "there can be one goal" in both.err
+    both = mcugen(*auto, "-o", tmp_path / "both", "--min-sqnr", 30, "--max-accuracy-drop", 100)
+    assert both.code == 0 and "of float32; and SQNR of 30.00 dB or better" in both.err
+    neither = mcugen(*auto, "-o", tmp_path / "other", "--min-sqnr", 999, "--max-accuracy-drop", 100)
+    assert neither.code == 6 and not (tmp_path / "other").exists()
 
 
 # ------------------------------------------------------------------------------------------------------- memories

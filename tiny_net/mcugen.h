@@ -1,0 +1,1151 @@
+/* SPDX-License-Identifier: 0BSD */
+/* mcugen runtime: status codes, arithmetic that every target computes alike, and a few hooks.
+ *
+ * A generated model is a set of functions over an arena: a block of bytes that the caller owns. There is no
+ * state besides it and nothing to initialise. Define before including, if wanted:
+ *   MCUGEN_ON_LAYER(model, i) called after layer i of a model, of which a `const mcugen_model *` tells
+ *   MCUGEN_STOP_AFTER_LAYER(model, i) the same; anything but 0 ends the run with MCUGEN_ERROR_STOPPED
+ *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
+ *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
+ *   MCUGEN_SECTION(name)    attribute of what --place puts into a memory of its own, by the linker's section
+ */
+#ifndef MCUGEN_H
+#define MCUGEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The contract between this header and generated code; NAME.h checks it. */
+#define MCUGEN_ABI_VERSION 2
+
+/* What NAME_run and NAME_selftest return. */
+#define MCUGEN_OK 0
+#define MCUGEN_ERROR_NULL 1      /* the pointer to an arena (or the weights) is null */
+#define MCUGEN_ERROR_ALIGNMENT 2 /* an arena (or the weights) is not aligned to NAME_ARENA_ALIGN */
+#define MCUGEN_ERROR_MISMATCH 3  /* the self-test found another result */
+#define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
+#define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
+#define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
+#define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
+#define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
+#define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
+#define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beside it */
+#define MCUGEN_ERROR_CORE 11     /* the other core does not answer in time, or has a worker already */
+#define MCUGEN_ERROR_TARGET 12   /* the target of learning is no class of the model, or missing */
+#define MCUGEN_ERROR_RATE 13     /* the learning rate is negative, or no finite number */
+#define MCUGEN_ERROR_DIVERGED 14 /* the loss is no finite number: nothing was learned */
+#define MCUGEN_ERROR_STORAGE 15  /* what was learned cannot be stored or read: no room, worn, or a function failed */
+#define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
+#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
+#define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
+#define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
+#define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
+#define MCUGEN_ERROR_STORED 21    /* nothing that this model learned is stored whole */
+
+/* What NAME_step returns, besides errors. */
+#define MCUGEN_DONE 0     /* the outputs are there */
+#define MCUGEN_AGAIN (-1) /* there are more steps */
+
+/* A function of the caller's that reads `nbytes` bytes of a file, from `offset` on, to `to`, and returns 0 if it did;
+ * `context` is what stands beside it. */
+typedef struct {
+    int (*read)(void *context, uint32_t offset, void *to, uint32_t nbytes);
+    void *context;
+} mcugen_reader;
+
+/* A function of the caller's that says whether what follows the first `nbytes` bytes of a file, `signature_nbytes`
+ * bytes, is their signature: 0 if it is. */
+typedef int (*mcugen_verify_read)(void *context, const mcugen_reader *file, uint32_t nbytes,
+    uint32_t signature_nbytes);
+
+/* A function of the caller's that says whether a signature is that of some data: 0 if it is. */
+typedef int (*mcugen_verify)(void *context, const void *data, uint32_t nbytes, const void *signature,
+    uint32_t signature_nbytes);
+
+/* What MCUGEN_ON_LAYER is told of a model. There is one only where that is defined, as NAME_model. */
+typedef struct {
+    const char *name;               /* what its C symbols begin with */
+    int32_t layers;                 /* how many it has */
+    const char *const *layer_names; /* by their indices */
+} mcugen_model;
+
+#ifdef MCUGEN_STOP_AFTER_LAYER
+#ifdef MCUGEN_ON_LAYER
+#error "define MCUGEN_ON_LAYER or MCUGEN_STOP_AFTER_LAYER: there is one hook"
+#endif
+#define MCUGEN_ON_LAYER(model, index) \
+    do { \
+        if (MCUGEN_STOP_AFTER_LAYER(model, index) != 0) { \
+            return MCUGEN_ERROR_STOPPED; \
+        } \
+    } while (0)
+#endif
+#ifdef MCUGEN_ON_LAYER
+#define MCUGEN_HAS_ON_LAYER 1
+#else
+#define MCUGEN_ON_LAYER(model, index) ((void)0)
+#endif
+#ifndef MCUGEN_WEIGHTS_SECTION
+#define MCUGEN_WEIGHTS_SECTION
+#endif
+#ifndef MCUGEN_ARENA_SECTION
+#define MCUGEN_ARENA_SECTION
+#endif
+
+/* Stands before the type. */
+#if defined(__GNUC__) || defined(__ICCARM__) || defined(__ARMCC_VERSION) || defined(__TINYC__)
+#define MCUGEN_ALIGN(bytes) __attribute__((aligned(bytes)))
+#elif defined(_MSC_VER)
+#define MCUGEN_ALIGN(bytes) __declspec(align(bytes))
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define MCUGEN_ALIGN(bytes) _Alignas(bytes)
+#else
+#define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
+#endif
+#ifndef MCUGEN_SECTION
+#if (defined(__GNUC__) && defined(__ELF__)) || defined(__ICCARM__) || defined(__ARMCC_VERSION)
+#define MCUGEN_SECTION(name) __attribute__((section(name)))
+#else
+#define MCUGEN_SECTION(name) /* the linker script must place it */
+#endif
+#endif
+
+/* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
+#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && !defined(__ARM_BIG_ENDIAN) && !defined(MCUGEN_PLAIN_C)
+#if __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FEATURE_MVE)
+#include <arm_mve.h>
+#define MCUGEN_MVE 1 /* Helium: vectors of 16 bytes */
+#if (__ARM_FEATURE_MVE & 2) != 0
+#define MCUGEN_MVE_FLOAT 1 /* with floats: four at a time */
+#endif
+#endif
+#if __ARM_ARCH_PROFILE == 'M' && __ARM_ARCH_ISA_THUMB == 2
+#define MCUGEN_THUMB2 1 /* Cortex-M3 and up */
+#if defined(__ARM_FEATURE_DSP)
+#define MCUGEN_DSP 1 /* two products of 16 bits an instruction */
+#endif
+#if defined(__ARM_FP) && (__ARM_FP & 4) != 0 && defined(__ARM_FEATURE_FMA)
+#define MCUGEN_FPU 1 /* single precision in registers s0 to s31 */
+#endif
+#elif __ARM_ARCH_PROFILE == 'M'
+#define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
+#endif
+#elif defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32 && !defined(__riscv_32e) && \
+    !defined(MCUGEN_PLAIN_C)
+#define MCUGEN_RV32 1 /* RV32IM and up */
+#endif
+#if defined(MCUGEN_THUMB2) || defined(MCUGEN_THUMB1) || defined(MCUGEN_RV32)
+/* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
+#if defined(__clang__)
+#define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))
+#define MCUGEN_CODE_SIZE(label, nbytes) "" /* its assembler knows no sizes when it reads a condition */
+#else
+#define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
+/* cppcheck-suppress misra-c2012-20.7 ; parts of one string, which parentheses would break: what compiles is right */
+/* Assembly that fails unless the code from a label to here takes so many bytes: jumps into it count on that. */
+#define MCUGEN_CODE_SIZE(label, nbytes) \
+    ".if . - " label " != " #nbytes "\n.error \"code of another size than jumps count on\"\n.endif\n"
+#endif
+#define MCUGEN_UNUSED __attribute__((unused))
+#define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */
+#else
+#define MCUGEN_UNUSED
+#define MCUGEN_NOINLINE
+#endif
+
+/* Element i of those at p, which lie four to an int32_t of packed weights, the first in its lowest byte. */
+#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || defined(__ARM_BIG_ENDIAN)
+#define MCUGEN_INT8(p, i) (*(const int8_t *)((uintptr_t)((p) + (i)) ^ 3u))
+#else
+#define MCUGEN_INT8(p, i) ((p)[i])
+#endif
+
+/* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
+ * compiler that this code meets; C leaves them to the implementation: another one stops here. */
+typedef char mcugen_shifts_keep_the_sign[(-1 >> 1) == -1 ? 1 : -1];
+
+static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
+{
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
+    return v >> shift;
+}
+
+/* The same of 64 bits, for 0 <= shift < 64. */
+static inline int64_t mcugen_shift_right_long(int64_t v, int32_t shift)
+{
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
+    return v >> shift;
+}
+
+/* The number that bits are in two's complement, of which C leaves the negative ones to the implementation, too. */
+typedef char mcugen_bits_are_twos_complement[(int32_t)0xffffffffu == -1 ? 1 : -1];
+
+static inline int32_t mcugen_signed(uint32_t bits)
+{
+    return (int32_t)bits;
+}
+
+static inline int64_t mcugen_signed_long(uint64_t bits)
+{
+    return (int64_t)bits;
+}
+
+/* 2^exponent, for 0 <= exponent < 31. */
+static inline int32_t mcugen_power_of_2(int32_t exponent)
+{
+    return mcugen_signed((uint32_t)1u << (uint32_t)exponent);
+}
+
+/* Bits of a byte, from one on, of which `mask` has as many. */
+static inline int32_t mcugen_few_bits(uint8_t byte, int32_t from, int32_t mask)
+{
+    return mcugen_signed(((uint32_t)byte >> (uint32_t)from) & (uint32_t)mask);
+}
+
+/* The weight of four bits from a bit of a byte on, where it is stored plus 8. */
+static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
+{
+    return mcugen_few_bits(byte, from, 15) - 8;
+}
+
+/* The upper word of two. */
+static inline int32_t mcugen_upper(int64_t v)
+{
+    return (int32_t)mcugen_shift_right_long(v, 32);
+}
+
+/* The halves of a word: both as signed numbers, and the lower one as it is. */
+static inline int32_t mcugen_low16(int32_t v)
+{
+    return (int16_t)v;
+}
+
+static inline int32_t mcugen_high16(int32_t v)
+{
+    return mcugen_shift_right(v, 16);
+}
+
+static inline int32_t mcugen_low_bits(int32_t v)
+{
+    return mcugen_signed((uint32_t)v & 0xffffu);
+}
+
+/* Byte i of a word, the lowest is 0, as a signed number. */
+static inline int32_t mcugen_byte(int32_t v, int32_t i)
+{
+    return (int8_t)(uint8_t)((uint32_t)v >> (8u * (uint32_t)i));
+}
+
+/* 0, or -1 for negative v. */
+static inline int32_t mcugen_sign(int32_t v)
+{
+    return mcugen_shift_right(v, 31);
+}
+
+/* A whole number as a float, rounded half to even. */
+static inline float mcugen_to_float(int32_t v)
+{
+    return (float)v;
+}
+
+/* The bits of a float, and the float of bits. */
+static inline uint32_t mcugen_bits(float v)
+{
+    uint32_t bits;
+    /* cppcheck-suppress misra-c2012-21.15 ; the bits of a float, of which tests compare every class on all targets */
+    (void)memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static inline float mcugen_float(uint32_t bits)
+{
+    float v;
+    /* cppcheck-suppress misra-c2012-21.15 ; the bits of a float, of which tests compare every class on all targets */
+    (void)memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Whether an address is a multiple of `bytes`. */
+static inline int mcugen_is_aligned(const void *address, uint32_t bytes)
+{
+    /* cppcheck-suppress misra-c2012-11.6 ; nothing but the alignment of the address is looked at */
+    return ((uintptr_t)address % bytes) == 0u ? 1 : 0;
+}
+
+/* Words at any address, where the CPU reads them there; else byte by byte, as memcpy does. */
+static inline uint32_t mcugen_load(const void *from)
+{
+    uint32_t word;
+    (void)memcpy(&word, from, sizeof word);
+    return word;
+}
+
+static inline void mcugen_store(void *to, uint32_t word)
+{
+    (void)memcpy(to, &word, sizeof word);
+}
+
+/* v limited to [low, high]. */
+static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
+{
+    v = v < low ? low : v;
+    return v > high ? high : v;
+}
+
+/* v limited to int8_t and to int16_t: one instruction where there is SSAT. */
+static inline int32_t mcugen_saturate8(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return (((uint32_t)v + 128u) > 255u) ? mcugen_signed((uint32_t)mcugen_sign(v) ^ 127u) : v;
+#endif
+}
+
+static inline int32_t mcugen_saturate16(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return (((uint32_t)v + 32768u) > 65535u) ? mcugen_signed((uint32_t)mcugen_sign(v) ^ 32767u) : v;
+#endif
+}
+
+/* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
+ * (0 if there are none). */
+static inline int32_t mcugen_index(int64_t index, int32_t depth)
+{
+    index += index < 0 ? depth : 0;
+    return index < 0 || depth < 1 ? 0 : (index < depth ? (int32_t)index : depth - 1);
+}
+
+/* a * b in 64 bits. */
+#if defined(MCUGEN_THUMB1)
+/* By halves, as the CPU multiplies to 32 bits only; the library would take 64-bit factors. */
+static MCUGEN_NAKED MCUGEN_UNUSED int64_t mcugen_product(int32_t a MCUGEN_UNUSED, int32_t b MCUGEN_UNUSED)
+{
+    __asm__ volatile(".syntax unified\n"
+                     "push {r4, lr}\n"
+                     "uxth r2, r0\n"
+                     "asrs r0, r0, #16\n"
+                     "uxth r3, r1\n"
+                     "asrs r1, r1, #16\n"
+                     "mov r4, r2\n"
+                     "muls r4, r3\n" /* low * low */
+                     "muls r2, r1\n" /* low * high */
+                     "muls r3, r0\n" /* high * low */
+                     "muls r1, r0\n" /* high * high */
+                     "lsrs r0, r4, #16\n"
+                     "adds r2, r2, r0\n"
+                     "asrs r0, r2, #16\n"
+                     "adds r1, r1, r0\n"
+                     "uxth r2, r2\n"
+                     "adds r3, r3, r2\n"
+                     "asrs r0, r3, #16\n"
+                     "adds r1, r1, r0\n"
+                     "lsls r0, r3, #16\n"
+                     "uxth r4, r4\n"
+                     "adds r0, r0, r4\n"
+                     "pop {r4, pc}\n");
+}
+#else
+static inline int64_t mcugen_product(int32_t a, int32_t b)
+{
+    return (int64_t)a * b;
+}
+#endif
+
+/* a * b / 2^32, rounded down, plus c: nothing may exceed 32 bits. */
+static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
+{
+#if defined(MCUGEN_DSP)
+    int32_t v;
+    __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+#elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
+    const int32_t a1 = mcugen_high16(a), b1 = mcugen_high16(b);
+    const int32_t a0 = mcugen_low_bits(a), b0 = mcugen_low_bits(b);
+    const int32_t middle = a1 * b0 + mcugen_signed(((uint32_t)a0 * (uint32_t)b0) >> 16);
+    return a1 * b1 + mcugen_high16(middle) + mcugen_high16(a0 * b1 + mcugen_low_bits(middle)) + c;
+#else
+    return mcugen_upper((int64_t)a * b) + c;
+#endif
+}
+
+/* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
+ * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
+static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
+{
+    const int64_t v = mcugen_shift_right_long(mcugen_product(acc, multiplier) + offset, shift);
+    return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
+}
+
+/* The same of a 64-bit sum: the product must fit. */
+static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
+{
+    const int64_t v = mcugen_shift_right_long(acc * multiplier + offset, shift);
+    return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
+}
+
+/* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
+static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
+{
+#if defined(MCUGEN_THUMB1)
+    const uint32_t low = (uint32_t)acc * (uint32_t)multiplier + (uint32_t)offset;
+    return mcugen_multiply_high(acc, multiplier, mcugen_upper(offset)) + (low < (uint32_t)offset ? 1 : 0);
+#else
+    return mcugen_upper((int64_t)acc * multiplier + offset);
+#endif
+}
+
+/* The same with shift 32 and offset = (zero_point << 32) + 2^31: one instruction where there is SMMLAR. */
+static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+#if defined(MCUGEN_DSP)
+    int32_t q;
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
+    return q;
+#elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
+    const uint32_t below = (uint32_t)acc * (uint32_t)multiplier;
+    return mcugen_multiply_high(acc, multiplier, zero_point) + mcugen_signed(below >> 31);
+#else
+    const int64_t zero = (int64_t)zero_point * INT64_C(4294967296);
+    return mcugen_upper((int64_t)acc * multiplier + zero + INT64_C(2147483648));
+#endif
+}
+
+/* The same, but rounding half to even around the zero point. */
+static inline int32_t mcugen_scale_to_even(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+    const int32_t q = mcugen_scale(acc, multiplier, zero_point);
+    return (uint32_t)acc * (uint32_t)multiplier == 0x80000000u ? q - ((q - zero_point) & 1) : q;
+}
+
+/* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
+static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift,
+    int32_t zero_point)
+{
+    const int64_t wide = mcugen_product(acc, multiplier) + offset;
+    const int64_t v = mcugen_shift_right_long(wide, shift);
+    const uint64_t rest = (uint64_t)wide & ((UINT64_C(1) << shift) - 1u);
+    const int64_t q = v - (rest == 0u ? ((v - zero_point) & 1) : 0);
+    return q < INT32_MIN ? INT32_MIN : (q > INT32_MAX ? INT32_MAX : (int32_t)q);
+}
+
+/* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
+static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
+{
+#if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
+    uint32_t low = (uint32_t)offset;
+    int32_t high = mcugen_upper(offset);
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(b), "r"(n));
+    const int64_t sum = (int64_t)high * INT64_C(4294967296) + (int64_t)low;
+    return shift == 32 ? high : (int32_t)mcugen_shift_right_long(sum, shift);
+#else
+    return (int32_t)mcugen_shift_right_long(mcugen_product(a, m) + mcugen_product(b, n) + offset, shift);
+#endif
+}
+
+/* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
+ * half up. Needs values below 2^(30 - bits); others wrap around. */
+static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, int32_t bits, int32_t shift)
+{
+    const uint32_t one = UINT32_C(1) << bits;
+    const uint32_t slope = (uint32_t)high - (uint32_t)low, half = UINT32_C(1) << (shift - 1);
+    const uint32_t sum = ((uint32_t)low * one) + (slope * ((uint32_t)at & (one - 1u))) + half;
+    return mcugen_shift_right(mcugen_signed(sum), shift);
+}
+
+/* acc + a * b; one instruction with one rounding where the CPU has it. */
+static inline float mcugen_multiply_add(float acc, float a, float b)
+{
+#if (defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)) && defined(__GNUC__)
+    return __builtin_fmaf(a, b, acc);
+#else
+    return acc + a * b;
+#endif
+}
+
+/* memcpy to and from any address. C libraries for Cortex-M3 and up read words there, also for code that is compiled
+ * with -mno-unaligned-access, as it must be if the arena lies in device memory, which allows only aligned words. */
+static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
+{
+#if defined(MCUGEN_THUMB2) && !defined(__ARM_FEATURE_UNALIGNED)
+    const volatile unsigned char *f = (const volatile unsigned char *)from; /* volatile: or compilers call memcpy */
+    unsigned char *t = (unsigned char *)to;
+    const size_t words = (((uintptr_t)t | (uintptr_t)f) & 3u) == 0u ? nbytes / 4u * 4u : 0u;
+    (void)memcpy(to, from, words);
+    for (t += words, f += words, nbytes -= words; nbytes > 0u; --nbytes) {
+        *t++ = *f++;
+    }
+#else
+    (void)memcpy(to, from, nbytes);
+#endif
+}
+
+/* The same in words where they may be read: small C libraries copy byte by byte. */
+static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
+{
+#if defined(__ARM_FEATURE_UNALIGNED)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    uint32_t a, b;
+#if defined(__GNUC__)
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) { /* by LDM and STM */
+        for (; nbytes >= 32u; nbytes -= 32u, t += 32, f += 32) {
+            (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 32);
+        }
+    }
+#endif
+    for (; nbytes >= 8u; nbytes -= 8u, t += 8, f += 8) {
+        a = mcugen_load(f);
+        b = mcugen_load(f + 4);
+        mcugen_store(t, a);
+        mcugen_store(t + 4, b);
+    }
+    for (; nbytes > 0u; --nbytes) {
+        *t++ = *f++;
+    }
+#elif defined(__riscv) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) {
+        for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+            (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+        }
+    }
+    (void)memcpy(t, f, nbytes);
+#else
+    mcugen_memcpy(to, from, nbytes);
+#endif
+}
+
+/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own,
+ * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it returns. */
+#if !defined(MCUGEN_STAGE)
+#if defined(__GNUC__)
+#define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
+#else
+#define MCUGEN_ONCE static inline
+#endif
+MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
+{
+#if defined(MCUGEN_THUMB1) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+        (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+    }
+    (void)memcpy(t, f, nbytes);
+#else
+    mcugen_copy(to, from, nbytes);
+#endif
+}
+#define MCUGEN_STAGE mcugen_stage
+#endif
+
+/* memset, likewise. */
+static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
+{
+#if defined(__ARM_FEATURE_UNALIGNED)
+    const uint32_t word = 0x01010101u * ((uint32_t)value & 0xffu);
+    unsigned char *t = (unsigned char *)to;
+    for (; nbytes >= 16u; nbytes -= 16u, t += 16) {
+        mcugen_store(t, word);
+        mcugen_store(t + 4, word);
+        mcugen_store(t + 8, word);
+        mcugen_store(t + 12, word);
+    }
+    to = t;
+#endif
+    (void)memset(to, (int)value, nbytes);
+}
+
+/* CRC-32 as of zlib and Ethernet, four bits at a time, of data that follows what has this one; at first 0. */
+static inline uint32_t mcugen_crc32_next(uint32_t crc, const void *data, size_t nbytes)
+{
+    static const uint32_t table[16] = {
+        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
+        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
+    const unsigned char *from = (const unsigned char *)data;
+    crc = ~crc;
+    for (; nbytes > 0u; --nbytes) {
+        crc ^= *from++;
+        crc = (crc >> 4) ^ table[crc & 15u];
+        crc = (crc >> 4) ^ table[crc & 15u];
+    }
+    return ~crc;
+}
+
+/* Of all data at once. */
+static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
+{
+    return mcugen_crc32_next(0, data, nbytes);
+}
+
+/* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */
+static inline float mcugen_maxf(float v, float low)
+{
+    return v < low ? low : v;
+}
+
+static inline float mcugen_minf(float v, float high)
+{
+    return v > high ? high : v;
+}
+
+static inline float mcugen_reluf(float v)
+{
+    return v < 0.0f ? 0.0f : v;
+}
+
+static inline float mcugen_clampf(float v, float low, float high)
+{
+    return v < low ? low : (v > high ? high : v);
+}
+
+/* The same for double. */
+static inline double mcugen_maxd(double v, double low)
+{
+    return v < low ? low : v;
+}
+
+static inline double mcugen_mind(double v, double high)
+{
+    return v > high ? high : v;
+}
+
+static inline double mcugen_relud(double v)
+{
+    return v < 0.0 ? 0.0 : v;
+}
+
+static inline double mcugen_clampd(double v, double low, double high)
+{
+    return v < low ? low : (v > high ? high : v);
+}
+
+/* e^x to 2 units in the last place, without the C library's tables and errno: 2^(k - 127) * e^r, |r| <= ln(2) / 2, of
+ * which twice the second is a polynomial of least error: half the first has an exponent for every k. Below -86.9 it
+ * gives 0, above 88.7 infinity. */
+static inline float mcugen_expf(float x)
+{
+    int32_t k;
+    float n, r, q;
+    if (!(x >= -86.9f && x <= 88.73f)) {
+        return x < 0.0f ? 0.0f : x * 3.4028235e38f;
+    }
+    n = x * 1.44269504f + 127.5f;
+    k = (int32_t)n;
+    n = (float)k - 127.0f;
+    r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+    q = 0.9999999f + r * (0.33333042f + r * (0.08333678f + r * (0.01673745f + r * 0.0027629163f)));
+    return (2.0f + (r + r) + r * r * q) * mcugen_float(((uint32_t)k - 1u) << 23);
+}
+
+/* tanh(x) to 2 units in the last place: below 0.625 x + x^3 * p(x^2), with the p of least error, else by e^(2x). */
+static inline float mcugen_tanhf(float x)
+{
+    const float a = x < 0.0f ? -x : x, z = x * x;
+    float y;
+    if (a < 0.625f) {
+        const float p = 0.13331442f + z * (-0.05373972f + z * (0.020639086f + z * -0.005704987f));
+        return x + x * z * (-0.3333328f + z * p);
+    }
+    y = 1.0f - 2.0f / (mcugen_expf(a + a) + 1.0f);
+    return x < 0.0f ? -y : y;
+}
+
+/* x / scale, of 1 / scale = inverse + rest: where a multiplication and an addition are rounded once, they give ratios
+ * that are quantized alike (the compiler has checked it for this scale). */
+static inline float mcugen_ratio(float x, float scale, float inverse, float rest)
+{
+#if defined(__GNUC__) && (defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA))
+    (void)scale;
+    return __builtin_fmaf(x, inverse, x * rest);
+#else
+    (void)inverse, (void)rest;
+    return x / scale;
+#endif
+}
+
+/* v rounded half to even, limited to [low, high] within +-2^22; NaN gives low. Adding and subtracting 1.5 * 2^23
+ * leaves just the integer part, rounded by the FPU's (or the library's) default mode. */
+static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
+{
+    const float l = (float)low, h = (float)high;
+    volatile float shifted;
+    v = v >= l ? v : l;
+    v = v > h ? h : v;
+    shifted = v + 12582912.0f;
+    v = shifted - 12582912.0f;
+    return (int32_t)v;
+}
+
+/* v rounded half to even plus a zero point, limited to int8; NaN gives -128. With an FPU as above, but less the lowest
+ * code: the conversion to a fixed point at bit 24 has limits of its own, and makes 0 of NaN. */
+static inline int32_t mcugen_round8(float v, int32_t zero)
+{
+#if defined(MCUGEN_FPU)
+    const int32_t least = zero + 128;
+    const float magic = 12582912.0f, back = 12582912.0f - (float)least;
+    float fixed;
+    __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #24"
+        : "=&t"(fixed)
+        : "t"(v), "t"(magic), "t"(back));
+    return mcugen_signed(mcugen_bits(fixed) >> 24) - 128;
+#else
+    return mcugen_round_clamp(v, -128 - zero, 127 - zero) + zero;
+#endif
+}
+
+/* The same, limited to int16. */
+static inline int32_t mcugen_round16(float v, int32_t zero)
+{
+#if defined(MCUGEN_FPU)
+    const int32_t least = zero + 32768;
+    const float magic = 12582912.0f, back = 12582912.0f - (float)least;
+    float fixed;
+    __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #16"
+        : "=&t"(fixed)
+        : "t"(v), "t"(magic), "t"(back));
+    return mcugen_signed(mcugen_bits(fixed) >> 16) - 32768;
+#else
+    return mcugen_round_clamp(v, -32768 - zero, 32767 - zero) + zero;
+#endif
+}
+
+/* The whole number nearest to x / scale, of magnitudes of floats: x = m * 2^(e - 150), scale = s * 2^(exponent - 150),
+ * power = e - exponent + 1. `low` is the ratio cut off, from a product that may be short by less than 1/2, so that the
+ * number is low or low + 1. How far x lies beyond their middle is known exactly, in units of scale / (2 * s); bits
+ * above the 32nd cancel. ONNX rounds the ratio to a float before. So a tie reaches half a unit of that float's last
+ * place around the middle, s / 2^(24 - n) where the middle has n bits before the point, and goes to the even number. */
+static inline int32_t mcugen_nearest(uint32_t m, uint32_t low, uint32_t s, uint32_t power)
+{
+    const uint32_t twice = 2u * low + 1u;
+    const int32_t beyond = mcugen_signed((m << power) - twice * s);
+    const int32_t tie = mcugen_signed(s >> (25u - power - (twice >> power)));
+    const int32_t is_odd = mcugen_signed(low & 1u);
+    return (int32_t)low + (beyond > (tie ^ -is_odd) ? 1 : 0);
+}
+
+/* x / scale rounded half to even plus a zero point, limited to int8, in whole numbers: of scale =
+ * s * 2^(exponent - 150) with 24 bits of s, and inverse = 2^54 / s. NaN gives -128. Below power 0 the ratio is less
+ * than 1/2, from 10 on more than 256. */
+static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
+{
+    const uint32_t bits = mcugen_bits(x), power = ((bits << 1) >> 24) - ((uint32_t)exponent - 1u);
+    const int32_t sign = mcugen_sign((int32_t)bits);
+    uint32_t m;
+    int32_t q;
+    if (power >= 10u) {
+        if ((int32_t)power < 0) {
+            return zero;
+        }
+        return sign != 0 || (bits << 1) > 0xff000000u ? -128 : 127;
+    }
+    m = (bits & 0x7fffffu) | 0x800000u;
+    q = mcugen_nearest(m, ((m >> 8) * ((uint32_t)inverse >> 16)) >> (31u - power), (uint32_t)s, power);
+    q = ((q ^ sign) - sign) + zero;
+    return mcugen_saturate8(q);
+}
+
+/* The same, limited to int16: by a longer product; from power 18 on the ratio is more than 65536. */
+static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
+{
+    const uint32_t bits = mcugen_bits(x), power = ((bits << 1) >> 24) - ((uint32_t)exponent - 1u);
+    const int32_t sign = mcugen_sign((int32_t)bits);
+    uint32_t m, product;
+    int32_t q;
+    if (power >= 18u) {
+        if ((int32_t)power < 0) {
+            return zero;
+        }
+        return sign != 0 || (bits << 1) > 0xff000000u ? -32768 : 32767;
+    }
+    m = (bits & 0x7fffffu) | 0x800000u;
+#if defined(MCUGEN_THUMB1) /* products of 32 bits only */
+    product = (m >> 8) * ((uint32_t)inverse >> 16) + (((m >> 8) * ((uint32_t)inverse & 0xffffu)) >> 16);
+    product += ((m & 0xffu) * ((uint32_t)inverse >> 16)) >> 8;
+#else
+    product = (uint32_t)(((uint64_t)(m << 8) * (uint32_t)inverse) >> 32);
+#endif
+    q = mcugen_nearest(m, product >> (31u - power), (uint32_t)s, power);
+    q = ((q ^ sign) - sign) + zero;
+    return mcugen_saturate16(q);
+}
+
+/* x / scale rounded half to even plus a zero point, limited to int8, by a scale that is computed; NaN gives -128.
+ * Without an FPU in whole numbers, if the scale is one that they serve: of the inverse its upper half is enough, and
+ * that may be short by 2^-15 of it. All that depends on the scale alone leaves loops. */
+static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
+{
+#if !defined(MCUGEN_FPU)
+    const uint32_t bits = mcugen_bits(scale);
+    if (bits - 0x0e000000u < 0x62000000u) { /* from 2^-99 to 2^97 */
+        const uint32_t s = (bits & 0x7fffffu) | 0x800000u;
+        const uint32_t inverse = 0x40000000u / ((s >> 8) + 1u);
+        return mcugen_quantize8(x, (int32_t)s, mcugen_signed(inverse << 16), mcugen_signed(bits >> 23), zero);
+    }
+#endif
+    return mcugen_round8(x / scale, zero);
+}
+
+/* The same, limited to int16. */
+static inline int32_t mcugen_quantize_by16(float x, float scale, int32_t zero)
+{
+    return mcugen_round16(x / scale, zero);
+}
+
+/* v * scale as a float, for v of at most eight bits and scale = s * 2^(exponent - 150): the product is exact in 32
+ * bits. Its leading bit goes to the top; the lowest eight are rounded off, half to even. */
+static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
+{
+    uint32_t m = (uint32_t)(v < 0 ? -v : v) * (uint32_t)s, power = (uint32_t)exponent + 7u, bits;
+    if (v == 0) {
+        return 0.0f;
+    }
+    if (m < 0x10000000u) {
+        m <<= 4;
+        power -= 4u;
+    }
+    if (m < 0x10000000u) {
+        m <<= 4;
+        power -= 4u;
+    }
+    if (m < 0x40000000u) {
+        m <<= 2;
+        power -= 2u;
+    }
+    if (m < 0x80000000u) {
+        m <<= 1;
+        power -= 1u;
+    }
+    bits = (power << 23) + (m >> 8) + (((m & 0xffu) + ((m >> 8) & 1u) + 0x7fu) >> 8);
+    bits |= v < 0 ? 0x80000000u : 0u;
+    return mcugen_float(bits);
+}
+
+/* v with its fraction cut off, limited to [low, high]; NaN gives 0. */
+static inline int32_t mcugen_truncate(float v, int32_t low, int32_t high)
+{
+    if (v != v) {
+        return 0;
+    }
+    if (v <= (float)low) {
+        return low;
+    }
+    return v >= (float)high ? high : (int32_t)v;
+}
+
+/* The same for wider limits. */
+static inline int64_t mcugen_truncate64(float v, int64_t low, int64_t high)
+{
+    if (v != v) {
+        return 0;
+    }
+    if (v <= (float)low) {
+        return low;
+    }
+    return v >= (float)high ? high : (int64_t)v;
+}
+
+/* The same from double. */
+static inline int64_t mcugen_truncate_double(double v, int64_t low, int64_t high)
+{
+    if (v != v) {
+        return 0;
+    }
+    if (v <= (double)low) {
+        return low;
+    }
+    return v >= (double)high ? high : (int64_t)v;
+}
+
+/* The same to the whole range of uint64_t. */
+static inline uint64_t mcugen_truncate_u64(double v)
+{
+    if (!(v > 0.0)) {
+        return 0u;
+    }
+    return v >= 18446744073709551616.0 ? UINT64_MAX : (uint64_t)v;
+}
+
+/* base^exponent, wrapping. Negative bases come sign-extended; 1 / base^-exponent is cut off to a whole number. */
+static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
+{
+    uint64_t y = 1u;
+    if (exponent < 0) {
+        if (base == UINT64_MAX) {
+            return (exponent & 1) != 0 ? base : 1u;
+        }
+        return base == 1u ? 1u : 0u;
+    }
+    for (; exponent > 0; exponent >>= 1) {
+        if ((exponent & 1) != 0) {
+            y *= base;
+        }
+        base *= base;
+    }
+    return y;
+}
+
+/* The value of IEEE half-precision bits. */
+static inline float mcugen_half_to_float(uint16_t h)
+{
+#if defined(MCUGEN_FPU)
+    float v = mcugen_float(h);
+    __asm__("vcvtb.f32.f16 %0, %0" : "+t"(v));
+    return v;
+#else
+    const uint32_t sign = ((uint32_t)h & 0x8000u) << 16, magnitude = (uint32_t)h & 0x7fffu;
+    uint32_t bits;
+    if (magnitude < 0x400u) { /* denormal: units of 2^-24 */
+        const float v = (float)magnitude * 5.9604645e-8f;
+        return sign != 0u ? -v : v;
+    }
+    bits = sign | (magnitude << 13);
+    bits += magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
+    return mcugen_float(bits);
+#endif
+}
+
+#if defined(MCUGEN_MVE_FLOAT)
+/* The values of four halves. The register is told, as GNU's assembler (2.40) encodes others than q0 wrongly. */
+static inline float32x4_t mcugen_halves_to_floats(const uint16_t *h)
+{
+    register uint32x4_t v __asm__("q0") = vldrhq_u32(h);
+    __asm__("vcvtb.f32.f16 q0, q0" : "+w"(v));
+    return vreinterpretq_f32_u32(v);
+}
+#endif
+
+/* The value of a smaller float without infinities: its sign (the float's top bit), its other bits, of which `mantissa`
+ * follow an exponent of this bias. */
+static inline float mcugen_widen(uint32_t sign, uint32_t magnitude, uint32_t mantissa, uint32_t bias)
+{
+    if (magnitude >> mantissa == 0u) { /* denormal */
+        const float v = (float)magnitude * mcugen_float((128u - bias - mantissa) << 23);
+        return sign != 0u ? -v : v;
+    }
+    return mcugen_float(sign | ((magnitude << (23u - mantissa)) + ((127u - bias) << 23)));
+}
+
+static inline float mcugen_float8_e4m3fn_to_float(uint8_t v)
+{
+    const uint32_t sign = ((uint32_t)v & 0x80u) << 24, magnitude = (uint32_t)v & 0x7fu;
+    return magnitude == 0x7fu ? mcugen_float(sign | 0x7fc00000u) : mcugen_widen(sign, magnitude, 3u, 7u);
+}
+
+static inline float mcugen_float8_e4m3fnuz_to_float(uint8_t v)
+{
+    const uint32_t sign = ((uint32_t)v & 0x80u) << 24;
+    return v == 0x80u ? mcugen_float(0xffc00000u) : mcugen_widen(sign, (uint32_t)v & 0x7fu, 3u, 8u);
+}
+
+static inline float mcugen_float8_e5m2_to_float(uint8_t v)
+{
+    return mcugen_half_to_float((uint16_t)((uint32_t)v << 8)); /* its upper byte */
+}
+
+static inline float mcugen_float8_e5m2fnuz_to_float(uint8_t v)
+{
+    const uint32_t sign = ((uint32_t)v & 0x80u) << 24;
+    return v == 0x80u ? mcugen_float(0xffc00000u) : mcugen_widen(sign, (uint32_t)v & 0x7fu, 2u, 16u);
+}
+
+static inline float mcugen_float4_e2m1fn_to_float(uint8_t v)
+{
+    return mcugen_widen(((uint32_t)v & 8u) << 28, (uint32_t)v & 7u, 1u, 1u);
+}
+
+/* 2^(v - 127) */
+static inline float mcugen_float8_e8m0fnu_to_float(uint8_t v)
+{
+    if (v == 0xffu) {
+        return mcugen_float(0x7fc00000u);
+    }
+    return mcugen_float(v == 0u ? 0x400000u : (uint32_t)v << 23);
+}
+
+/* The bits of a positive float, `mantissa` of which follow an exponent of this bias, rounded half to even: any number
+ * above the last finite one for what is larger. */
+static inline uint32_t mcugen_narrow(uint32_t magnitude, uint32_t mantissa, uint32_t bias)
+{
+    const uint32_t cut = 23u - mantissa, exponent = magnitude >> 23;
+    uint32_t shift, half, rest, y;
+    if (exponent > 127u - bias) {
+        y = magnitude + (((uint32_t)1u << (cut - 1u)) - 1u) + ((magnitude >> cut) & 1u);
+        return (y - ((127u - bias) << 23)) >> cut;
+    }
+    shift = cut + 128u - bias - exponent; /* denormal */
+    if (shift > 24u) {
+        return 0u;
+    }
+    half = (uint32_t)1u << (shift - 1u);
+    magnitude = (magnitude & 0x7fffffu) | 0x800000u;
+    rest = magnitude & (2u * half - 1u);
+    y = magnitude >> shift;
+    return rest > half || (rest == half && (y & 1u) != 0u) ? y + 1u : y;
+}
+
+/* IEEE half-precision bits, rounded half to even. */
+static inline uint16_t mcugen_float_to_half(float v)
+{
+    const uint32_t bits = mcugen_bits(v), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+    uint32_t y;
+    if (magnitude > 0x7f800000u) { /* NaN, made quiet */
+        y = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
+    } else {
+        y = mcugen_narrow(magnitude, 10u, 15u);
+        y = y < 0x7c00u ? y : 0x7c00u;
+    }
+    return (uint16_t)(sign | y);
+}
+
+/* The bits of a float8, rounded half to even: `most` for what is larger, `nan` for NaN. */
+static inline uint8_t mcugen_to_float8(float v, uint32_t mantissa, uint32_t bias, uint32_t most, uint32_t nan)
+{
+    const uint32_t bits = mcugen_bits(v), magnitude = bits & 0x7fffffffu;
+    uint32_t sign = (bits >> 24) & 0x80u, y = nan;
+    if (magnitude <= 0x7f800000u) {
+        y = mcugen_narrow(magnitude, mantissa, bias);
+        y = y < most ? y : most;
+    }
+    if (y == 0u && nan == 0x80u) { /* no negative zero */
+        sign = 0u;
+    }
+    return (uint8_t)(sign | y);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fn(float v)
+{
+    return mcugen_to_float8(v, 3u, 7u, 0x7fu, 0x7fu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fn_saturated(float v)
+{
+    return mcugen_to_float8(v, 3u, 7u, 0x7eu, 0x7fu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fnuz(float v)
+{
+    return mcugen_to_float8(v, 3u, 8u, 0x80u, 0x80u);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fnuz_saturated(float v)
+{
+    return mcugen_to_float8(v, 3u, 8u, 0x7fu, 0x80u);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2(float v)
+{
+    return mcugen_to_float8(v, 2u, 15u, 0x7cu, 0x7eu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2_saturated(float v)
+{
+    return mcugen_to_float8(v, 2u, 15u, 0x7bu, 0x7eu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2fnuz(float v)
+{
+    return mcugen_to_float8(v, 2u, 16u, 0x80u, 0x80u);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2fnuz_saturated(float v)
+{
+    return mcugen_to_float8(v, 2u, 16u, 0x7fu, 0x80u);
+}
+
+/* The bits of a float4, rounded half to even, at most 6; NaN gives 0. */
+static inline uint8_t mcugen_float_to_float4_e2m1fn(float v)
+{
+    const uint32_t bits = mcugen_bits(v), magnitude = bits & 0x7fffffffu;
+    uint32_t sign = (bits >> 28) & 8u, y = 0u;
+    if (magnitude > 0x7f800000u) {
+        sign ^= 8u;
+    } else {
+        y = mcugen_narrow(magnitude, 1u, 1u);
+        y = y < 7u ? y : 7u;
+    }
+    return (uint8_t)(sign | y);
+}
+
+/* The exponent of a magnitude, to which so much is added, at most `most`. That of 2^-127 is no tie, as it is exact. */
+static inline uint8_t mcugen_to_power(float v, uint32_t more, uint32_t most)
+{
+    const uint32_t magnitude = mcugen_bits(v) & 0x7fffffffu;
+    uint32_t y = 0xffu;
+    if (magnitude < 0x7f800000u) {
+        y = (magnitude + more - (magnitude == 0x400000u ? 1u : 0u)) >> 23;
+        y = y < most ? y : most;
+    }
+    return (uint8_t)y;
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_up(float v)
+{
+    return mcugen_to_power(v, 0x7fffffu, 0xffu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_up_saturated(float v)
+{
+    return mcugen_to_power(v, 0x7fffffu, 0xfeu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_down(float v)
+{
+    return mcugen_to_power(v, 0u, 0xffu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_down_saturated(float v)
+{
+    return mcugen_to_power(v, 0u, 0xfeu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_nearest(float v)
+{
+    return mcugen_to_power(v, 0x400000u, 0xffu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_nearest_saturated(float v)
+{
+    return mcugen_to_power(v, 0x400000u, 0xfeu);
+}
+
+/* The same from double, rounding once: the float between rounds to odd, so that no tie arises or is lost. */
+static inline uint16_t mcugen_double_to_half(double v)
+{
+    float near = (float)v;
+    if (near != 0.0f && near - near == 0.0f && (double)near != v) {
+        uint32_t bits = mcugen_bits(near);
+        bits -= (near > 0.0f ? (double)near > v : (double)near < v) ? 1u : 0u;
+        near = mcugen_float(bits | 1u);
+    }
+    return mcugen_float_to_half(near);
+}
+
+/* The value of bfloat16 bits: the upper half of a float. */
+static inline float mcugen_bfloat16_to_float(uint16_t b)
+{
+    return mcugen_float((uint32_t)b << 16);
+}
+
+/* bfloat16 bits, rounded half to even. */
+static inline uint16_t mcugen_float_to_bfloat16(float v)
+{
+    const uint32_t bits = mcugen_bits(v);
+    if (v != v) {
+        return (uint16_t)(((bits >> 16) & 0x8000u) | 0x7fc0u);
+    }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+#endif /* MCUGEN_H */
