@@ -4,8 +4,8 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
-	fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
+.PHONY: demo test lint lint-c bench zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
+	fuzz fuzz-graphs fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -21,6 +21,9 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+lint-c: setup  ## MISRA C:2012, clang-tidy, -fanalyzer, warnings: the C of every model of ../shared; rewrites docs/misra.md
+	$(BIN)/python -W ignore tools/lint_models.py --write-docs
 
 BENCH ?= --write-docs docs/performance.md
 

@@ -40,6 +40,7 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    STATISTICS,
     TRAINED_AS,
     CompileOptions,
     LibraryFiles,
@@ -429,6 +430,13 @@ class QuantizingArguments:
     profile: Annotated[
         Path | None, typer.Option(help="ranges of `mcugen profile` instead of samples, or besides", show_default=False)
     ] = None
+    synthetic: Annotated[
+        str,
+        typer.Option(
+            help=f"without data: samples are made, of inputs LOW..HIGH or by the {STATISTICS} of batch normalizations",
+            show_default=False,
+        ),
+    ] = ""
     preprocess: Preprocess = ""
     method: Annotated[
         str,
@@ -452,7 +460,9 @@ class QuantizingArguments:
 
         _one_of("--method", self.method, ("", *METHODS))
         layers = _layers(self.layer or [])
-        given = Quantizing(self.precision, self.calibration, self.profile, self.preprocess, layers=layers)
+        given = Quantizing(
+            self.precision, self.calibration, self.profile, self.preprocess, layers=layers, synthetic=self.synthetic
+        )
         scheme = Scheme(
             DType(given.activations),
             self.method,
@@ -612,6 +622,7 @@ PANELS = {
     "Quantization": (
         *(
             "profile",
+            "synthetic",
             "preprocess",
             "method",
             "symmetric",

@@ -23,10 +23,10 @@ from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
-from mcugen.lessons import Trial, best, candidates, learn, tried
+from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import MIXED, CompileOptions
+from mcugen.options import MIXED, CompileOptions, Training
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
@@ -39,18 +39,20 @@ from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model
 from mcugen.quant.rescue import rescued
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
+from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Alternative, LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
-from mcugen.training.layers import trainable
+from mcugen.training.layers import has_channels, layer_name, trainable
 from mcugen.variants import Variants
 from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from mcugen.hir.graph import Node
     from mcugen.lir.program import Endpoint
 
 SampleSource = Path | Mapping[str, Array]
@@ -119,7 +121,9 @@ class Compilation:
             found = self.search.run()
         else:
             found = basis.maker.quantize(basis.layers)
-        found = estimated(found, *judged_samples(basis.held, basis.known, basis.data))
+        samples, kind = judged_samples(basis.held, basis.known, basis.data)
+        made_up = bool(self.quantizing.synthetic) and basis.data is None
+        found = estimated(found, samples, "synthetic" if made_up else kind)
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
@@ -132,8 +136,11 @@ class Compilation:
         endpoints = graph_endpoints(fused.graph, self.options.states)
         sources = (self.quantizing.calibration, self.judging.data)
         given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
+        if self.quantizing.synthetic:
+            made, note = synthetic_samples(fused, self.source.proto, self.quantizing.synthetic)
+            given = Samples(made, None, (note,))
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
-        usable, strays = self._usable(given)
+        usable, strays = self._usable(given) if not self.quantizing.synthetic or given is None else (given.inputs, [])
         known, held = hold_out(usable, bool(self.options.states))
         if self.quantizing.precision == MIXED or profile is not None:
             known, held = usable, ()  # nothing is held out that precisions are chosen by, or that was profiled
@@ -179,7 +186,8 @@ class Compilation:
         assert training is not None
         if self.teaching is None:
             raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
-        tries = candidates(self._trainable())
+        known = self._trainable()
+        tries = [*candidates(len(known)), *self._sparse(known)]
         found, refused = [], None
         for index, layers in enumerate(tries):
             self.progress(f"learning {layers}", index, len(tries))
@@ -207,13 +215,31 @@ class Compilation:
         model = self.quantized if self.quantizing.is_wanted else self.model
         return compile_model(model, self.target, options, self.trace)
 
-    def _trainable(self) -> int:
-        """How many layers there are to train."""
+    def _sparse(self, layers: Sequence[Node]) -> Iterator[str]:
+        """Besides the last layer the channels that matter most of those before it: sparse updates."""
+        assert self.teaching is not None and self.options.training is not None
+        able = {layer_name(node) for node in layers if has_channels(node)}
+        for count in lengths(len(layers))[1:]:
+            training = Training(f"last:{count}", self.options.training.loss, "momentum", precision="float32")
+            options = replace(self.options, training=training, max_ram=None, max_flash=None)
+            try:
+                compiled = compile_model(self.quantized if self.quantizing.is_wanted else self.model, "host", options)
+            except (Refusal, UnsupportedError, UsageError):
+                return
+            lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
+            chosen = sensitive(compiled, self.teaching, lesson)
+            last = layer_name(layers[-1])
+            parts = [f"{n}[{';'.join(map(str, some))}]" for n, some in chosen.items() if n in able and n != last]
+            if parts:
+                yield ",".join([*parts, "last:1"])
+
+    def _trainable(self) -> list[Node]:
+        """The layers that there are to train."""
         proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
         options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
         graph = Variants(proto, "", options, self.target).graph({})
         fuse_float(graph)
-        return len(trainable(graph))
+        return trainable(graph)
 
     def _compiled(self, options: CompileOptions) -> CompiledModel:
         scheme = self.quantizing.scheme

@@ -28,7 +28,7 @@ from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
-from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
+from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, TRAINED_AS, CompileOptions, Training
 from mcugen.parameters import require_room
@@ -89,6 +89,7 @@ def _compiled(
         notes = [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
         placement = place(program, target, options.place)
+        notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
@@ -185,6 +186,18 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
     stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
+
+
+def _slow_arena_notes(program: Program, board: Board, placement: Placement, options: CompileOptions) -> list[str]:
+    """Where the arena lies as a whole in a memory slower than the board's own, which is too small for it."""
+    own, found = memory_of_arena(board, options.place), placement.arenas[0]
+    if options.place.arena or found.speed <= own.speed:
+        return []
+    size = f"the arena of {program.arena_size:,} bytes"
+    return [f"{size} lies in '{found.name}', slower than '{own.name}', which has {own.room:,}; {_SPLIT}"]
+
+
+_SPLIT = "--place auto leaves there what is used least, and report tells what either takes"
 
 
 def _widened_notes(graph: Graph) -> list[str]:

@@ -24,6 +24,9 @@ LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
+STATISTICS = "statistics"
+"""Of samples that are made: those that batch normalizations saw, in place of a range."""
+
 METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percentile99.5", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 

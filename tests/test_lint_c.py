@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from analyzers import complaints
+from lint_c import deviation_table, readable, unseen
 
+import mcugen
 from mcugen.compiler import compile_model
 from mcugen.options import CompileOptions
 
@@ -24,6 +28,70 @@ BOARDS = {"plain": "nrf52840", "m0": "rp2040", "m4": "nrf52840", "m55": "corston
 def lint(folder: Path, *arguments: str, cpu: str = "plain") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools" / "lint_c.py"), str(folder), "--cpu", cpu, *arguments]
     return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_file_may_have_a_reason_for_all_of_it(tmp_path: Path):
+    """Names that are alike in their first 31 characters."""
+    names = [f"a_network_with_layers_of_long_names_{role}" for role in ("weights", "bias")]
+    text = "#include <stdint.h>\n" + "".join(f"const int32_t {name}[1] = {{0}};\n" for name in names)
+    (tmp_path / "net.c").write_text(text)
+    assert "5.1\tNAME.c" in lint(tmp_path, "--list").stdout
+    (tmp_path / "net.c").write_text(f"/* cppcheck-suppress-file misra-c2012-5.1 ; whole names differ */\n{text}")
+    assert "5.1\tNAME.c" not in lint(tmp_path, "--list").stdout
+
+
+@pytest.mark.parametrize("name", ["net", "a_network_with_a_rather_long_name"])
+def test_generated_names_that_are_alike_are_annotated(name: str):
+    digits = ROOT / "examples" / "digits" / "digits_int8.onnx"
+    files = compile_model(digits, "nrf52840", CompileOptions(name)).bundle.files
+    constants = re.findall(r"const \w+ (\w+)\[", files[f"{name}_weights.h"])
+    alike = len({constant[:31] for constant in constants}) < len(constants)
+    assert alike == (name != "net")
+    for end in ("_weights.h", "_weights.c"):
+        assert ("misra-c2012-5.1" in files[name + end]) == alike
+
+
+def test_a_function_is_looked_at_once():
+    """Of another model, with other sizes; what calls it needs its declaration."""
+    text = "static int a(int v)\n{\n    return v + 1;\n}\n\nint net_run(int v)\n{\n    return a(v);\n}\n"
+    seen = set[str]()
+    assert unseen({"net.c": text}, seen) == {"net.c": text}
+    other = unseen({"other.c": text.replace("net_run", "other_go").replace("+ 1", "+ 2")}, seen)
+    assert other["other.c"].startswith("static int a(int v);\n") and "return a(v)" in other["other.c"]
+
+
+def test_tables_are_cut_to_their_first_lines(tmp_path: Path):
+    lines = "".join(f"    {row}, 0,\n" for row in range(50))
+    (tmp_path / "net_weights.c").write_text(f"const int8_t net_w[102] = {{\n{lines}    7, 8}};\n")
+    (tmp_path / "net_weights.h").write_text("extern const int8_t net_w[102];\n")
+    files = readable(tmp_path)
+    assert files["net_weights.c"] == "const int8_t net_w[6] = {\n    0, 0,\n    1, 0,\n    2, 0};\n"
+    assert files["net_weights.h"] == "extern const int8_t net_w[6];\n"
+
+
+FAULTS = {
+    "clang-tidy": "const int32_t *none = 0;\n    if (v == 3) {\n        v = *none;\n    }\n    return v;",
+    "gcc -fanalyzer": "int32_t *none = 0;\n    *none = v;\n    return v;",
+    "gcc -W": 'const char *c = "abcd";\n    return v + *(const int32_t *)c;',
+}
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("tool", FAULTS)
+def test_each_analyzer_is_heard(tool: str, tmp_path: Path):
+    text = f"#include <stdint.h>\nint32_t net(int32_t v);\nint32_t net(int32_t v)\n{{\n    {FAULTS[tool]}\n}}\n"
+    (tmp_path / "net.c").write_text(text)
+    assert tool in {said.tool for said in complaints(tmp_path, mcugen.load_board("nrf52840"))}
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    "board", ["nrf52840", *(pytest.param(b, marks=pytest.mark.slow) for b in ("rp2040", "corstone300"))]
+)
+def test_no_analyzer_complains_of_the_digits(board: str, tmp_path: Path):
+    digits = ROOT / "examples" / "digits" / "digits_int8.onnx"
+    compile_model(digits, board, CompileOptions("digits")).write(tmp_path)
+    assert complaints(tmp_path, mcugen.load_board(board)) == []
 
 
 CASES = {
@@ -69,7 +137,4 @@ def test_the_digits_break_no_required_rule_without_a_reason(cpu: str, tmp_path: 
 
 
 def test_documented_deviations_are_those_of_the_code():
-    sys.path.insert(0, str(ROOT / "tools"))
-    from lint_c import deviation_table
-
     assert deviation_table() in (ROOT / "docs" / "misra.md").read_text()

@@ -47,6 +47,7 @@ def test_a_u_net_needs_three_fifths(board: str) -> None:
     assert arenas[0] < arenas[1] <= 0.9 * copied
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_the_same_bits_with_the_least_ram(is_streamed: bool) -> None:
     model = mobile_net((32, 32), MCUNET_VWW[:7], is_integer=True)

@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,33 +88,88 @@ class Finding:
         return self.rule not in ADVISORY
 
 
-def sources(folder: Path) -> list[Path]:
-    """The files with code: constants alone are tables of literals, of which each kind stands in small models."""
-    return [path for path in sorted(folder.glob("*.c")) if not path.name.endswith("_weights.c")]
+_TABLE = re.compile(r"(?m)(\w+\[)(\d+)(\] = \{\n)((?: +[^\n;{}]*,\n){3})(?: +[^\n;{}]*,\n)+ +[^\n;{}]*\};$")
 
 
-def misra(folder: Path, cpu: str) -> set[Finding]:
+def readable(folder: Path) -> dict[str, str]:
+    """The code of a folder by file, with the first lines of long tables of literals: all of them are alike, and hours
+    of cppcheck's."""
+    files = {p.name: p.read_text() for p in sorted(folder.iterdir()) if p.suffix in (".c", ".h")}
+    lengths: dict[str, str] = {}
+
+    def cut(table: re.Match[str]) -> str:
+        begin, length, opened, lines = table.groups()
+        count = str(lines.count(","))
+        lengths[f"{begin}{length}]"] = f"{begin}{count}]"
+        return f"{begin}{count}{opened}{lines.rstrip()[:-1]}}};"
+
+    cut_files = {name: _TABLE.sub(cut, text) for name, text in files.items()}
+    for name, text in cut_files.items():
+        if name.endswith("_weights.h"):
+            cut_files[name] = re.sub(r"\w+\[\d+\]", lambda m: lengths.get(m[0], m[0]), text)
+    return cut_files
+
+
+_BODY = re.compile(r"(?ms)^((?:static |void |int )[^;={}#]*?\))\n\{\n.*?^\}$")
+_DEFINED = re.compile(r"(?m)^(.*)\b\w+\[\d+\] = \{$")
+
+
+def unseen(files: Mapping[str, str], seen: set[str]) -> dict[str, str]:
+    """The same with declarations in place of functions that were seen before, and without C files that have nothing
+    else; what is here is added to `seen`. Functions are alike that differ in the model's name and in numbers."""
+    model = min((name for name in files if name.endswith(".c")), key=len, default=".c")[:-2]
+    here = set[str]()
+
+    def alike(text: str) -> str:
+        return re.sub(r"\b\d+", "0", re.sub(re.escape(model), "NAME", text, flags=re.I)) if model else text
+
+    def declared(function: re.Match[str]) -> str:
+        here.add(alike(function[0]))
+        return f"{function[1]};" if alike(function[0]) in seen else function[0]
+
+    found = {}
+    for name, text in files.items():
+        before = len(here - seen)
+        found[name] = _BODY.sub(declared, text)
+        here |= {alike(kind[1]) for kind in _DEFINED.finditer(text)}
+        if name.endswith((f"{model}_selftest.c", f"{model}_weights.c")) and len(here - seen) == before:
+            del found[name]
+    seen |= here
+    return found
+
+
+def misra(folder: Path, cpu: str, seen: set[str] | None = None) -> set[Finding]:
     """What cppcheck finds that is not annotated. RuntimeError: it could not read the code."""
+    files = unseen(readable(folder), set() if seen is None else seen)
+    with tempfile.TemporaryDirectory() as place:
+        for name, text in files.items():
+            (Path(place) / name).write_text(text)
+        told = _cppcheck(Path(place), cpu, [name for name in files if name.endswith(".c")])
+    return set(_findings(folder, {name: text.splitlines() for name, text in files.items()}, told))
+
+
+def _cppcheck(place: Path, cpu: str, names: Sequence[str]) -> list[str]:
     macros = [f"-D{name}={value}" for name, value in CPUS[cpu].items()]
     template = "--template={id}\t{file}\t{line}\t{column}\t{message}"
     command = ["cppcheck", "--addon=misra", "--quiet", "--std=c99", "--platform=unix32", "--inline-suppr", "-I."]
-    names = [path.name for path in sources(folder)]
-    done = subprocess.run([*command, template, *macros, *names], cwd=folder, capture_output=True, text=True)
-    found = set()
-    for line in done.stderr.splitlines():
+    done = subprocess.run([*command, template, *macros, *names], cwd=place, capture_output=True, text=True)
+    return done.stderr.splitlines()
+
+
+def _findings(folder: Path, files: Mapping[str, Sequence[str]], told: Sequence[str]) -> Iterator[Finding]:
+    for line in told:
         parts = line.split("\t")
         if len(parts) != 5:
             continue
         rule, file, number, column, message = parts
         if rule in ("syntaxError", "preprocessorErrorDirective", "misra-config", "internalError"):
             raise RuntimeError(f"{folder / file}:{number}: {rule}: {message}")
-        lines = (folder / file).read_text().splitlines()
+        lines = files.get(file, [])
         if rule == "misra-c2012-10.3" and moves_pointer(lines, int(number), int(column)):
             continue
-        found.add(
-            Finding(rule.removeprefix("misra-c2012-"), origin(lines, file, int(number)), _code(lines, int(number)))
-        )
-    return found
+        if any(f"cppcheck-suppress-file {rule} ;" in line for line in lines):  # not heard by rules of several files
+            continue
+        yield Finding(rule.removeprefix("misra-c2012-"), origin(lines, file, int(number)), _code(lines, int(number)))
 
 
 def _code(lines: Sequence[str], number: int) -> str:
@@ -151,7 +207,7 @@ def distinct(folders: Sequence[Path]) -> Iterator[Path]:
     """Those with a function that no earlier one has, so that each is looked at once."""
     seen = set[str]()
     for folder in folders:
-        texts = {text for path in (*folder.glob("*_kernels.h"), *sources(folder)) for text in _functions(path)}
+        texts = {text for path in (*folder.glob("*_kernels.h"), *folder.glob("*.c")) for text in _functions(path)}
         if texts - seen:
             seen |= texts
             yield folder
@@ -176,7 +232,7 @@ class Deviation:
     reason: str
 
 
-_SUPPRESS = re.compile(r"/\* cppcheck-suppress misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
+_SUPPRESS = re.compile(r"/\* cppcheck-suppress(?:-file)? misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
 
 
 def deviations() -> list[Deviation]:
@@ -196,7 +252,8 @@ def deviation_table() -> str:
     return "\n".join(["| rule | place | reason, and what guards it |", "|---|---|---|", *rows])
 
 
-def _rule_key(rule: str) -> tuple[list[int], str]:
+def rule_key(rule: str) -> tuple[list[int], str]:
+    """Sorts rules by their numbers."""
     return [int(n) for n in re.findall(r"\d+", rule)], rule
 
 
@@ -211,10 +268,10 @@ def main(
     found = set().union(*(lint(list(distinct(folders)), name, jobs) for name in cpu or CPUS))
     counts = Counter(f.rule for f in found)
     if as_json:
-        print(json.dumps({rule: counts[rule] for rule in sorted(counts, key=_rule_key)}, indent=1))
+        print(json.dumps({rule: counts[rule] for rule in sorted(counts, key=rule_key)}, indent=1))
     else:
         table = Table("rule", "category", "lines", "places")
-        for rule in sorted(counts, key=_rule_key):
+        for rule in sorted(counts, key=rule_key):
             places = sorted({f.origin for f in found if f.rule == rule})
             category = "advisory" if rule in ADVISORY else "required"
             table.add_row(rule, category, str(counts[rule]), ", ".join(places[:6]) + (" ..." if places[6:] else ""))

@@ -53,6 +53,7 @@ missing_for_test() {
     has clang || echo clang
     has tcc || echo tcc # which knows C99 and little else, as pcc
     has pcc || echo pcc
+    has clang-tidy || echo clang-tidy
     has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
     has chromium || echo chromium # in which pages are tested
     has chromedriver || echo chromium-driver

@@ -94,10 +94,18 @@ def comment(text: str, longest: int = 120) -> str:
 
     What is too long loses its middle.
     """
+    return _cut(_harmless(text).replace("//", "/ /").replace("//", "/ /"), longest)
+
+
+def _harmless(text: str) -> str:
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     plain = plain.replace("\\", "/").replace("*/", "* /").replace("/*", "/ *")
     while "??" in plain:
         plain = plain.replace("??", "?")
+    return plain
+
+
+def _cut(plain: str, longest: int) -> str:
     if len(plain) <= longest:
         return plain
     head = (longest - 3) // 2
@@ -113,4 +121,4 @@ def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
 
 def c_string(text: str) -> str:
     """A string literal of what a comment would say."""
-    return '"' + comment(text).replace('"', "'") + '"'
+    return '"' + _cut(_harmless(text), 120).replace('"', "'") + '"'

@@ -248,7 +248,9 @@ def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> 
     else:
         index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
         ((_, _, steps),) = sized.members(instr)
-        text = fitted(f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{", 4 + depth)
+        at = renderer.unique("at")  # what the body reads is an element of a tensor, which MISRA C takes for no counter
+        loop = fitted(f"for (int32_t {at} = 0; {at} < {steps}{more}; ++{at}) {{", 4 + depth)
+        text = _stacked([loop, f"    {index} = {at};"], depth)
     return Line(text, _heading(renderer, instr))
 
 

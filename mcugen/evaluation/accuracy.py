@@ -55,9 +55,9 @@ class Measure:
 class QuantizationEstimate:
     """The quantized model against the float one, both in ONNX Runtime, on a few samples.
 
-    `kind` is what these are: "held out" of calibration, "evaluation" data, or those that were calibrated on
-    ("calibration"), which flatters. `sqnr_db` is None where there is no error at all, `agreement` where outputs are no
-    classes.
+    `kind` is what these are: "held out" of calibration, "evaluation" data, those that were calibrated on
+    ("calibration"), which flatters, or made without data ("synthetic"), which says little of real ones. `sqnr_db` is
+    None where there is no error at all, `agreement` where outputs are no classes.
     """
 
     samples: int
@@ -67,10 +67,18 @@ class QuantizationEstimate:
 
     def __str__(self) -> str:
         noise = "exact" if self.sqnr_db is None else f"SQNR {self.sqnr_db:.1f} dB"
-        which = {"held out": "not calibrated on", "evaluation": "of --data", "calibration": "calibrated on"}[self.kind]
-        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {which}"
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {_KINDS[self.kind]}"
         same = "" if self.agreement is None else f"{100 * self.agreement:.1f} % agreement, "
         return f"{same}{noise} against float32 on {samples}"
+
+
+_KINDS = {
+    "held out": "not calibrated on",
+    "evaluation": "of --data",
+    "calibration": "calibrated on",
+    "synthetic": "that are synthetic",
+}
+"""Of samples, for people."""
 
 
 def run_onnxruntime(

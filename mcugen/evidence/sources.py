@@ -93,7 +93,7 @@ def _with_copies(lines: Sequence[str], title: int, begin: int) -> int:
     return first
 
 
-_SUPPRESSED = re.compile(r"/\* cppcheck-suppress misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
+_SUPPRESSED = re.compile(r"/\* cppcheck-suppress(?:-file)? misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
 
 
 @dataclass(frozen=True, order=True)

@@ -79,18 +79,38 @@ def _text(e: Expression) -> tuple[str, Binding]:
 
 def _binary(e: Binary) -> tuple[str, Binding]:
     binding = _BINDING[e.operator]
+    if e.operator == "*" and c_text(e.right) == "1":
+        return _text(e.left)
+    if e.operator == ">>" and e.left.dtype is DType.INT32:
+        return f"mcugen_shift_right({c_text(e.left)}, {c_text(e.right)})", Binding.WHOLE
     if binding is Binding.BITS:
         return f"{c_text(e.left, Binding.PREFIX)} {e.operator} {c_text(e.right, Binding.PREFIX)}", binding
     return f"{c_text(e.left, binding)} {e.operator} {c_text(e.right, Binding(binding + 1))}", binding
 
 
 def _cast(e: Convert) -> tuple[str, Binding]:
-    if e.to is DType.FLOAT32 and e.operand.dtype is DType.INT32 and _text(e.operand)[1] < Binding.PREFIX:
-        return f"mcugen_to_float({c_text(e.operand)})", Binding.WHOLE  # MISRA C casts no sums to another kind of number
-    if e.to is not DType.BOOL:
-        return f"({e.to.c}){c_text(e.operand, Binding.PREFIX)}", Binding.PREFIX
-    text = c_text(e.operand, Binding.SUM)
-    return f"({text} != 0)", Binding.WHOLE
+    operand, binding = _text(e.operand)
+    if e.to is DType.BOOL:
+        return f"({c_text(e.operand, Binding.SUM)} != 0)", Binding.WHOLE
+    if binding >= Binding.PREFIX:
+        return f"({e.to.c}){operand}", Binding.PREFIX
+    if e.to is e.operand.dtype and e.to.nbytes >= 4:
+        return operand, binding
+    if (e.operand.dtype, e.to) in _OF_COMPOSITES:
+        return f"{_OF_COMPOSITES[e.operand.dtype, e.to]}({operand})", Binding.WHOLE
+    signed = _SIGNED.get(e.operand.dtype)
+    if signed is not None and e.to.is_integer and e.to.limits[0]:
+        return _cast(Convert(e.to, Convert(signed, e.operand)))
+    return f"({e.to.c})({operand})", Binding.PREFIX
+
+
+_SIGNED = {DType.UINT32: DType.INT32, DType.UINT64: DType.INT64}
+_OF_COMPOSITES = {
+    (DType.INT32, DType.FLOAT32): "mcugen_to_float",
+    (DType.UINT32, DType.INT32): "mcugen_signed",
+    (DType.UINT64, DType.INT64): "mcugen_signed_long",
+}
+"""What converts sums, products and choices, which MISRA C casts to no other kind of number."""
 
 
 def _constant(value: float, dtype: DType) -> str:

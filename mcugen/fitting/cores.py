@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import cycle, islice, pairwise
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -32,6 +32,12 @@ MOST_STAGES = 4
 MOST_KERNELS = 5
 """Kernels that are tried for portions: others than the layer's may need less memory."""
 
+UNEVEN_FROM = 50_000
+"""Instructions of a layer from which on portions by two kernels are looked at."""
+
+UNEVEN_CUTS = 3
+"""Places to cut that are looked at for those."""
+
 MOST_FLASH = 1.25
 """So many times the flash of the layer's constants those of its portions may take."""
 
@@ -52,6 +58,10 @@ class Form:
     instructions: float
 
 
+ByCore = tuple[Kernel | None, Kernel | None]
+"""What each core computes its portions with."""
+
+
 @dataclass(frozen=True)
 class Forms:
     """The forms that pay on two equal cores with these features, by these costs; kernels `wanted` are kept."""
@@ -68,7 +78,8 @@ class Forms:
         if whole <= 2 * BARRIER:
             return 0.0, []
         kernels = self._as_small(node, kernel) if kernel else [None]
-        made = (self._best(ways, way) for ways in _kinds(node) if ways for way in kernels)
+        made = [self._best(ways, (way, way)) for ways in _kinds(node) if ways for way in kernels]
+        made += self._uneven(node, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
         faster = sorted((form for form in made if form.instructions < whole), key=lambda form: form.instructions)
         return whole - faster[0].instructions if faster else 0.0, faster
 
@@ -86,20 +97,33 @@ class Forms:
         small = (k for k in fitting if k is kernel or trial(node, k, self.features).program.weights_size <= most)
         return list(islice(small, MOST_KERNELS))
 
+    def _uneven(self, node: Node, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Portions by two kernels, of which the other core's takes the least working memory: where there is room for a
+        faster one on one core only, which computes more.
+        """
+        least = min(kernels, key=lambda k: trial(node, k, self.features).program.scratch_size, default=None)
+        for kernel in kernels:
+            if least is not None and kernel is not least:
+                taken, other = self.instructions(node, kernel), self.instructions(node, least)
+                for ways in _in_two(node, other / (taken + other), UNEVEN_CUTS):
+                    if ways:
+                        yield self._best(ways, (kernel, least))
+
     def _fitting(self, node: Node) -> list[Kernel]:
         return fitting_kernels(node, self.features, any_size=False)
 
-    def _best(self, ways: Sequence[Forked], kernel: Kernel | None) -> Form:
+    def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
         """Of cuts of one kind, that which takes least."""
-        return min((self._form(fork, kernel) for fork in ways), key=lambda form: form.instructions)
+        return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.instructions)
 
-    def _form(self, fork: Forked, kernel: Kernel | None) -> Form:
-        """Portions by one kernel; those that it does not fit by their fastest."""
+    def _form(self, fork: Forked, by_core: ByCore) -> Form:
+        """Portions by a kernel for each core; those that it does not fit by their fastest."""
         kernels = {}
-        for node in (node for body in fork.bodies for node in body.nodes):
-            if fitting := self._fitting(node):
-                alike = [k for k in fitting if k is kernel]
-                kernels[node] = min(alike or fitting, key=lambda k: self.costs.instructions(node, k))
+        for body, wanted in zip(fork.bodies, cycle(by_core)):
+            for node in body.nodes:
+                if fitting := self._fitting(node):
+                    alike = [k for k in fitting if k is wanted]
+                    kernels[node] = min(alike or fitting, key=lambda k: self.costs.instructions(node, k))
         each = [sum(self.instructions(n, kernels.get(n)) for n in body.nodes) for body in fork.bodies]
         pairs = zip(each[::2], each[1::2], strict=True)
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
@@ -111,15 +135,21 @@ class Forms:
 
 def _kinds(node: Node) -> Iterator[list[Forked]]:
     """The forms of each kind: in two halves, with borders made aside, in stages."""
+    yield from _in_two(node, 0.5, NEARBY_CUTS)
     for division in divisions(node.op, node.sig, node.inputs):
-        length = division.length
-        cuts = sorted(range(1, length), key=lambda cut: (abs(2 * cut - length), cut))[:NEARBY_CUTS]
-        yield _made(node, division, [_halves(0, cut, length) for cut in cuts])
-        overlap = _overlaps(division)
-        for before, behind in BORDERS if overlap else ():
-            yield _made(node, division, [_bordered(cut, length, before, behind) for cut in cuts])
+        length, overlap = division.length, _overlaps(division)
         if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
             yield from (_made(node, division, [_staged(length, n)]) for n in range(2, MOST_STAGES + 1))
+
+
+def _in_two(node: Node, share: float, nearby: int) -> Iterator[list[Forked]]:
+    """In two portions, of which the first is about that share, and the same with borders made aside."""
+    for division in divisions(node.op, node.sig, node.inputs):
+        length = division.length
+        cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
+        yield _made(node, division, [_halves(0, cut, length) for cut in cuts])
+        for before, behind in BORDERS if _overlaps(division) else ():
+            yield _made(node, division, [_bordered(cut, length, before, behind) for cut in cuts])
 
 
 Stages = list[tuple[Cut, Cut]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -132,9 +132,11 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
             counts[name][done % FOLDS] += histogram(array, *spans[name])
         progress(len(samples) + done + 1, 2 * len(samples))
     tensors = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
-    parts = range(FOLDS if len(samples) >= FEW else 0)
-    folds = tuple({name: each.fold(k, counts[name][k]) for name, each in seen.items()} for k in parts)
-    return Profile(fingerprint(model), len(samples), tensors, folds)
+    whole = Profile(fingerprint(model), len(samples), tensors)
+    if whole.distinct < FEW:
+        return whole
+    folds = [{name: each.fold(k, counts[name][k]) for name, each in seen.items()} for k in range(FOLDS)]
+    return replace(whole, folds=folds)
 
 
 def histogram(array: Array, low: float, high: float) -> Array:

@@ -93,7 +93,7 @@ class Quantizer:
     profile: Profile
     progress: Progress = no_progress
     _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
-    _last: tuple[Mapping[str, DType], Quantization] | None = None
+    _last: tuple[Mapping[str, DType], Quantization] | None = field(default=None, init=False)
     """What was made without known weights, as it is asked for again."""
 
     def quantize(

@@ -42,6 +42,9 @@ VERY_FEW = 4
 STEADY_BITS = 11
 """Of the ends of ranges."""
 
+LIKELY = 2.0
+"""Times the least noise on samples of others: candidates beyond that are not judged by their own."""
+
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
 
@@ -80,7 +83,8 @@ def choose_ranges(
         choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
         suggested = [[_suggestion(c.method, part, dtype, scheme) for part in parts] for c in choices]
         expected = [_expected(each, parts, dtype) for each in suggested]
-        noises = [judge.noise(group, each, dtype) for each in suggested] if judge else expected
+        noises = _measured(judge, group, dtype, suggested, [_params(c, dtype, scheme) for c in choices])
+        noises = noises or expected
         best = _least(noises, expected)
         sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
         low, high = steady(choices[best].low), steady(choices[best].high)
@@ -88,6 +92,30 @@ def choose_ranges(
         found |= dict.fromkeys(group, _widened(chosen, margin, 1.0 if whole.intersection(group) else math.inf))
         progress(done, len(groups))
     return found
+
+
+def _measured(
+    judge: OutputNoise | None,
+    group: tuple[str, ...],
+    dtype: DType,
+    suggested: Sequence[Sequence[QuantParams]],
+    whole: Sequence[QuantParams],
+) -> list[float]:
+    """Of each candidate, the mean of two noises: each fold by what the other suggests, and all by the whole range.
+
+    The first tells what the next samples will be like, the second is of the range that will be used. Empty without a
+    judge.
+    """
+    if judge is None:
+        return []
+    others = [judge.noise(group, each, dtype) for each in suggested]
+    likely = [noise <= LIKELY * min(others) for noise in others]
+    own = [judge.noise(group, [each], dtype) if k else math.inf for each, k in zip(whole, likely, strict=True)]
+    return [(a + b) / 2 for a, b in zip(others, own, strict=True)]
+
+
+def _params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:
+    return activation_params(steady(choice.low), steady(choice.high), dtype, scheme)
 
 
 def _suggestion(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> QuantParams:

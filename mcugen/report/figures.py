@@ -476,7 +476,7 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
-        flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights, dict(sizes.functions))
+        flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights, dict(sorted(sizes.functions.items())))
         memories = _with_code(memories, board, sizes.code)
         stack = run.stack or 0
         total = ram.arena + ram.state + ram.io + ram.copies + sizes.static_ram + stack

@@ -51,7 +51,8 @@ _STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
 
 _LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 
-_GENERATED = ("main.c", "empty.c", "wire.c")
+_FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
+_GENERATED = (*_FOR_ONE_CORE, "cores.c")
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
 _LEAST_ROOM = 16
@@ -171,7 +172,7 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
     values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
     (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    own = (*_HOOKED, "-include", "harness/on_cores.h") if counts else ("-DMCUGEN_CORES_SEV",)
+    own = (*_HOOKED, "-include", str(HARNESS / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
     model = [replace(unit, flags=(*unit.flags, *own)) for unit in _model_units(bundle)]
     stems = ("startup", "semihosting", f"{machine.harness}/reset", "cores")
     units = [*_harness_units(stems, (*_NO_MEMSET, *own[2 * counts :])), *model]
@@ -261,7 +262,7 @@ def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:
     harness = _write_model(bundle, folder)
-    for name in _GENERATED:
+    for name in _FOR_ONE_CORE:
         text = _render(
             f"{name}.j2",
             name=bundle.name,

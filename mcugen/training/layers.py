@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from mcugen.errors import UsageError, listed
+from mcugen.errors import UsageError, listed, shortened
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
@@ -16,17 +16,21 @@ from mcugen.ops.matmul import Dense
 from mcugen.ops.recurrent import LENS, Recurrent, W
 
 LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
+CHANNELS = re.compile(r"(?P<layer>.+)\[(?P<channels>\d{1,6}(;\d{1,6})*)\]")
 ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer whose weights are trained, and its bias; or this alone, or an adapter of a rank beside the weights."""
+    """A layer whose weights are trained, and its bias; or this alone, or an adapter of a rank beside the weights, or
+    what is added to those of some output channels.
+    """
 
     node: Node
     weights: bool
     bias: bool = True
     rank: int = 0
+    channels: tuple[int, ...] = ()
 
 
 def layer_name(node: Node) -> str:
@@ -50,6 +54,7 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
         rule = "--train: the model must have dense, recurrent layers or convolutions with constant weights"
         raise UsageError(rule, "none", "train another model")
     weights, bias, ranks = dict[Node, None](), dict[Node, None](), dict[Node, int]()
+    channels = dict[Node, tuple[int, ...]]()
     for part in (text or "").split(","):
         if last := LAST.fullmatch(part):
             weights |= dict.fromkeys(_last(known, part, int(last[1])))
@@ -57,14 +62,37 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
             bias |= dict.fromkeys(known if only[1] is None else _last(known, part, int(only[1])))
         elif adapter := ADAPTER.fullmatch(part):
             ranks |= _adapted(known, part, int(adapter[1]), adapter[2])
+        elif some := CHANNELS.fullmatch(part):
+            node = _named(graph, known, some["layer"])
+            channels[node] = _some_channels(node, part, some["channels"])
         else:
             weights |= dict.fromkeys([_named(graph, known, part)])
-    trained = {*weights, *bias, *ranks}
+    trained = {*weights, *bias, *ranks, *channels}
     return [
-        Layer(node, True) if node in weights else Layer(node, False, node in bias, ranks.get(node, 0))
+        Layer(node, True)
+        if node in weights
+        else Layer(node, False, node in bias, ranks.get(node, 0), channels.get(node, ()))
         for node in known
         if node in trained
     ]
+
+
+def _some_channels(node: Node, part: str, text: str) -> tuple[int, ...]:
+    """Those that are named, in order."""
+    count = len(node.output.type.shape) and node.input(1).type.shape[0]
+    found = tuple(sorted({int(number) for number in text.split(";")}))
+    if not has_channels(node) or found[-1] >= count:
+        rule = f"--train {shortened(part, 60)}: channels are those of a layer that computes one sample"
+        raise UsageError(rule, f"{found[-1]}", f"0 to {count - 1}" if has_channels(node) else "train the whole layer")
+    return found
+
+
+def has_channels(node: Node) -> bool:
+    """Whether some of its output channels can be trained alone: one image, or one row, in no groups."""
+    shape = node.output.type.shape
+    if isinstance(node.op, Conv):
+        return shape[0] == 1 and node.op.groups == 1
+    return isinstance(node.op, Dense) and math.prod(shape[:-1]) == 1
 
 
 def trainable(graph: Graph) -> list[Node]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from mcugen.ops.matmul import CodedDense, DirectDense
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.recurrent import B, R, Recurrent, W
+from mcugen.ops.scatter import ScatterND
 from mcugen.training.layers import Layer, layer_name
 
 
@@ -63,6 +64,10 @@ def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
         adapter = _adapter(graph, node, layer.rank)
         yield from adapter
         node = _add_adapter(graph, node, *(parameter.value for parameter in adapter))
+    if layer.channels:
+        changes = _changes(graph, node, layer.channels)
+        yield changes
+        node = _add_changes(graph, node, layer.channels, changes.value)
     if bias is not None:
         _add_behind(graph, node, bias.value)
 
@@ -102,6 +107,27 @@ def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
     narrow = graph.add(_direct(node.op), [x, down], node.origin, before=node)
     wide = graph.add(_pointwise(node.op), [narrow.output, up], node.origin, before=node)
     graph.rewrite(node, Binary("Add"), [layer.output, wide.output], types=types)
+    return layer
+
+
+def _changes(graph: Graph, node: Node, channels: Sequence[int]) -> Parameter:
+    """What is added to the weights of some output channels, nothing at first."""
+    shape = (len(channels), *node.input(1).type.shape[1:])
+    return _parameter(graph, node, "channels", np.zeros(shape, np.float32))
+
+
+def _add_changes(graph: Graph, node: Node, channels: Sequence[int], changes: Value) -> Node:
+    """Layer(x), with changes·x added to some channels, in the layer's place; and what computes the first term."""
+    types, x, count = [node.output.type], node.input(0), node.input(1).type.shape[0]
+    layer = graph.add(node.op, node.inputs, node.origin, types=types, before=node)
+    narrow = graph.add(_direct(node.op), [x, changes], node.origin, before=node).output
+    index = graph.constant(f"{layer_name(node)}.channels", np.asarray(channels, np.int64).reshape(-1, 1))
+    rows, more = (
+        graph.add(Reshape((n, v.type.count // n)), [v], node.origin, before=node).output
+        for v, n in ((layer.output, count), (narrow, len(channels)))
+    )
+    total = graph.add(ScatterND("add"), [rows, index, more], node.origin, before=node).output
+    graph.rewrite(node, Reshape(node.output.type.shape), [total], types=types)
     return layer
 
 

@@ -186,6 +186,29 @@ static inline int32_t mcugen_signed(uint32_t bits)
     return (int32_t)bits;
 }
 
+static inline int64_t mcugen_signed_long(uint64_t bits)
+{
+    return (int64_t)bits;
+}
+
+/* 2^exponent, for 0 <= exponent < 31. */
+static inline int32_t mcugen_power_of_2(int32_t exponent)
+{
+    return mcugen_signed((uint32_t)1u << (uint32_t)exponent);
+}
+
+/* Bits of a byte, from one on, of which `mask` has as many. */
+static inline int32_t mcugen_few_bits(uint8_t byte, int32_t from, int32_t mask)
+{
+    return mcugen_signed(((uint32_t)byte >> (uint32_t)from) & (uint32_t)mask);
+}
+
+/* The weight of four bits from a bit of a byte on, where it is stored plus 8. */
+static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
+{
+    return mcugen_few_bits(byte, from, 15) - 8;
+}
+
 /* The upper word of two. */
 static inline int32_t mcugen_upper(int64_t v)
 {

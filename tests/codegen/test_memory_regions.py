@@ -484,3 +484,18 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
         "version": [WEIGHTS, WEIGHTS],
         "odd": [ALIGNMENT, ALIGNMENT],
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "place", "told"),
+    [
+        (replace(board(fast=512), arena_memory="fast"), Places(), True),
+        (board(), Places(), False),  # the board's own memory is the slow one
+        (replace(board(fast=512), arena_memory="fast"), Places(("auto",)), False),
+    ],
+    ids=["too-small", "fits", "split"],
+)
+def test_an_arena_in_slower_memory_is_told(target: Board, place: Places, told: bool):
+    memories = tuple(m for m in target.memories if m.name not in ("zero", "mid"))
+    notes = compiled(replace(target, memories=memories), place=place).report.notes
+    assert any("slower than 'fast', which has 512; --place auto" in note for note in notes) == told

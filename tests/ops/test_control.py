@@ -220,7 +220,7 @@ def test_a_sum_with_scan_outputs():
 
 def loops(compiled: CompiledModel) -> int:
     """Loops of the run function."""
-    return compiled.bundle.files["net.c"].count("for (*")
+    return compiled.bundle.files["net.c"].count("for (int32_t at")
 
 
 def test_swapped_states():

@@ -240,13 +240,13 @@ CASES = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("kernel", CASES)
 def test_plain_c(kernel: str):
     check(CASES[kernel], kernel, BOARDS[kernel][0], on_board=False)
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(9)
 @pytest.mark.qemu
 @pytest.mark.parametrize(("kernel", "board"), [(k, board) for k in CASES for board in BOARDS[k]])
 def test_on_every_cpu(kernel: str, board: str):
@@ -283,7 +283,7 @@ def test_random_layers(kernel: str, data: st.DataObject):
     check(data.draw(layers_of(kernel)), kernel, BOARDS[kernel][0], on_board=False)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", CASES)
 @settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.generate))

@@ -139,6 +139,16 @@ NET = {
         lambda net: net.op("BatchNormalization", "x", "w", "b", net.const([0.1, 0.2, 0.3]), net.const([1.0, 2.0, 3.0])),
         {"x": (2, 3, 4), "w": (3,), "b": (3,)},
     ),
+    "batch normalization that updates statistics": Example(
+        lambda net: net.ops(
+            "BatchNormalization",
+            *("x", "w", "b"),
+            *(net.const([0.1, 0.2, 0.3]), net.const([1.0, 2.0, 3.0])),
+            outs=["y", "mean", "variance"],
+            training_mode=1,
+        )[0],
+        {"x": (2, 3, 4), "w": (3,), "b": (3,)},
+    ),
     "reshape": Example(one("Reshape", [4, 6])),
     "flatten": Example(one("Flatten")),
     "squeeze": Example(one("Squeeze", [1]), {"x": (2, 1, 4)}),

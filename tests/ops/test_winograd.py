@@ -111,7 +111,7 @@ SUMS = [
 ALL = [*SIZES, *CHANNELS, *CLAMPS, *SURROUNDINGS, *SUMS]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("kernel", FORMS)
 def test_twins_give_the_bits_of_the_reference(kernel: str) -> None:
     check_twin(ALL, kernel)
@@ -148,7 +148,7 @@ def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     check_twin(layers, kernel)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("board", "kernel"),

@@ -277,9 +277,12 @@ def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch
     found = chosen(INT8)
     judge = OutputNoise(found.model, [(name,) for name in found.choices], heavy_samples())
     for name in ("x", "logits"):
-        offered = [candidate_ranges(fold[name], DType.INT8, INT8) for fold in found.profile.folds]
-        params = {m: [activation_params(*map(steady, o[m]), DType.INT8, INT8) for o in offered] for m in METHODS}
-        noises = {method: judge.noise((name,), each, DType.INT8) for method, each in params.items()}
+        of = [*found.profile.folds, found.profile.tensors]
+        offered = [candidate_ranges(tensors[name], DType.INT8, INT8) for tensors in of]
+        noises = {}
+        for method in METHODS:
+            *params, whole = (activation_params(*map(steady, o[method]), DType.INT8, INT8) for o in offered)
+            noises[method] = sum(judge.noise((name,), each, DType.INT8) for each in (params, [whole])) / 2
         assert found.choices[name].method == min(noises, key=noises.__getitem__)
         sqnr = found.choices[name].sqnr_db
         assert sqnr is not None

@@ -465,6 +465,28 @@ def test_adapters_begin_as_nothing_and_learn(layers: str, quantized: bool, tmp_p
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_some_channels_learn_alone(quantized: bool, tmp_path: Path) -> None:
+    known = learning(convolutional(quantized), "last:4").program.lesson
+    assert known is not None
+    first, _, pointwise, last = known.layers
+    model = learning(convolutional(quantized), f"{pointwise}[0;3],{last}[1]")
+    x = RNG.normal(size=(1, 2, 8, 8)).astype(np.float32)
+    device = Device(model, tmp_path)
+    losses = [device.train(x, 1, 0.05)[1] for _ in range(20)]
+    assert losses[-1] < 0.9 * losses[0]
+    assert {e.name: e.shape for e in model.program.states} == {
+        f"{pointwise}.channels": (2, 4, 1, 1),
+        f"{last}.channels": (1, 6),
+    }
+    given = lessons(model, 3)
+    for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+    for wrong in (f"{last}[9]", f"{known.layers[1]}[0]", f"{first}[]"):
+        with pytest.raises(UsageError, match="--train"):
+            learning(convolutional(quantized), wrong)
+
+
 @pytest.mark.parametrize("layers", ["adapter:0", "adapter:99", "adapter:1:9"])
 def test_adapters_that_make_no_sense_are_refused(layers: str) -> None:
     with pytest.raises(UsageError, match="--train adapter"):

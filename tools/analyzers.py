@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Static analysis of generated C by compilers: clang-tidy with clang's static analyzer, gcc's -fanalyzer, warnings.
+
+They see what the CPU's compiler sees, as they are told the board's flags: the fast paths, too.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.board import Board
+from mcugen.simulate.toolchain import ARM, RISCV
+
+CHECKS = ",".join(
+    [
+        "-*",
+        "bugprone-*",
+        "cert-*",
+        "clang-analyzer-*",
+        "-bugprone-easily-swappable-parameters",  # a matter of style: sizes are numbers all
+        "-bugprone-signed-char-misuse",  # weights and codes are int8_t, which are numbers here, no characters
+        "-cert-str34-c",
+        "-cert-dcl37-c",  # names of the compiler's own macros, which headers of the C library define
+        "-cert-dcl51-cpp",
+    ]
+)
+WARNINGS = (
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Wshadow",
+    "-pedantic",
+    "-Wcast-align=strict",
+    "-Wunused-macros",
+    "-Wundef",
+    "-Wmissing-prototypes",
+)
+"""Not -Wfloat-equal: code compares floats for equality where that is meant, with NaN (v != v) and for ONNX's Equal."""
+
+CLANG_TARGETS = {
+    ARM.name: ("--target=arm-none-eabi", "-isystem", "/usr/lib/arm-none-eabi/include"),
+    RISCV.name: ("--target=riscv32-unknown-elf", "-isystem", "/usr/lib/picolibc/riscv64-unknown-elf/include"),
+}
+_ASSEMBLY_WRITES = "-Wno-analyzer-use-of-uninitialized-value"
+"""gcc 12 does not see what functions in assembly write and return; clang's analyzer and the sanitizers look instead."""
+_GCC_ONLY = ("--specs", "-mtune")
+_TOLD = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
+
+
+@dataclass(frozen=True, order=True)
+class Complaint:
+    """What a tool says of a line of a file."""
+
+    tool: str
+    file: str
+    line: int
+    text: str
+
+
+def complaints(folder: Path, board: Board) -> list[Complaint]:
+    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them."""
+    files = [path.name for path in sorted(folder.glob("*.c")) if not path.name.endswith("_weights.c")]
+    found = set[Complaint]()
+    for tool, command in _commands(board, ["-std=c99", "-I."], files):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        heard = set(_heard(tool, done.stdout + done.stderr))
+        if done.returncode and not heard:
+            raise RuntimeError(f"{tool}: {done.stderr[-2000:]}")
+        found |= heard
+    return sorted(found)
+
+
+def _commands(board: Board, flags: Sequence[str], files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    toolchain = {t.name: t for t in (ARM, RISCV)}[board.toolchain]
+    cflags = [*board.cflags, *toolchain.library]
+    for file in files:
+        gcc = [toolchain.gcc, *cflags, *flags, "-O2", "-c", file, "-o", "/dev/null"]
+        yield "gcc -W", [*gcc, *WARNINGS]
+        if "_selftest" not in file:
+            yield "gcc -fanalyzer", [*gcc, "-fanalyzer", _ASSEMBLY_WRITES]
+    target = CLANG_TARGETS[board.toolchain]
+    known = [flag for flag in board.cflags if not flag.startswith(_GCC_ONLY)]
+    yield (
+        "clang-tidy",
+        ["clang-tidy", "--quiet", "--header-filter=.*", f"--checks={CHECKS}", *files, "--", *target, *known, *flags],
+    )
+
+
+def _heard(tool: str, text: str) -> Iterator[Complaint]:
+    for line in text.splitlines():
+        if told := _TOLD.match(line):
+            yield Complaint(tool, told[1], int(told[2]), told[3])

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU.
+
+Rules of MISRA C:2012 by cppcheck's add-on, in functions that no model before had (kernels repeat; --every looks at each
+model's own files, too); then what compilers' analyzers say. What cppcheck found is kept in build/lint by content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Annotated
+
+import onnx
+import typer
+from analyzers import complaints
+from lint_c import ADVISORY, Finding, misra, readable, rule_key, unseen
+from markers import replace_between_markers
+from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
+
+from mcugen.board import load_board
+from mcugen.compilation import Compilation
+from mcugen.options import CompileOptions
+from mcugen.tasks import Quantizing
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / "build" / "lint"
+VIEWS = {"m0": "rp2040", "m4": "nrf52840", "m55": "corstone300", "rv32": "rv32imc"}
+"""Boards by CPU; the C of each is looked at as plain C, too."""
+
+
+def compiled(path: Path, precision: str) -> None:
+    """Writes a model's folders, one a board."""
+    options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
+    model: Path | onnx.ModelProto = path
+    if precision == "int8":
+        quantizing = Quantizing(calibration=spread_samples(path))
+        model = PLACE / f"{path.stem}_int8.onnx"
+        onnx.save(Compilation(path, roomy(load_board("rp2040")), options, quantizing).quantized.proto, model)
+        options = replace(options, dims={}, bound={})
+    for board in VIEWS.values():
+        Compilation(model, roomy(load_board(board)), options).compiled.write(PLACE / board / f"{path.stem}.{precision}")
+
+
+def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Models and precisions."""
+    for path in sorted(path for folder in FOLDERS for path in folder.glob("*.onnx")):
+        if any(name in path.stem for name in names):
+            yield from ((path, kind) for kind in (("given",) if is_quantized(path) else ("given", "int8")))
+
+
+def looked_at(cpu: str, boards: Sequence[str], every: bool) -> Iterator[tuple[Path, list[Finding]]]:
+    """What MISRA's rules say of the folders that have something new."""
+    seen, kernels = set[str](), set[str]()
+    for folder in (folder for board in boards for folder in sorted((PLACE / board).iterdir())):
+        files = readable(folder)
+        before = len(kernels)
+        unseen({"net.c": "", **{k: v for k, v in files.items() if k.endswith("_kernels.h")}}, kernels)
+        if len(kernels) > before or every:
+            yield folder, _kept(folder, cpu, seen)
+
+
+def _kept(folder: Path, cpu: str, seen: set[str]) -> list[Finding]:
+    """By the content of what is looked at."""
+    known = set(seen)
+    content = unseen(readable(folder), seen)
+    file = PLACE / "found" / hashlib.sha256(json.dumps([cpu, content]).encode()).hexdigest()
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps([astuple(finding) for finding in sorted(misra(folder, cpu, known))]))
+    return [Finding(*fields) for fields in json.loads(file.read_text())]
+
+
+def table(found: dict[str, set[Finding]]) -> str:
+    """Lines by rule and CPU, in Markdown."""
+    counts = {cpu: Counter(finding.rule for finding in findings) for cpu, findings in found.items()}
+    rows = [f"| rule | | {' | '.join(counts)} |", f"|---|---|{'--:|' * len(counts)}"]
+    for rule in sorted(set[str]().union(*counts.values()), key=rule_key):
+        category = "advisory" if rule in ADVISORY else "required"
+        rows.append(f"| {rule} | {category} | {' | '.join(str(count[rule]) for count in counts.values())} |")
+    required = [sum(count[rule] for rule in count if rule not in ADVISORY) for count in counts.values()]
+    return "\n".join([*rows, f"| all | required | {' | '.join(map(str, required))} |"])
+
+
+def main(
+    models: Annotated[str, typer.Option(help="Parts of model names, by commas; all if empty.")] = "",
+    cpus: Annotated[str, typer.Option(help="By commas.")] = ",".join((*VIEWS, "plain")),
+    skip_compiling: Annotated[bool, typer.Option(help="Takes what lies in build/lint.")] = False,
+    every: Annotated[bool, typer.Option(help="Each model's own files, too, by MISRA's rules.")] = False,
+    compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/misra.md.")] = False,
+) -> None:
+    """Exit code 1 where a required or mandatory rule is broken without a reason, or an analyzer complains."""
+    for path, precision in () if skip_compiling else wanted(models.split(",")):
+        print(f"compiling {path.stem} ({precision})", file=sys.stderr, flush=True)
+        compiled(path, precision)
+    found = defaultdict[str, set[Finding]](set)
+    told = 0
+    for cpu in cpus.split(","):
+        for folder, findings in looked_at(cpu, [VIEWS[cpu]] if cpu in VIEWS else list(VIEWS.values()), every):
+            new = [f for f in set(findings) - found[cpu] if f.is_required]
+            for finding in sorted(new):
+                print(f"{cpu}\t{folder.name}\tMISRA {finding.rule}\t{finding.origin}\t{finding.code}", flush=True)
+            found[cpu] |= set(findings)
+            told += len(new)
+            if compilers and cpu in VIEWS:
+                told += _complained(cpu, folder)
+    print(table(found))
+    if write_docs:
+        document = ROOT / "docs" / "misra.md"
+        document.write_text(replace_between_markers(document.read_text(), "counts", table(found)))
+    raise typer.Exit(1 if told else 0)
+
+
+def _complained(cpu: str, folder: Path) -> int:
+    heard = complaints(folder, load_board(VIEWS[cpu]))
+    for complaint in heard:
+        print(
+            f"{cpu}\t{folder.name}\t{complaint.tool}\t{complaint.file}:{complaint.line}\t{complaint.text}", flush=True
+        )
+    return len(heard)
+
+
+if __name__ == "__main__":
+    typer.run(main)
