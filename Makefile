@@ -4,8 +4,8 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint lint-c bench zoo gallery costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
-	fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
+.PHONY: demo test lint lint-c bench zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
+	fuzz fuzz-graphs fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -33,6 +33,9 @@ bench: setup  ## compare with other compilers; rewrites docs/performance.md unle
 
 zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/zoo.md
 	$(BIN)/python -W ignore tools/zoo.py --write-docs
+
+two-cores: setup  ## models on both cores of a simulated chip; rewrites the table of docs/two_cores.md
+	$(BIN)/python tools/two_cores.py
 
 gallery: setup  ## the models of ../shared on some boards, by `mcugen explore`; rewrites docs/gallery.md
 	$(BIN)/python tools/gallery.py

@@ -21,9 +21,9 @@ from mcugen.resources import resource_dir
 
 T = TypeVar("T")
 
-FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float"})
+FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float", "dual_issue"})
 """What a CPU may have beyond plain C: `thumb1`, `thumb2` and `rv32` name its instruction set where that is all it has
-for integers, `fpu64` is double precision, `mve` is Helium."""
+for integers, `fpu64` is double precision, `mve` is Helium; `dual_issue` says that a load goes beside a product."""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
@@ -123,6 +123,9 @@ class Cache:
     """Places for a line; as many as there are lines where any line may lie anywhere."""
     hit_wait_states: int = 0
     """Cycles of the CPU beyond one for what is there."""
+    keeps_prefetched: bool = False
+    """Whether it takes in what its memory read ahead: a cache of its own before a controller that prefetches. One that
+    is a part of the controller holds what that had to fetch in a hurry."""
     critical_word_first: bool = False
     """Whether the CPU goes on when the access that brings what it wants is done, and the line fills meanwhile; else it
     waits for the whole line."""
@@ -577,6 +580,7 @@ def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
         line=table.power_of_two("line"),
         ways=table.number("ways", 1),
         hit_wait_states=table.number("hit_wait_states", 0, 0),
+        keeps_prefetched=table.flag("keeps_prefetched"),
         critical_word_first=table.flag("critical_word_first"),
     )
     for name in cache.serves:

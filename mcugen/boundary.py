@@ -15,9 +15,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
-from mcugen.errors import DoesNotFitError, InternalError, Interrupted, McugenError, OutputError, UsageError, shortened
+from mcugen.errors import (
+    DoesNotFitError,
+    InternalError,
+    Interrupted,
+    McugenError,
+    OutputError,
+    UsageError,
+    printable,
+    shortened,
+)
+from mcugen.remedies import Invocation, command_that_helps
 from mcugen.version import __version__
 
 TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
@@ -26,6 +36,8 @@ TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM)
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _LONGEST_ARGUMENTS = 400
+MOST_TOLD = 4000
+"""Characters of a message with the command to paste: a longer command is left out."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -51,6 +63,19 @@ class Commands(TyperGroup):
             if isinstance(end.__context__, BrokenPipeError):  # rich has met the same
                 return None
             raise internal_error(end) from end
+        except McugenError as error:
+            error.command = command_that_helps(error, self._invocation(ctx))
+            raise
+
+    def _invocation(self, ctx: Any) -> Invocation:
+        """What was asked for, as remedies change it."""
+        name = ctx.invoked_subcommand or ""
+        command = self.get_command(ctx, name)
+        options = {
+            opt: not p.is_flag for p in getattr(command, "params", ()) if isinstance(p, TyperOption) for opt in p.opts
+        }
+        words = sys.argv[1:]
+        return Invocation(name, words[words.index(name) + 1 :] if name in words else [], options)
 
 
 @contextmanager
@@ -83,6 +108,8 @@ def _told(error: BaseException) -> int:
     try:
         console = Console(stderr=True)
         console.print(f"[bold red]error:[/] {escape(str(known))}", highlight=False, soft_wrap=True)
+        if known.command and len(str(known)) + len(known.command) < MOST_TOLD:
+            console.print(f"    {escape(printable(known.command))}", highlight=False, soft_wrap=True)
     except BrokenPipeError:
         pass
     return known.exit_code

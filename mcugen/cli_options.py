@@ -40,6 +40,8 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    STATISTICS,
+    TRAINED_AS,
     CompileOptions,
     LibraryFiles,
     Places,
@@ -262,24 +264,47 @@ Loss = Annotated[
 OptimizerName = Annotated[
     str, typer.Option(help=f"how it learns: {', '.join(OPTIMIZERS)}", autocompletion=_completion(*OPTIMIZERS))
 ]
+TrainWeights = Annotated[
+    str,
+    typer.Option(
+        help="how trained weights are kept: float32, int8 (with sgd), or auto: int8 where float32 does not fit",
+        autocompletion=_completion(*TRAINED_AS),
+    ),
+]
 Batch = Annotated[int, typer.Option(min=1, max=1_000_000, help="how many samples make a step of learning")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileArguments:
-    """The options that all commands share which compile."""
+class ReadingArguments:
+    """The options of all commands that read a model."""
 
-    name: Name = ""
     dim: Dim = None
     bind: Bind = None
     state: State = None
+    input_pipeline: InputPipeline = ""
+    plugin: Plugin = None
+
+    def made(self) -> CompileOptions:
+        """As the compiler takes them; UsageError names the option that cannot be read."""
+        return CompileOptions(
+            dims=_dims(self.dim or []),
+            bound=_bound(self.bind or []),
+            states=_states(self.state or []),
+            plugins=tuple(self.plugin or ()),
+            input_pipeline=self.input_pipeline,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningArguments(ReadingArguments):
+    """The options of all commands that compile: what shapes a run, and what it takes."""
+
     float16_weights: Float16Weights = False
     optimize: Optimize = GOALS[0]
     kernels: Family = OWN
     kernel: Kernels = None
     stream_input: StreamInput = False
     external_io: ExternalIo = False
-    input_pipeline: InputPipeline = ""
     max_ram: MaxRam = ""
     max_flash: MaxFlash = ""
     max_latency: MaxLatency = ""
@@ -289,7 +314,6 @@ class CompileArguments:
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
     weights_reader: WeightsReader = False
-    stack_bound: StackBound = False
     check_weights: CheckWeights = False
     checked_arena: CheckedArena = False
     checked_indices: CheckedIndices = False
@@ -299,26 +323,20 @@ class CompileArguments:
     train: Train = ""
     loss: Loss = LOSSES[0]
     optimizer: OptimizerName = OPTIMIZERS[0]
+    train_weights: TrainWeights = TRAINED_AS[0]
     batch: Batch = 1
-    helpers: Helpers = False
-    labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
-    plugin: Plugin = None
 
     def made(self) -> CompileOptions:
-        """As the compiler takes them; UsageError names the option that cannot be read."""
-        return CompileOptions(
-            self.name,
-            _dims(self.dim or []),
-            _bound(self.bind or []),
-            _states(self.state or []),
-            tuple(self.plugin or ()),
-            self.float16_weights,
-            self.optimize,
-            self.kernels,
-            tuple(self.kernel or ()),
-            self.stream_input,
+        """The same."""
+        return replace(
+            super().made(),
+            float16_weights=self.float16_weights,
+            optimize=self.optimize,
+            family=self.kernels,
+            kernels=tuple(self.kernel or ()),
+            stream_input=self.stream_input,
             max_ram=_size("--max-ram", self.max_ram),
             max_flash=_size("--max-flash", self.max_flash),
             max_latency=_seconds("--max-latency", self.max_latency),
@@ -329,18 +347,40 @@ class CompileArguments:
             weights_version=self.weights_version,
             weights_reader=self.weights_reader,
             external_io=self.external_io,
-            input_pipeline=self.input_pipeline,
-            stack_bound=self.stack_bound,
             check_weights=self.check_weights,
             checked_arena=self.checked_arena,
             checked_indices=self.checked_indices,
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
-            training=Training(self.train, self.loss, self.optimizer, self.batch) if self.train else None,
+            training=self._training(),
+            library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
+        )
+
+    def _training(self) -> Training | None:
+        """How the model goes on learning, if it does."""
+        if not self.train:
+            return None
+        return Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileArguments(RunningArguments):
+    """The options of all commands whose generated code people read."""
+
+    name: Name = ""
+    helpers: Helpers = False
+    labels: Labels = None
+    stack_bound: StackBound = False
+
+    def made(self) -> CompileOptions:
+        """The same."""
+        return replace(
+            super().made(),
+            name=self.name,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
-            library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
+            stack_bound=self.stack_bound,
         )
 
 
@@ -390,6 +430,13 @@ class QuantizingArguments:
     profile: Annotated[
         Path | None, typer.Option(help="ranges of `mcugen profile` instead of samples, or besides", show_default=False)
     ] = None
+    synthetic: Annotated[
+        str,
+        typer.Option(
+            help=f"without data: samples are made, of inputs LOW..HIGH or by the {STATISTICS} of batch normalizations",
+            show_default=False,
+        ),
+    ] = ""
     preprocess: Preprocess = ""
     method: Annotated[
         str,
@@ -413,7 +460,9 @@ class QuantizingArguments:
 
         _one_of("--method", self.method, ("", *METHODS))
         layers = _layers(self.layer or [])
-        given = Quantizing(self.precision, self.calibration, self.profile, self.preprocess, layers=layers)
+        given = Quantizing(
+            self.precision, self.calibration, self.profile, self.preprocess, layers=layers, synthetic=self.synthetic
+        )
         scheme = Scheme(
             DType(given.activations),
             self.method,
@@ -432,13 +481,16 @@ class JudgingArguments:
     """The options of all commands that judge a model."""
 
     data: Annotated[
-        Path | None, typer.Option(help="evaluation samples, .npz; labels in `labels` or `y`", show_default=False)
+        Path | None,
+        typer.Option(
+            help="evaluation samples, .npz; labels in `labels` or `y`, or boxes in `boxes`", show_default=False
+        ),
     ] = None
     pixel_scale: PixelScale = 1.0
     metric: Annotated[
         str,
         typer.Option(
-            help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+            help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else what suits the labels (docs/reports.md)",
             autocompletion=_completion(*METRICS),
             show_default=False,
         ),
@@ -449,7 +501,9 @@ class JudgingArguments:
     ] = None
     min_sqnr: Annotated[
         float | None,
-        typer.Option("--min-sqnr", help="of --precision auto, in dB, in place of accuracy", show_default=False),
+        typer.Option(
+            "--min-sqnr", help="of --precision auto, in dB, in place of accuracy or besides", show_default=False
+        ),
     ] = None
 
     def made(self) -> Judging:
@@ -552,6 +606,10 @@ class Inspecting:
     svg: Annotated[
         Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
     ] = None
+    html: Annotated[
+        Path | None,
+        typer.Option(help="write the graph as it came and as it is compiled, side by side", show_default=False),
+    ] = None
     passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = ""
 
     def made(self) -> Inspecting:
@@ -560,10 +618,11 @@ class Inspecting:
 
 
 PANELS = {
-    "How the model is read": ("dim", "bind", "plugin"),
+    "How the model is read": ("dim", "bind", "state", "plugin"),
     "Quantization": (
         *(
             "profile",
+            "synthetic",
             "preprocess",
             "method",
             "symmetric",
@@ -581,7 +640,7 @@ PANELS = {
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
-    "What the code offers": ("name", "state", "helpers", "labels"),
+    "What the code offers": ("name", "helpers", "labels"),
     "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
     "Computers": ("jobs", "cluster"),
@@ -604,6 +663,8 @@ def _in_panel(parameter: Parameter, panel: str) -> Parameter:
 
 
 SHARED: dict[str, type[Any]] = {
+    "reading": ReadingArguments,
+    "running": RunningArguments,
     "options": CompileArguments,
     "quantizing": QuantizingArguments,
     "judging": JudgingArguments,

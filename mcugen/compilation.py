@@ -11,45 +11,48 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from mcugen.alternatives import compared, other_goals, without_deadlines
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
 from mcugen.evaluation.layers import DIVERGED_DB
-from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
+from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
-from mcugen.lessons import Trial, best, candidates, learn, tried
+from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import MIXED, CompileOptions
+from mcugen.options import MIXED, CompileOptions, Training
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.heads import float_heads
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model, no_progress, quantizer, with_states
+from mcugen.quant.rescue import rescued
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
+from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
-from mcugen.report.figures import LearningFigures, Report
+from mcugen.report.figures import Alternative, LearningFigures, Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
-from mcugen.training.layers import trainable
+from mcugen.training.layers import has_channels, layer_name, trainable
 from mcugen.variants import Variants
 from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from mcugen.hir.graph import Node
     from mcugen.lir.program import Endpoint
 
 SampleSource = Path | Mapping[str, Array]
@@ -118,7 +121,9 @@ class Compilation:
             found = self.search.run()
         else:
             found = basis.maker.quantize(basis.layers)
-        found = estimated(found, *judged_samples(basis.held, basis.known, basis.data))
+        samples, kind = judged_samples(basis.held, basis.known, basis.data)
+        made_up = bool(self.quantizing.synthetic) and basis.data is None
+        found = estimated(found, samples, "synthetic" if made_up else kind)
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
@@ -131,23 +136,28 @@ class Compilation:
         endpoints = graph_endpoints(fused.graph, self.options.states)
         sources = (self.quantizing.calibration, self.judging.data)
         given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
+        if self.quantizing.synthetic:
+            made, note = synthetic_samples(fused, self.source.proto, self.quantizing.synthetic)
+            given = Samples(made, None, (note,))
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
-        usable, strays = self._usable(given)
+        usable, strays = self._usable(given) if not self.quantizing.synthetic or given is None else (given.inputs, [])
         known, held = hold_out(usable, bool(self.options.states))
         if self.quantizing.precision == MIXED or profile is not None:
             known, held = usable, ()  # nothing is held out that precisions are chosen by, or that was profiled
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
-        layers, heads = float_heads(maker, wanted)
-        return _Basis(maker, given, data, known, held, layers, [*strays, *heads])
+        layers, raised = rescued(maker, wanted)
+        return _Basis(maker, given, data, known, held, layers, [*strays, *raised])
 
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""
         basis, judging = self._basis, self.judging
-        endpoints = graph_endpoints(self.float_model.graph, self.options.states)
+        graph = self.float_model.graph
+        endpoints = graph_endpoints(graph, self.options.states)
         samples = basis.data or basis.given or random_samples(endpoints)
-        demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
+        metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
+        demand = Demand(metric, judging.max_drop, judging.min_sqnr)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
         if self.workers.cluster:
             elsewhere = _Elsewhere(self.source.proto, self.target, self.options, self.quantizing, judging)
@@ -176,7 +186,8 @@ class Compilation:
         assert training is not None
         if self.teaching is None:
             raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
-        tries = candidates(self._trainable())
+        known = self._trainable()
+        tries = [*candidates(len(known)), *self._sparse(known)]
         found, refused = [], None
         for index, layers in enumerate(tries):
             self.progress(f"learning {layers}", index, len(tries))
@@ -191,32 +202,57 @@ class Compilation:
             raise refused
         return found
 
-    def _trainable(self) -> int:
-        """How many layers there are to train."""
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """What the model takes by estimate, and what it would by each other goal, and in float32: nothing runs."""
+        makes = {f"--optimize {goal}": partial(self._made, other) for goal, other in other_goals(self.compiled.options)}
+        if self.quantizing.is_wanted:
+            real = replace(self.options, integer_io=False)
+            makes["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
+        return compared(self.compiled, makes, self.progress)
+
+    def _made(self, options: CompileOptions) -> CompiledModel:
+        """Without looking for a way to be fast enough."""
+        model = self.quantized if self.quantizing.is_wanted else self.model
+        return compile_model(model, self.target, options, self.trace)
+
+    def _sparse(self, layers: Sequence[Node]) -> Iterator[str]:
+        """Besides the last layer the channels that matter most of those before it: sparse updates."""
+        assert self.teaching is not None and self.options.training is not None
+        able = {layer_name(node) for node in layers if has_channels(node)}
+        for count in lengths(len(layers))[1:]:
+            training = Training(f"last:{count}", self.options.training.loss, "momentum", precision="float32")
+            options = replace(self.options, training=training, max_ram=None, max_flash=None)
+            try:
+                compiled = compile_model(self.quantized if self.quantizing.is_wanted else self.model, "host", options)
+            except (Refusal, UnsupportedError, UsageError):
+                return
+            lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
+            chosen = sensitive(compiled, self.teaching, lesson)
+            last = layer_name(layers[-1])
+            parts = [f"{n}[{';'.join(map(str, some))}]" for n, some in chosen.items() if n in able and n != last]
+            if parts:
+                yield ",".join([*parts, "last:1"])
+
+    def _trainable(self) -> list[Node]:
+        """The layers that there are to train."""
         proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
         options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
         graph = Variants(proto, "", options, self.target).graph({})
         fuse_float(graph)
-        return len(trainable(graph))
+        return trainable(graph)
 
     def _compiled(self, options: CompileOptions) -> CompiledModel:
         scheme = self.quantizing.scheme
-        model = self.quantized if self.quantizing.is_wanted else self.model
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
-
-        def make(wanted: CompileOptions) -> CompiledModel:
-            return compile_model(model, self.target, wanted, self.trace)
-
         if options.stack_bound:
-            return with_stack_bound(self._within_limits(options, deadline, make))
-        return self._within_limits(options, deadline, make)
+            return with_stack_bound(self._within_limits(options, deadline))
+        return self._within_limits(options, deadline)
 
-    def _within_limits(
-        self, options: CompileOptions, deadline: Deadline | None, make: Callable[[CompileOptions], CompiledModel]
-    ) -> CompiledModel:
+    def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Fast enough, if that is asked for."""
+        make = self._made
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
         if deadline is None:
@@ -256,7 +292,8 @@ class Compilation:
         of the board's. The result does not depend on the workers.
         """
         samples = self.judging_samples(data)
-        metric = metric_of(self.judging.metric, samples.labels)
+        program = self.compiled.program
+        metric = metric_of(self.judging.metric, samples.labels, program.outputs, program.inputs)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
     def learned(self) -> LearningFigures:

@@ -15,7 +15,7 @@ from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError, shortened
+from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget
 from mcugen.fitting.staging import time_of_copies, with_copies
@@ -27,9 +27,10 @@ from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
-from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
+from mcugen.memory.loops import wished_loops
+from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, CompileOptions, Training
+from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, TRAINED_AS, CompileOptions, Training
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -50,8 +51,21 @@ def compile_model(
     """Compiles an ONNX model, or a quantized one, for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
     hardware = board if isinstance(board, Board) else load_board(board)
+    coded = _with_codes(options)
+    if coded is None:
+        return _compiled(model, hardware, options, trace)
+    try:
+        return _compiled(model, hardware, _with_training(options, "float32"), trace)
+    except (DoesNotFitError, ConstraintError) as error:
+        return _coded(model, hardware, coded, trace, error)
+
+
+def _compiled(
+    model: str | Path | onnx.ModelProto | Quantization, hardware: Board, options: CompileOptions, trace: Trace | None
+) -> CompiledModel:
+    """As told."""
     file = _checked(options, hardware)
-    target = replace(hardware, features=hardware.features | _wishes(options))
+    target = replace(hardware, features=hardware.features | _wishes(hardware, options))
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -75,6 +89,7 @@ def compile_model(
         notes = [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
         placement = place(program, target, options.place)
+        notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
@@ -100,6 +115,36 @@ def compile_model(
     kernel_source = KernelSource(hardware.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
+
+
+def _with_training(options: CompileOptions, precision: str) -> CompileOptions:
+    assert options.training is not None
+    return replace(options, training=replace(options.training, precision=precision))
+
+
+def _with_codes(options: CompileOptions) -> CompileOptions | None:
+    """The same with trained weights as int8, where the compiler has the choice."""
+    training = options.training
+    is_plain = training is not None and training.optimizer == OPTIMIZERS[0] and training.batch == 1
+    if training is None or not is_plain or training.precision != TRAINED_AS[0] or training.is_head:
+        return None
+    return _with_training(options, "int8")
+
+
+def _coded(
+    model: str | Path | onnx.ModelProto | Quantization,
+    board: Board,
+    options: CompileOptions,
+    trace: Trace | None,
+    error: McugenError,
+) -> CompiledModel:
+    """With int8 weights, which is told; the error of floats if these do not fit either."""
+    try:
+        found = _compiled(model, board, options, trace)
+    except (DoesNotFitError, ConstraintError, UsageError):
+        raise error from None
+    told = f"trained weights are int8, as float32 did not fit ({error.found}); --train-weights float32 insists"
+    return replace(found, report=replace(found.report, notes=(*found.report.notes, told)))
 
 
 def _taught(graph: Graph, variants: Variants) -> Variants:
@@ -141,6 +186,18 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
     stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
+
+
+def _slow_arena_notes(program: Program, board: Board, placement: Placement, options: CompileOptions) -> list[str]:
+    """Where the arena lies as a whole in a memory slower than the board's own, which is too small for it."""
+    own, found = memory_of_arena(board, options.place), placement.arenas[0]
+    if options.place.arena or found.speed <= own.speed:
+        return []
+    size = f"the arena of {program.arena_size:,} bytes"
+    return [f"{size} lies in '{found.name}', slower than '{own.name}', which has {own.room:,}; {_SPLIT}"]
+
+
+_SPLIT = "--place auto leaves there what is used least, and report tells what either takes"
 
 
 def _widened_notes(graph: Graph) -> list[str]:
@@ -204,7 +261,12 @@ def _check_training(options: CompileOptions) -> None:
     training = options.training
     if training is None:
         return
-    for option, value, known in (("loss", training.loss, LOSSES), ("optimizer", training.optimizer, OPTIMIZERS)):
+    choices = (
+        ("loss", training.loss, LOSSES),
+        ("optimizer", training.optimizer, OPTIMIZERS),
+        ("train-weights", training.precision, TRAINED_AS),
+    )
+    for option, value, known in choices:
         if value not in known:
             raise UsageError(f"--{option} must be known", f"'{value}'", f"one of: {', '.join(known)}")
     if training.is_head and training != Training(training.layers):
@@ -227,10 +289,11 @@ def _check_training(options: CompileOptions) -> None:
         raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
 
 
-def _wishes(options: CompileOptions) -> set[str]:
+def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
     """What kernels are asked for beside the CPU's features."""
     wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
-    return {wish for wish, is_asked in wishes.items() if is_asked}
+    asked = frozenset(wish for wish, is_asked in wishes.items() if is_asked)
+    return asked | wished_loops(board, memory_of_weights(board, options.place), options.optimize)
 
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:

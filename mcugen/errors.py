@@ -39,6 +39,8 @@ class McugenError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+    command: str = ""
+    """What the user can paste, once the command line knows (mcugen.remedies)."""
 
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy

@@ -17,8 +17,8 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
-from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
-from mcugen.evaluation.sample_results import SampleResults, sample_results
+from mcugen.evaluation.metrics import Metric, find_metric, label_metric, own_metric
+from mcugen.evaluation.sample_results import SampleResults, farthest_results, sample_results
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 Sample = Mapping[str, Array]
 
 
-def metric_of(text: str, labels: Array | None) -> Metric:
-    """A metric by its name, or a function FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr."""
+def metric_of(text: str, labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint]) -> Metric:
+    """A metric by its name, or a function FILE.py:FUNCTION; "" is what suits labels and outputs."""
     file, _, function = text.rpartition(":")
     if file:
         return own_metric(text, load_function(file, function))
-    return find_metric(text) if text else METRICS["sqnr" if labels is None else "top1"]
+    return find_metric(text or label_metric(labels, outputs[0], inputs))
 
 
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
@@ -65,7 +65,7 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
     run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
-    return measured(compiled.report, run, None, compiled.board.energy)
+    return measured(compiled.report, run, None, compiled.board)
 
 
 def step_cycles(
@@ -114,13 +114,13 @@ def evaluate(
     given, board = samples.fed(stored), compiled.board
     run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
-    result = measured(compiled.report, run, accuracy, compiled.board.energy)
+    result = measured(compiled.report, run, accuracy, compiled.board)
     result = replace(
         result,
         basis=_basis(compiled, samples),
         notes=(*result.notes, *samples.notes),
         buffers=arena_buffers(compiled.program, compiled.board.name),
-        samples=_sample_results(compiled, samples, run.outputs),
+        samples=_sample_results(compiled, samples, run.outputs, reference, accuracy.agreement is not None),
     )
     if samples.raw is not None:
         result = _with_input(result, compiled, stored, run)
@@ -150,12 +150,16 @@ def judge(
     return found, reference
 
 
-def _sample_results(compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample]) -> SampleResults | None:
+def _sample_results(
+    compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], reference: Sequence[Sample], classes: bool
+) -> SampleResults | None:
     """By the first output that has numbers, in reals."""
-    numeric = [e for e in compiled.program.outputs if e.name in outputs[0]]
-    scores = [next(iter(sample.values())) for sample in reals(outputs, numeric[:1])]
+    (numeric, *_) = [[e] for e in compiled.program.outputs if e.name in outputs[0]]
+    found = [next(iter(sample.values())) for sample in reals(outputs, numeric)]
     views = samples.inputs if samples.raw is None else [{"raw": raw} for raw in samples.raw]
-    return sample_results(scores, views, samples.labels)
+    if classes:
+        return sample_results(found, views, samples.labels, compiled.options.labels)
+    return farthest_results(found, [next(iter(sample.values())) for sample in reals(reference, numeric)], views)
 
 
 def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample], run: Execution) -> Report:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,16 +65,48 @@ HELD_OUT = 4
 """One of so many samples of a lesson judges what the others taught."""
 
 
+def lengths(count: int) -> list[int]:
+    """Of the ends of a model of so many layers that are tried: each is twice as long."""
+    return [1 << n for n in range(count.bit_length()) if 1 << n <= count]
+
+
 def candidates(count: int) -> list[str]:
-    """What is tried of a model of so many layers that can be trained: ends of it, of twice the length each."""
-    lengths = [1 << n for n in range(count.bit_length()) if 1 << n <= count]
-    longer = lengths[1:]
+    """What is tried of a model of so many layers that can be trained."""
+    every = lengths(count)
+    longer = every[1:]
     return [
-        *(f"last:{n}" for n in lengths),
+        *(f"last:{n}" for n in every),
         *(f"bias:{n}" for n in longer),
         *(f"last:1,bias:{n}" for n in longer),
-        *(f"adapter:2:{n}" for n in lengths),
+        *(f"adapter:2:{n}" for n in every),
     ]
+
+
+SENSITIVE = 4
+"""Of so many channels the one that the loss depends on most is trained where not all are."""
+ASKED = 32
+"""Samples of a lesson that say which these are, or a few more."""
+GRADIENT = ".weights.velocity"
+"""What the gradient of a layer's weights is kept as."""
+
+
+def sensitive(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
+    """By trained layer the channels whose gradients are largest on samples of a lesson, of a model that learns by
+    `momentum`, whose memory is the gradient after one step.
+    """
+    names, labels = _taught(compiled, teaching, lesson)
+    known = compiled.graph.lesson
+    assert known is not None
+    outputs = {state.removesuffix(GRADIENT): o for o, state in known.states.items() if state.endswith(GRADIENT)}
+    sizes: dict[str, Array] = {}
+    asked = _steps(names, lesson, labels)[:: max(1, len(labels) // ASKED)]
+    for step in _rated(names, asked, replace(teaching, epochs=1)):
+        found = compiled.interpret({**compiled.first_states, **step})
+        for layer, output in outputs.items():
+            gradient = np.abs(found[output])
+            sizes[layer] = sizes.get(layer, 0) + gradient.reshape(len(gradient), -1).sum(1)
+    most = {layer: np.argsort(-size, kind="stable")[: max(1, len(size) // SENSITIVE)] for layer, size in sizes.items()}
+    return {layer: sorted(channels.tolist()) for layer, channels in most.items()}
 
 
 def tried(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> Trial:
@@ -105,9 +137,10 @@ def _taught(compiled: CompiledModel, teaching: Teaching, samples: Samples) -> tu
         raise UsageError("--lesson teaches classes", f"--loss {training.loss}", "--loss cross-entropy")
     if not 0 < teaching.rate < np.inf:
         raise UsageError("--rate must be a positive number", str(teaching.rate))
-    if samples.labels is None:
-        raise UsageError("--lesson and --data must have labels", "none", "an array `labels` beside the inputs")
-    return names, samples.labels.reshape(-1)
+    if samples.labels is None or samples.labels.ndim != 1:
+        found = "none" if samples.labels is None else str(samples.labels.shape)
+        raise UsageError("--lesson and --data must have a class for each sample", found, "add an array `labels`")
+    return names, samples.labels
 
 
 def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
@@ -118,7 +151,7 @@ def _steps(names: Lesson, lesson: Samples, labels: Array) -> Calls:
 
 def _rated(names: Lesson, steps: Calls, teaching: Teaching) -> Calls:
     """As often as they are shown, with the rate."""
-    rate = np.asarray([teaching.rate], np.float32)
+    rate = np.full(names.rate.shape, teaching.rate, np.float32)
     return [dict(step) | {names.rate.name: rate} for _ in range(teaching.epochs) for step in steps]
 
 

@@ -60,7 +60,7 @@ DEFAULT_SQNR = 25.0
 
 @dataclass(frozen=True)
 class Demand:
-    """How a model is judged, and what the user asked for: at most one of a largest drop and a least SQNR."""
+    """How a model is judged, and what the user asked for: a largest drop, a least SQNR, or both."""
 
     metric: Metric
     max_drop: float | None = None
@@ -68,13 +68,16 @@ class Demand:
 
     def goal(self, outputs: Judged) -> Goal:
         """What must hold, for these outputs of the float model. A drop is asked of what labels tell, else an SQNR."""
-        if self.min_sqnr is None and not self.metric.by_reference:
-            drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
-            return Goal(self.metric, self.metric.compute(outputs), drop=drop)
-        if self.max_drop is not None:
+        if self.max_drop is not None and self.metric.by_reference:
             rule = "--max-accuracy-drop needs a metric of its own for the float model"
             raise UsageError(rule, f"'{self.metric.name}'", "add labels to the samples, or give --min-sqnr")
-        return Goal(METRICS["sqnr"], math.inf, least=DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr)
+        least = DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr
+        near = Goal(METRICS["sqnr"], math.inf, least=least)
+        if self.metric.by_reference or (self.max_drop is None and self.min_sqnr is not None):
+            return near
+        drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
+        others = () if self.min_sqnr is None else (near,)
+        return Goal(self.metric, self.metric.compute(outputs), drop=drop, others=others)
 
 
 @dataclass(frozen=True)
@@ -312,16 +315,16 @@ class Search:
 
     def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
         """Whether the goal holds; a line of the table."""
-        value = self.goal.metric.compute(self._judged(trial.compiled, self._outputs(trial.compiled)))
-        confirmed = self._in_c(trial) if self.goal.holds(value) else None
-        holds = confirmed is not None and self.goal.holds(confirmed)
+        found = self._judged(trial.compiled, self._outputs(trial.compiled))
+        in_c = self._in_c(trial) if self.goal.met(found) else None
+        holds = in_c is not None and self.goal.met(in_c)
         report, counted = trial.compiled.report, trial.counted if holds else None
         self.steps.append(
             Tradeoff(
                 layer=layer,
                 precision=dtype.value,
-                value=value,
-                confirmed=confirmed,
+                value=self.goal.metric.compute(found),
+                confirmed=None if in_c is None else self.goal.metric.compute(in_c),
                 arena=report.ram.arena,
                 weights=report.flash.weights,
                 instructions=trial.estimate if counted is None else counted,
@@ -362,8 +365,8 @@ class Search:
     def _mse(self, outputs: Sequence[Mapping[str, Array]], wanted: Sequence[Mapping[str, Array]]) -> float:
         return METRICS["mse"].compute(Judged(outputs, wanted[: len(outputs)]))
 
-    def _in_c(self, trial: _Trial) -> float:
-        """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits.
+    def _in_c(self, trial: _Trial) -> Judged:
+        """What the generated code computes, built for this computer: a microcontroller's code gives the same bits.
 
         What calls a library runs on the board, for which that was built.
         """
@@ -371,4 +374,4 @@ class Search:
         if not compiled.bundle.libraries:
             compiled = compile_model(trial.quantization, "host", self._unlimited)
         outputs = compiled.given_inputs.simulate(self._stored(compiled), measure=False).outputs
-        return self.goal.metric.compute(self._judged(compiled, outputs))
+        return self._judged(compiled, outputs)

@@ -24,7 +24,10 @@ LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
-METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
+STATISTICS = "statistics"
+"""Of samples that are made: those that batch normalizations saw, in place of a range."""
+
+METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percentile99.5", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
@@ -40,6 +43,13 @@ METRICS = {
     "top1": "top-1",
     "top5": "top-5",
     "auc": "AUC",
+    "f1": "F1",
+    "pixels": "pixels right",
+    "iou": "mean IoU",
+    "error": "positions wrong",
+    "perplexity": "perplexity",
+    "map50": "mAP at IoU 0.5",
+    "map": "mAP at IoU 0.5 to 0.95",
     "mse": "mean squared error",
     "mae": "mean absolute error",
     "cosine": "cosine",
@@ -90,6 +100,10 @@ class Places:
         return ",".join(parts)
 
 
+TRAINED_AS = ("auto", "float32", "int8")
+"""What trained weights are kept as."""
+
+
 @dataclass(frozen=True)
 class Training:
     """How a model goes on learning: which `layers` (see mcugen.training.layers), by which loss and optimizer, from how
@@ -101,6 +115,8 @@ class Training:
     loss: str = LOSSES[0]
     optimizer: str = OPTIMIZERS[0]
     batch: int = 1
+    precision: str = TRAINED_AS[0]
+    """Of trained weights: float32, or int8 where that is too large (auto), or one of these."""
 
     @property
     def is_head(self) -> bool:
@@ -117,7 +133,8 @@ class Training:
         if self.is_head:
             return f"remembers {self.layers}"
         batch = f", {self.batch} samples a step" if self.batch > 1 else ""
-        return f"trains {self.layers} by {self.loss} with {self.optimizer}{batch}"
+        codes = " as int8" if self.precision == "int8" else ""
+        return f"trains {self.layers}{codes} by {self.loss} with {self.optimizer}{batch}"
 
 
 @dataclass(frozen=True)

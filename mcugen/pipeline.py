@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.printer import print_graph
 from mcugen.hir.traits import Widenable
 from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.kernels.choose import ENOUGH, Limits, choose_kernels, estimated_instructions, unmeasured
 from mcugen.kernels.cost import CostTable, cost_table
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program
 from mcugen.lir.weights import with_read_weights
@@ -165,24 +166,20 @@ def _verify(verifier: Verifier, graph: Graph, name: str) -> None:
 
 
 def lowered(
-    graph: Graph, board: Board, options: CompileOptions, *, any_size: bool = False, limits: Limits | None = None
+    graph: Graph,
+    board: Board,
+    options: CompileOptions,
+    *,
+    any_size: bool = False,
+    limits: Limits | None = None,
+    kernels: Mapping[Node, Kernel] | None = None,
 ) -> Program:
     """The program without a memory plan; with `any_size` it differs between sizes in parameters alone.
 
-    Kernels are chosen within `limits`, or else those of the board.
+    Without `kernels`, they are chosen within `limits`, or else those of the board.
     """
     costs = cost_table(board.cpu)
-    limits = limits or Limits(board.total_ram, board.total_flash)
-    choices = choose_kernels(
-        graph,
-        board.features,
-        _with_waits(costs, board, options),
-        options.optimize,
-        replace(limits, instructions=options.most_instructions),
-        family=options.family,
-        wanted=options.kernels,
-        any_size=any_size,
-    )
+    choices = _chosen(graph, board, options, any_size, limits) if kernels is None else dict(kernels)
     remarks = unmeasured(graph, board.features, costs, any_size)
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
@@ -194,6 +191,23 @@ def lowered(
     if options.weights_reader:
         with_read_weights(program)
     return program
+
+
+def _chosen(
+    graph: Graph, board: Board, options: CompileOptions, any_size: bool, limits: Limits | None
+) -> dict[Node, Kernel]:
+    """The kernels that serve the goal best."""
+    limits = limits or Limits(board.total_ram, board.total_flash)
+    return choose_kernels(
+        graph,
+        board.features,
+        _with_waits(cost_table(board.cpu), board, options),
+        options.optimize,
+        replace(limits, instructions=options.most_instructions),
+        family=options.family,
+        wanted=options.kernels,
+        any_size=any_size,
+    )
 
 
 def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
@@ -210,16 +224,16 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
-    """Costs that count what the CPU waits for constants, where speed is the goal: flash may be slow."""
+    """Costs that count what the CPU waits for constants, where speed is the goal, and know of its core's stalls."""
     if options.optimize != "speed":
         return costs
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    return replace(costs, waits=partial(waits_for_constants, board=board, slow=slow, fast=fast))
+    return replace(costs, core=board.core, waits=partial(waits_for_constants, board=board, slow=slow, fast=fast))
 
 
-def planned(program: Program) -> Program:
-    """The program in the order that needs the least memory, with a checked memory plan."""
+def planned(program: Program, enough: int = 0) -> Program:
+    """The program in the order that needs the least memory, with a checked memory plan: see plan_memory."""
     reorder(program)
-    plan_memory(program)
+    plan_memory(program, enough)
     verify_plan(program)
     return program

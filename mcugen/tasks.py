@@ -22,9 +22,9 @@ class Quantizing:
     """How a float model is quantized, if at all. UsageError for what contradicts itself.
 
     `precision` is one of PRECISIONS, FEW_BITS or MIXED; "" is int8 where there are samples (`calibration`: a file, a
-    folder, or arrays) or a `profile` of earlier ones, else float32. `preprocess` is what becomes of each sample first
-    (see mcugen.evaluation.preprocess). `scheme` says more (see mcugen.quant.scheme); `layers` are precisions of single
-    layers, by the names of their outputs.
+    folder, or arrays), a `profile` of earlier ones or `synthetic` ones (LOW..HIGH or STATISTICS), else float32.
+    `preprocess` is what becomes of each sample first (see mcugen.evaluation.preprocess). `scheme` says more (see
+    mcugen.quant.scheme); `layers` are precisions of single layers, by the names of their outputs.
     """
 
     precision: str = ""
@@ -34,9 +34,11 @@ class Quantizing:
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
     """Of single layers, by the names of their outputs: values of PRECISIONS."""
+    synthetic: str = ""
 
     def __post_init__(self) -> None:
-        known = self.calibration is not None or self.profile is not None
+        real = self.calibration is not None or self.profile is not None
+        known = real or bool(self.synthetic)
         object.__setattr__(self, "precision", self.precision or ("int8" if known else "float32"))
         allowed = (*PRECISIONS, FEW_BITS, MIXED)
         if self.precision not in allowed:
@@ -44,8 +46,11 @@ class Quantizing:
         if not self.is_wanted and (known or self.layers):
             raise UsageError("samples are for quantization", "--precision float32", "give --precision int8")
         if self.is_wanted and not known:
-            remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
+            remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json; without any data --synthetic LOW..HIGH"
             raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
+        if real and self.synthetic:
+            found = f"--synthetic {self.synthetic} and --{'profile' if self.calibration is None else 'calibration'}"
+            raise UsageError("synthetic samples are for models without data", found, "leave out --synthetic")
 
     @property
     def is_wanted(self) -> bool:
@@ -68,7 +73,7 @@ class Judging:
     """How a model is judged: by samples (`data`: a file, a folder, or arrays), by a measure, and what is good enough.
 
     `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr. `max_drop`
-    (percentage points) or `min_sqnr` (dB) is what mixed precisions must reach. UsageError for both.
+    (percentage points) and `min_sqnr` (dB) are what mixed precisions must reach.
     """
 
     data: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
@@ -76,10 +81,6 @@ class Judging:
     metric: str = ""
     max_drop: float | None = None
     min_sqnr: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_drop is not None and self.min_sqnr is not None:
-            raise UsageError("there can be one goal", "--max-accuracy-drop and --min-sqnr", "leave one out")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,11 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+
+from mcugen.codegen.bundle import Bundle
 
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 COMPILERS = {
@@ -37,6 +40,19 @@ def assert_accepted(folder: Path, *sources: str, by: Sequence[str] = tuple(COMPI
     for compiler in by:
         if shutil.which(COMPILERS[compiler][0]):
             run([*command(compiler), *flags, "-fsyntax-only", "-I.", *sources], folder)
+
+
+def assert_accepted_in_turn(bundle: Bundle, *flags: str) -> None:
+    """One of the others warns not of a model's code: which one goes by what it says, so that they share the tests.
+
+    Both take each kernel in the sweep (test_portability.py).
+    """
+    source = f"{bundle.name}.c"
+    with tempfile.TemporaryDirectory(prefix="mcugen-") as place:
+        for name in (source, *bundle.headers):
+            (Path(place) / name).write_text(bundle.files[name])
+        compiler = OTHERS[crc32(bundle.files[source].encode()) % len(OTHERS)]
+        assert_accepted(Path(place), source, by=[compiler], flags=flags)
 
 
 def run(arguments: Sequence[str], folder: Path) -> str:

@@ -278,7 +278,7 @@ def test_report_estimates_cycles(model: Path):
 @pytest.mark.qemu
 def test_report_says_of_which_memories_no_wait_states_are_known(model: Path, tmp_path: Path):
     text = (resource_dir("boards") / "stm32l4r5.toml").read_text()
-    untimed = re.sub(r"wait_states.*? }", "speed = 1 }", text.partition("caches")[0])
+    untimed = re.sub(r"wait_states.*? }", "speed = 1 }", text.partition("\ncaches")[0])
     (tmp_path / "mine.toml").write_text(untimed)
     report = json.loads(mcugen("report", model, "-b", tmp_path / "mine.toml", "--json", "-", "-q").out)
     assert "no wait states known of flash, sram" in report["cycles_note"]
@@ -438,7 +438,8 @@ def test_an_option_with_one_value_is_given_once(model: Path, arguments: tuple[st
 
 def test_every_command_takes_options_once(model: Path):
     for command in ("report", "inspect", "run", "quantize", "profile"):
-        assert_failed(mcugen(command, model, "--name", "a", "--name", "b"), 2, "--name must be given once")
+        twice = ("--input-pipeline", "a", "--input-pipeline", "b")
+        assert_failed(mcugen(command, model, *twice), 2, "--input-pipeline must be given once")
     assert mcugen("inspect", model, "-q", "--quiet", "--weights-blob", "--weights-blob").code == 0  # flags
 
 

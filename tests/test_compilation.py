@@ -64,8 +64,3 @@ def test_a_model_as_it_is_needs_no_samples():
 def test_contradictions(given: dict[str, object], message: str):
     with pytest.raises(UsageError, match=message):
         Quantizing(**given)  # type: ignore[arg-type]
-
-
-def test_one_goal():
-    with pytest.raises(UsageError, match="there can be one goal"):
-        Judging(max_drop=1, min_sqnr=30)

@@ -26,14 +26,14 @@ REPORT_KEYS = {
         *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis", "steps"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
-        *("varies", "stack_bound", "buffers", "samples", "command", "learning"),
+        *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
-    "flash": {"code", "weights", "total"},
+    "flash": {"code", "weights", "total", "functions"},
     "ram": {"arena", "arena_bound", "state", "io", "copies", "static", "stack", "total"},
     "accuracy": {
         *("metric", "reference", "samples", "float32", "quantized", "target"),
-        *("agreement", "max_abs_error", "sqnr_db"),
+        *("agreement", "max_abs_error", "sqnr_db", "beside"),
     },
 }
 LAYER_KEYS = {
@@ -56,7 +56,7 @@ def test_int8_twin_is_computed_in_integers() -> None:
     assert model.report.precision == "int8"
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(11)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_board_gives_the_same_bytes(board: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,12 @@ from mcugen.report.figures import Report
 BOARD = "nrf52840"
 
 
-@pytest.fixture(scope="module")
-def model() -> onnx.ModelProto:
-    """Four convolutions of int8 of several depths, each with kernels that trade flash for time."""
+def convolutions(*channels: int) -> onnx.ModelProto:
+    """Of int8, from one number of channels to the next, each with kernels that trade flash for time."""
     net = Net()
     random = np.random.default_rng(0)
-    x = net.dequantize(net.input("x", 1, 8, 8, 8, dtype=np.int8), 0.05)
-    for before, after in ((8, 16), (16, 24), (24, 32), (32, 8)):
+    x = net.dequantize(net.input("x", 1, channels[0], 8, 8, dtype=np.int8), 0.05)
+    for before, after in pairwise(channels):
         weights = net.dequantize(net.const(random.integers(-127, 128, (after, before, 3, 3)), np.int8), 0.002)
         x = net.fake(net.op("Relu", net.op("Conv", x, weights, pads=[1, 1, 1, 1])), 0.05)
     net.output(net.quantize(net.op("GlobalAveragePool", x), 0.05, out="y"), dtype=np.int8)
@@ -38,9 +38,16 @@ def model() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def path(model: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model() -> onnx.ModelProto:
+    """Four of them."""
+    return convolutions(8, 16, 24, 32, 8)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two, as each step of the search runs in the simulator."""
     file = tmp_path_factory.mktemp("latency") / "net.onnx"
-    onnx.save(model, file)
+    onnx.save(convolutions(8, 16, 8), file)
     return file
 
 

@@ -159,9 +159,49 @@ def test_goals() -> None:
     assert Goal(METRICS["mse"], 1.0, drop=0.5).holds(1.4) and not Goal(METRICS["mse"], 1.0, drop=0.5).holds(1.6)
 
 
+def classified(count: int, lost: int, won: int) -> Judged:
+    """Of so many samples, of which float32 has the first half right, some are lost and some won."""
+    reference = [int(2 * i >= count) for i in range(count)]
+    found = [int(wrong or i < lost) * int(i < count - won) for i, wrong in enumerate(reference)]
+    rows = [[{"y": np.eye(2)[[c]]} for c in given] for given in (found, reference)]
+    return Judged(*rows, labels=np.zeros(count, int))
+
+
+@pytest.mark.parametrize(
+    ("count", "lost", "won", "holds"),
+    [
+        (400, 2, 0, True),
+        (400, 8, 0, False),
+        (400, 3, 0, True),
+        (400, 20, 14, True),
+        (60, 1, 0, False),
+        (60, 0, 0, True),
+    ],
+)
+def test_a_drop_is_one_beyond_chance(count: int, lost: int, won: int, holds: bool) -> None:
+    """Each sample counts where they are few."""
+    judged = classified(count, lost, won)
+    reference = classified(count, 0, 0)
+    goal = Demand(METRICS["top1"]).goal(reference)
+    assert goal.met(judged) == holds
+    assert goal.met(reference)
+
+
+def test_several_demands_hold_at_once() -> None:
+    judged, exact = classified(400, 2, 0), classified(400, 0, 0)
+    sqnr = METRICS["sqnr"].compute(judged)
+    for least, holds in ((sqnr - 1, True), (sqnr + 1, False)):
+        goal = Demand(METRICS["top1"], 0.5, least).goal(exact)
+        assert goal.met(judged) == holds
+        assert str(goal).endswith(f"of float32; and SQNR of {least:.2f} dB or better")
+    assert not Demand(METRICS["top1"], 0.5, sqnr - 1).goal(exact).met(classified(400, 8, 0))
+
+
 def test_a_drop_needs_something_to_drop_from() -> None:
     with pytest.raises(UsageError, match="add labels"):
         Demand(METRICS["sqnr"], 1.0).goal(outputs(9))
+    with pytest.raises(UsageError, match="add labels"):
+        Demand(METRICS["sqnr"], 1.0, 20.0).goal(outputs(9))
 
 
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:

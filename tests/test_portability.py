@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from batch import combine
+from compilers import OTHERS, assert_accepted
 from exported import first_line
 from narrow_int import overflows
 from onnx_models import Net, assert_close
@@ -82,6 +83,18 @@ def test_big_endian_refuses_the_file_of_weights(monkeypatch: pytest.MonkeyPatch)
     model = compile_model(net.model(), options=CompileOptions(weights_blob=True))
     with pytest.raises(VerificationError, match=r"must return 0\. found: 6 "):
         model.simulate([{"x": np.zeros(4, np.float32)}])
+
+
+# -------------------------------------------------------------------------------------------------- other compilers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_clang_and_cpp_take_every_kernel(part: int, tmp_path: Path):
+    """gcc takes them in each build; of other tests' models one of the two takes each."""
+    for portable in portable_models()[part::PARTS]:
+        folder = portable.model.write(tmp_path / portable.name)
+        assert_accepted(folder, *(source.name for source in folder.glob("*.c")), by=OTHERS)
 
 
 # ----------------------------------------------------------------------------------------------------- width of int

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -48,10 +49,11 @@ def apply(difference: str, folder: Path) -> None:
             path.write_text(text.replace(before, after))
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
     """A copy, in which one recipe follows the other."""
-    folder = tmp_path_factory.mktemp("project")
+    folder = tmp_path / "project"
+    folder.mkdir()
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -61,6 +63,28 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def make(kind: str, file: str, content: str, project: Path) -> None:
+    """What a block says of a file: how it differs, or all of it."""
+    if kind == "diff":
+        apply(content, project)
+    else:
+        (project / file).write_text(content)
+
+
+def test_what_a_recipe_changes_is_there(project: Path):
+    """All of that, without the commands, which the sweep runs."""
+    before = {path: path.read_text() for path in project.rglob("*.py")}
+    for text in recipes().values():
+        for kind, file, content in steps(text):
+            if kind != "sh":
+                make(kind, file, content, project)
+    changed = [path for path in project.rglob("*.py") if path.read_text() != before.get(path)]
+    assert len(changed) >= 5
+    for path in changed:
+        ast.parse(path.read_text(), str(path))
+
+
+@pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.riscv
 def test_recipes(project: Path):
@@ -71,12 +95,10 @@ def test_recipes(project: Path):
     assert list(recipes()) == ["An operator", "A kernel", "A pass", "A board", "A CPU"]
     for title, text in recipes().items():
         for kind, file, content in steps(text):
-            if kind == "diff":
-                apply(content, project)
-            elif kind == "sh":
+            if kind == "sh":
                 done = subprocess.run(
                     ["sh", "-e", "-c", content], cwd=project, env=environment, capture_output=True, text=True
                 )
                 assert done.returncode == 0, f"{title}:\n{content}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
             else:
-                (project / file).write_text(content)
+                make(kind, file, content, project)

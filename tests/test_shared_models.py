@@ -115,7 +115,7 @@ def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs
     assert max(shares.values()) < 0.005, max(shares, key=lambda place: shares[place])
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("name", [n for n in QUANTIZED if n.startswith(tuple(DATASETS))])
 def test_int8_agrees_with_onnxruntime_end_to_end(name: str) -> None:
     model = compiled(name)
@@ -134,7 +134,7 @@ def quick_or_slow(names: Sequence[str], is_quick: Callable[[str], bool]) -> list
     return [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, lambda name: not is_twin(name)))
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
@@ -153,7 +153,7 @@ def assert_same_bytes(name: str, boards: Sequence[str]) -> None:
                 assert found[key].tobytes() == array.tobytes(), f"{board}: {key}"
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("board", "name"),

@@ -56,7 +56,7 @@ def quantized(name: str, dtype: DType = DType.INT8, count: int | None = 20) -> Q
     return quantizer(source, model, scheme, samples(name, model, "calib").inputs[:count]).quantize()
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("name", FLOAT)
 def test_each_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
     result = quantized(name)

@@ -30,6 +30,7 @@ def follow(part: str, folder: Path, monkeypatch: pytest.MonkeyPatch, trained: Pa
     return [line for step, printed in walk for line in step.printed if plain(line) not in plain(printed)]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("part", PARTS)
 def test_the_tutorial_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

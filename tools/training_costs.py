@@ -43,8 +43,13 @@ def costs(model: Path | onnx.ModelProto, board: str, layers: str) -> Costs:
     """Of a step of learning a class."""
     plain = compile_model(model, board)
     found = compile_model(model, board, CompileOptions(training=Training(layers)))
+    assert found.bundle.lesson is not None
     (sample,) = random_samples(plain.program.inputs).inputs
-    lesson = {**sample, "target": np.ones(1, np.int32), "rate": np.full(1, 0.01, np.float32)}
+    lesson = {
+        **sample,
+        "target": np.ones(1, np.int32),
+        "rate": np.full(found.bundle.lesson.rate.shape, 0.01, np.float32),
+    }
     step, run = found.simulate([lesson]).instructions, plain.simulate([sample]).instructions
     assert step is not None and run is not None
     program = found.program

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from make_learning import HERE, KNOWN, LESSON_RATE, Array, Weights, softmax
+from make_learning import HERE, KNOWN, Array, Weights
 from onnx import numpy_helper
 
 from mcugen import CompiledModel, CompileOptions, compile_model
@@ -30,7 +30,7 @@ def runs(images: Array) -> Samples:
     return [{"image": image[None]} for image in images]
 
 
-def lessons(images: Array, labels: np.ndarray, rate: float = LESSON_RATE) -> Samples:
+def lessons(images: Array, labels: np.ndarray, rate: float) -> Samples:
     """The same, from which the network learns."""
     return [
         {"image": image[None], "target": np.asarray([label], np.int32), "rate": np.asarray([rate], np.float32)}
@@ -44,17 +44,6 @@ def known_weights() -> Weights:
     return Weights(**{tensor.name: numpy_helper.to_array(tensor).copy() for tensor in stored})
 
 
-def learned(net: Weights, images: Array, labels: np.ndarray, rate: float = LESSON_RATE) -> Weights:
-    """The same in numpy: plain gradient descent on the last layer, one image a step."""
-    for image, label in zip(images, labels, strict=True):
-        features = net.features(image[None])
-        error = softmax(features @ net.w2.T + net.b2)
-        error[0, label] -= 1
-        net.w2 -= np.float32(rate) * error.T @ features
-        net.b2 -= np.float32(rate) * error[0]
-    return net
-
-
 def accuracies(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[float, float]:
     """Of the digits that it was trained on, and of the new ones."""
     right = np.asarray([s.argmax() for s in scores]) == labels
@@ -65,7 +54,7 @@ def main(board: str) -> None:
     """One run: an examination, the lesson, the examination again."""
     data = np.load(HERE / "lesson.npz")
     exam = runs(data["eval_images"])
-    samples = [*exam, *lessons(data["images"], data["labels"]), *exam]
+    samples = [*exam, *lessons(data["images"], data["labels"], float(data["rate"])), *exam]
     scores = [o["scores"] for o in compiled(board).simulate(samples, measure=False).outputs]
     for when, part in (("before", scores[: len(exam)]), ("after", scores[-len(exam) :])):
         known, new = accuracies(part, data["eval_labels"])

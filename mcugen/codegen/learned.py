@@ -24,6 +24,7 @@ def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
         "ctype": target.dtype.c,
         "shape": [str(s) for s in target.shape],
         "classes": lesson.classes,
+        "layers": list(lesson.layers),
         "rate": renderer.names[lesson.rate.buffer],
         "loss": renderer.names[lesson.loss.buffer],
         "what": lesson.what,

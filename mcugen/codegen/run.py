@@ -30,6 +30,7 @@ from mcugen.lir.program import (
     Buffer,
     Control,
     Instr,
+    Operand,
     Program,
     Space,
 )
@@ -311,7 +312,7 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
-    names = [argument(renderer, operand.buffer) for operand in instr.operands]
+    names = [_passed(renderer, operand) for operand in instr.operands]
     is_sized = not sized.is_known(instr)
     if params and not is_sized:
         members = (value for key, value in instr.params.items() if key not in instr.baked)
@@ -367,6 +368,12 @@ def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
     constant = instr.operand("x").buffer
     names = [argument(renderer, instr.operand("y").buffer), argument(renderer, constant), f"{constant.nbytes}u"]
     return Line(fitted_call("MCUGEN_STAGE", names, indent - 4), (instr.note,))
+
+
+def _passed(renderer: Renderer, operand: Operand) -> str:
+    """What is passed for an operand: its buffer, or the first of some lanes of it."""
+    first = operand.lanes.first if operand.lanes else 0
+    return argument(renderer, operand.buffer) + f" + {first}" * (first > 0)
 
 
 def argument(renderer: Renderer, buffer: Buffer) -> str:

@@ -29,7 +29,7 @@ def calibrate_board(
     runs: Runs,
     model: Models,
     output: Output,
-    options: CompileOptions,
+    running: CompileOptions,
     quiet: Quiet = False,
 ) -> None:
     """Writes a board file whose estimates meet what was measured; options are those of the firmware that ran."""
@@ -43,7 +43,7 @@ def calibrate_board(
     measured = read_runs(runs)
     if not quiet:
         tell("estimating the layers that were measured")
-    calibration = calibrate_runs(base, measured, model, options)
+    calibration = calibrate_runs(base, measured, model, running)
     write_text(output, board_text(base, calibration, f"{len(measured)} runs at {measured[0].clock_hz / 1e6:g} MHz"))
     for name in calibration.kept:
         tell(f"note: the layers do not tell what is waited for {name} from the rest: it stays as it was")

@@ -13,10 +13,10 @@ import typer
 
 from mcugen.board import board_names
 from mcugen.cli_options import (
-    CompileArguments,
     JudgingArguments,
     Model,
     QuantizingArguments,
+    RunningArguments,
     Telling,
     several_of,
     takes_options,
@@ -53,7 +53,7 @@ def explore(
     model: Model,
     *,
     boards: Boards = ALL,
-    options: CompileArguments,
+    running: RunningArguments,
     quantizing: QuantizingArguments,
     judging: JudgingArguments,
     min_accuracy: MinAccuracy = None,
@@ -78,8 +78,8 @@ def explore(
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
-    precisions, goals = _precisions(quantizing), several_of("--optimize", options.optimize, GOALS)
-    wanted = replace(options, optimize=GOALS[0]).made()
+    precisions, goals = _precisions(quantizing), several_of("--optimize", running.optimize, GOALS)
+    wanted = replace(running, optimize=GOALS[0]).made()
     milliseconds = None if wanted.max_latency is None else 1e3 * wanted.max_latency
     memory = wanted.max_ram, wanted.max_flash
     exploration = Exploration(
@@ -104,7 +104,7 @@ def explore(
 
 def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
     """Those to try: int8 besides float32 where samples or ranges are given."""
-    known = quantizing.calibration is not None or quantizing.profile is not None
+    known = quantizing.calibration is not None or quantizing.profile is not None or quantizing.synthetic
     usual = "float32,int8" if known else "float32"
     return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, FEW_BITS, MIXED))
 

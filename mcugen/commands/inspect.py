@@ -17,7 +17,7 @@ def inspect(
     model: Model,
     *,
     board: BoardName = "host",
-    options: CompileOptions,
+    running: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
     inspecting: Inspecting,
@@ -33,6 +33,7 @@ def inspect(
     from mcugen.report.drawing import draw
     from mcugen.report.listing import print_memory, print_model
     from mcugen.report.memory import memory_map
+    from mcugen.report.network import network_page
 
     ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
     asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
@@ -40,7 +41,7 @@ def inspect(
         found = " and ".join([*asked, "--json -"][:2])
         raise UsageError("stdout can hold one result", found, "ask for one after the other")
     trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
-    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    net = Compilation(model, board, running, quantizing, judging, trace=trace)
     try:
         with watched(net, telling.quiet):
             compiled = net.compiled
@@ -56,6 +57,9 @@ def inspect(
         tell_notes(compiled.report.notes)
     if inspecting.svg is not None:
         write_text(inspecting.svg, draw(arena))
+    if inspecting.html is not None:
+        page = network_page(net.source.proto, compiled.graph, compiled.program, compiled.board.name)
+        write_text(inspecting.html, page)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif telling.json_ != "-" and memory:

@@ -20,7 +20,7 @@ def profile(
     *,
     calibration: Annotated[Path, typer.Option(help="samples, as for compile", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="the profile, .json", show_default=False)],
-    options: CompileOptions,
+    reading: CompileOptions,
     preprocess: Preprocess = "",
     pixel_scale: PixelScale = 1.0,
     without: Without = None,
@@ -33,7 +33,7 @@ def profile(
 
     scheme = Scheme(equalize=techniques(without)["equalize"])
     quantizing = Quantizing(calibration=calibration, preprocess=preprocess, scheme=scheme)
-    net = Compilation(model, "host", options, quantizing, Judging(pixel_scale=pixel_scale))
+    net = Compilation(model, "host", reading, quantizing, Judging(pixel_scale=pixel_scale))
     with watched(net, quiet):
         made, notes = net.profile()
     if not quiet:

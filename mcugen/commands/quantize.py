@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mcugen.cli_options import Model, Quiet, takes_options
+from mcugen.cli_options import Model, Optimize, Quiet, takes_options
 from mcugen.commands.console import tell, tell_notes, tell_quantization, watched
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.tasks import Judging, Quantizing
 from mcugen.workers.sharing import Workers
 
@@ -20,7 +21,8 @@ def quantize(
     model: Model,
     *,
     output: Annotated[Path, typer.Option("-o", "--output", help="the QDQ model, .onnx", show_default=False)],
-    options: CompileOptions,
+    optimize: Optimize = GOALS[0],
+    reading: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
     sharing: Workers,
@@ -30,7 +32,7 @@ def quantize(
     from mcugen.codegen.write import replace_file
     from mcugen.compilation import Compilation
 
-    net = Compilation(model, "host", options, quantizing, judging, workers=sharing)
+    net = Compilation(model, "host", replace(reading, optimize=optimize), quantizing, judging, workers=sharing)
     with watched(net, quiet):
         quantized = net.quantized
     data = quantized.proto.SerializeToString(deterministic=True)

@@ -45,6 +45,8 @@ def report(
         result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
         if teaching is not None:
             result = replace(result, learning=net.learned())
+        if reporting.html is not None:
+            result = replace(result, alternatives=net.alternatives())
     compiled = net.compiled
     result = replace(result, command=command_text(context))
     write_json(telling.json_, result)

@@ -23,7 +23,7 @@ def run(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="where to write the outputs, .npz", show_default=False)
     ],
-    options: CompileOptions,
+    running: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
     quiet: Quiet = False,
@@ -34,7 +34,7 @@ def run(
     from mcugen.codegen.write import replace_file
     from mcugen.compilation import Compilation
 
-    net = Compilation(model, board, options, quantizing, judging)
+    net = Compilation(model, board, running, quantizing, judging)
     with watched(net, quiet):
         arrays = net.run(inputs)
     if not quiet:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from mcugen.errors import VerificationError
-from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs
+from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, names_classes
 from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -24,8 +24,9 @@ class Accuracy:
 
     `metric` (see mcugen.evaluation.metrics) judges three results: `float32` the reference's, `quantized` those of the
     quantized model in ONNX Runtime, `target` the generated code's; None where there is nothing to judge by, or
-    where that number is infinite. The rest compares the generated code with `reference`: of a model that mcugen
-    quantized that is the float model. `agreement` is the share of samples for which both name the same class.
+    where that number is infinite; so do those `beside` it. The rest compares the generated code with `reference`: of a
+    model that mcugen quantized that is the float model. `agreement` is the share of samples for which both name the
+    same class; None where outputs are no classes.
     """
 
     metric: str
@@ -34,29 +35,50 @@ class Accuracy:
     float32: float | None
     quantized: float | None
     target: float | None
-    agreement: float
+    agreement: float | None
     max_abs_error: float
     sqnr_db: float | None
+    beside: tuple[Measure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a metric besides the main one says of the same three results."""
+
+    metric: str
+    float32: float | None
+    quantized: float | None
+    target: float | None
 
 
 @dataclass(frozen=True)
 class QuantizationEstimate:
     """The quantized model against the float one, both in ONNX Runtime, on a few samples.
 
-    `kind` is what these are: "held out" of calibration, "evaluation" data, or those that were calibrated on
-    ("calibration"), which flatters. `sqnr_db` is None where there is no error at all.
+    `kind` is what these are: "held out" of calibration, "evaluation" data, those that were calibrated on
+    ("calibration"), which flatters, or made without data ("synthetic"), which says little of real ones. `sqnr_db` is
+    None where there is no error at all, `agreement` where outputs are no classes.
     """
 
     samples: int
     kind: str
-    agreement: float
+    agreement: float | None
     sqnr_db: float | None
 
     def __str__(self) -> str:
         noise = "exact" if self.sqnr_db is None else f"SQNR {self.sqnr_db:.1f} dB"
-        which = {"held out": "not calibrated on", "evaluation": "of --data", "calibration": "calibrated on"}[self.kind]
-        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {which}"
-        return f"{100 * self.agreement:.1f} % agreement, {noise} against float32 on {samples}"
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {_KINDS[self.kind]}"
+        same = "" if self.agreement is None else f"{100 * self.agreement:.1f} % agreement, "
+        return f"{same}{noise} against float32 on {samples}"
+
+
+_KINDS = {
+    "held out": "not calibrated on",
+    "evaluation": "of --data",
+    "calibration": "calibrated on",
+    "synthetic": "that are synthetic",
+}
+"""Of samples, for people."""
 
 
 def run_onnxruntime(
@@ -110,15 +132,23 @@ def compare(
     found = judged(endpoints, target, reference, labels, inputs)
     twin = None if quantized is None else judged(endpoints, quantized, reference, labels, inputs)
     return Accuracy(
-        metric=metric.name,
         reference=against,
         samples=len(target),
+        **vars(_measured(metric, found, twin)),
+        agreement=METRICS["agreement"].compute(found) if names_classes(found) else None,
+        max_abs_error=METRICS["max_abs_error"].compute(found),
+        sqnr_db=_finite(METRICS["sqnr"].compute(found)),
+        beside=tuple(_measured(other, found, twin) for other in beside(metric, found)),
+    )
+
+
+def _measured(metric: Metric, found: Judged, twin: Judged | None) -> Measure:
+    """What a metric says of the generated code, of the quantized model in ONNX Runtime, and of the reference."""
+    return Measure(
+        metric.name,
         float32=None if metric.by_reference else _finite(metric.compute(replace(found, outputs=found.reference))),
         quantized=None if twin is None else _finite(metric.compute(twin)),
         target=_finite(metric.compute(found)),
-        agreement=METRICS["agreement"].compute(found),
-        max_abs_error=METRICS["max_abs_error"].compute(found),
-        sqnr_db=_finite(METRICS["sqnr"].compute(found)),
     )
 
 

@@ -7,8 +7,50 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from mcugen.hir.types import Array
+
 DIVERGED_DB = 20.0
 """An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
+
+
+AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
+APART = "its parts' ranges differ too much for one scale"
+"""Why layers stay in float32."""
+
+REMEDIES = {
+    AS_WANTED: "leave out its --layer to quantize it",
+    NO_INTEGER_FORM: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
+    BETWEEN: "it follows where its neighbours are quantized",
+    APART: "bring its parts to one range in training, or take --precision int16x8",
+}
+"""What a user can do about it."""
+
+BINS = 32
+"""Of a histogram."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many elements of a tensor lie in each of BINS equal parts from `low` to `high`: of the float model's (`real`)
+    and of the integer one's.
+    """
+
+    low: float
+    high: float
+    real: list[int]
+    integer: list[int]
+
+    @classmethod
+    def of(cls, real: Array, integer: Array) -> Histogram | None:
+        """Of elements that are there, and finite."""
+        if not real.size or not integer.size or not (np.isfinite(real).all() and np.isfinite(integer).all()):
+            return None
+        low = float(min(real.min(), integer.min()))
+        high = float(max(real.max(), integer.max()))
+        counts = [np.histogram(each, BINS, (low, high))[0].tolist() for each in (real, integer)]
+        return cls(low, high, *counts)
 
 
 @dataclass(frozen=True)
@@ -35,6 +77,7 @@ class LayerError:
     cosine: float | None
     max_abs_error: float | None
     sources: list[str]
+    histogram: Histogram | None = None
 
     @property
     def quality(self) -> float:

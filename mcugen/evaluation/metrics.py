@@ -5,23 +5,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from mcugen.errors import UsageError
+from mcugen.evaluation.boxes import THRESHOLDS, mean_average_precision
+from mcugen.evaluation.positions import mean_iou, perplexity, share_right
 from mcugen.hir.types import Array
+from mcugen.lir.program import Endpoint
 from mcugen.options import METRICS as TITLES
 
 Outputs = Mapping[str, Array]
+
+STANDARD_ERRORS = 1.96
+"""On either side of a mean, in which it lies in 95 of 100 cases."""
 
 
 @dataclass(frozen=True)
 class Judged:
     """One dict of arrays a sample. Quantized tensors are real numbers here; integers are counts or classes.
 
-    `reference` holds those of the outputs that are compared; `labels` one class number a sample.
+    `reference` holds those of the outputs that are compared. `labels` has a class number for each sample, or for each
+    position of each; or reals: the boxes of each (mcugen.evaluation.boxes.TRUTH).
     """
 
     outputs: Sequence[Outputs]
@@ -39,7 +46,8 @@ class Judged:
 class Metric:
     """`compute` gives one number. `unit` is "%" for shares of 1, "dB", or "" for what the outputs are in.
 
-    `by_reference`: it says how near outputs are to the reference's, and nothing about the reference itself.
+    `by_reference`: it says how near outputs are to the reference's, and nothing about the reference itself. `right`
+    says of each sample whether it is, where the metric is the share of those.
     """
 
     name: str
@@ -48,6 +56,7 @@ class Metric:
     unit: str = ""
     lower_is_better: bool = False
     by_reference: bool = False
+    right: Callable[[Judged], Array] | None = None
 
     def show(self, value: float | None) -> str:
         """The number for people; None is an infinite one, of outputs without error."""
@@ -95,10 +104,40 @@ def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], f
 # ------------------------------------------------------------------------------------------------ by labels
 
 
-def _labels(judged: Judged) -> Array:
+def _labels(judged: Judged, what: str = "one class number a sample") -> Array:
+    """Those of a kind. UsageError where there are none, or others."""
     if judged.labels is None:
         raise UsageError("this metric needs labels", "samples without", "add an array `labels`, or take --metric sqnr")
+    kind = judged.labels.dtype.kind
+    kinds = {"one class number a sample": judged.labels.ndim == 1, "a class at each position": judged.labels.ndim > 1}
+    if not (kind == "f" if what == "boxes" else kind != "f" and kinds[what]):
+        raise UsageError(f"this metric needs labels: {what}", f"{judged.labels.dtype} of {judged.labels.shape}")
     return judged.labels
+
+
+def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoint]) -> str:
+    """The measure that suits labels, and the first output: what is taken unless the user says otherwise."""
+    if labels is None:
+        return "sqnr"
+    if labels.dtype.kind == "f":
+        return "map50"
+    if labels.ndim > 1:
+        return "iou" if labels.ndim > 2 else "error"
+    size, is_real = math.prod(output.shape), output.dtype.is_float or output.quant is not None
+    rebuilds = [math.prod(given.shape) for given in inputs] == [size]
+    return "auc" if labels.max() <= 1 and (rebuilds or (size == 1 and is_real)) else "top1"
+
+
+BESIDE = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexity",)}
+"""What is told besides a measure. Of two classes AUC and F1 are."""
+
+
+def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
+    """The measures that are told besides."""
+    labels = judged.labels
+    two = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f" and labels.max() == 1
+    more = ("auc", "f1") if two and metric.name in ("top1", "auc") and names_classes(judged, 1) else ()
+    return tuple(METRICS[name] for name in (*BESIDE.get(metric.name, ()), *more) if name != metric.name)
 
 
 def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
@@ -108,9 +147,21 @@ def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
 
 
 def _class(scores: Array) -> int:
-    if scores.size == 1 and scores.dtype.kind in "iu":
-        return int(scores[0])
+    if scores.size == 1:
+        return int(scores[0]) if scores.dtype.kind in "iu" else int(scores[0] > 0.5)
     return int(scores.argmax()) if scores.size else -1
+
+
+def names_classes(judged: Judged, least: int = 2) -> bool:
+    """Whether the first output is a vector of `least` scores or more: no map, and no reconstruction of an input.
+
+    Or it is one integer.
+    """
+    scores = next(iter(judged.reference[0].values()))
+    inputs = {array.size for array in judged.inputs[0].values()} if judged.inputs else set()
+    if scores.size == 1 and scores.dtype.kind in "iu":
+        return True
+    return least <= scores.size == max(scores.shape, default=1) and scores.size not in inputs
 
 
 def _scores(judged: Judged) -> Array:
@@ -122,13 +173,26 @@ def _scores(judged: Judged) -> Array:
     raise UsageError("this metric needs an output with a score for each class", "none")
 
 
-def _top(judged: Judged, k: int) -> float:
-    """The share of samples whose label is among the k highest scores (the first of equal ones is the highest)."""
+def _right(judged: Judged, k: int) -> Array:
+    """Of each sample, whether its label is among the k highest scores (the first of equal ones is the highest)."""
     labels = _labels(judged)
     if k == 1:
-        return float((classes(judged.outputs, judged.names) == labels).mean())
-    best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
-    return float((best == labels[:, None]).any(1).mean())
+        best = classes(judged.outputs, judged.names)[:, None]
+    else:
+        best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
+    found: Array = (best == labels[:, None]).any(1)
+    return found
+
+
+def chance(metric: Metric, judged: Judged) -> float:
+    """By how much a share may differ from the reference's by chance: half of the interval of 95 % for paired samples.
+
+    Only samples that one of both gets right say anything. 0 of metrics that are no share of samples.
+    """
+    if metric.right is None:
+        return 0.0
+    found, wanted = (metric.right(replace(judged, outputs=o)) for o in (judged.outputs, judged.reference))
+    return STANDARD_ERRORS * float(np.std(found.astype(float) - wanted)) / math.sqrt(len(found))
 
 
 def _auc(judged: Judged) -> float:
@@ -145,6 +209,31 @@ def _auc(judged: Judged) -> float:
         return area_under_curve(labels == 1, errors)
     present = np.unique(labels)
     return float(np.mean([area_under_curve(labels == c, scores[:, c]) for c in present]))
+
+
+def _f1(judged: Judged) -> float:
+    """2 TP ÷ (2 TP + FP + FN) of class 1; of more than two classes the mean over those that occur."""
+    labels, found = _labels(judged), classes(judged.outputs, judged.names)
+    present = [1] if labels.max() <= 1 else [int(c) for c in np.unique(labels)]
+    scores = []
+    for number in present:
+        right = int(((labels == number) & (found == number)).sum())
+        named = int((labels == number).sum()) + int((found == number).sum())
+        scores.append(2 * right / named if named else 0.0)
+    return float(np.mean(scores))
+
+
+def _at_positions(function: Callable[[Sequence[Outputs], Array], float]) -> Callable[[Judged], float]:
+    """A measure of outputs that name a class at each position."""
+    return lambda judged: function(judged.outputs, _labels(judged, "a class at each position"))
+
+
+def _wrong(outputs: Sequence[Outputs], labels: Array) -> float:
+    return 1 - share_right(outputs, labels)
+
+
+def _boxes(thresholds: Sequence[float], judged: Judged) -> float:
+    return mean_average_precision(judged.outputs, _labels(judged, "boxes"), thresholds)
 
 
 def _reconstruction_errors(judged: Judged, outputs: Array) -> Array | None:
@@ -217,8 +306,14 @@ def agreement(judged: Judged) -> float:
     return float((classes(judged.outputs, names) == classes(judged.reference, names)).mean())
 
 
-def _metric(name: str, compute: Callable[[Judged], float], unit: str, *, by_reference: bool = False) -> Metric:
-    return Metric(name, TITLES[name], compute, unit, by_reference=by_reference)
+def _share(name: str, right: Callable[[Judged], Array]) -> Metric:
+    return Metric(name, TITLES[name], lambda judged: float(right(judged).mean()), "%", right=right)
+
+
+def _metric(
+    name: str, compute: Callable[[Judged], float], unit: str, *, lower: bool = False, by_reference: bool = False
+) -> Metric:
+    return Metric(name, TITLES[name], compute, unit, lower, by_reference)
 
 
 def _referring(name: str, function: Callable[[Array, Array], float], unit: str, *, lower: bool) -> Metric:
@@ -228,9 +323,16 @@ def _referring(name: str, function: Callable[[Array, Array], float], unit: str, 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        _metric("top1", partial(_top, k=1), "%"),
-        _metric("top5", partial(_top, k=5), "%"),
+        _share("top1", partial(_right, k=1)),
+        _share("top5", partial(_right, k=5)),
         _metric("auc", _auc, "%"),
+        _metric("f1", _f1, "%"),
+        _metric("pixels", _at_positions(share_right), "%"),
+        _metric("iou", _at_positions(mean_iou), "%"),
+        _metric("error", _at_positions(_wrong), "%", lower=True),
+        _metric("perplexity", _at_positions(perplexity), "", lower=True),
+        _metric("map50", partial(_boxes, THRESHOLDS[:1]), "%"),
+        _metric("map", partial(_boxes, THRESHOLDS), "%"),
         _referring("mse", _mean_squared, "", lower=True),
         _referring("mae", _mean_absolute, "", lower=True),
         _referring("cosine", cosine, "", lower=False),

@@ -6,10 +6,11 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from mcugen.evaluation.metrics import sqnr_db
 from mcugen.hir.types import Array
 
 MOST_CLASSES = 64
@@ -41,11 +42,14 @@ class SampleView:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What became of a sample: `margin` is how far the greatest output is above the next, in the outputs' unit."""
+    """What became of a sample: `margin` is how far the greatest output is above the next, in the outputs' unit.
+
+    Of outputs that are no classes it is the SQNR against the reference, in dB, and `predicted` is None.
+    """
 
     index: int
     label: int | None
-    predicted: int
+    predicted: int | None
     margin: float
     view: SampleView | None
 
@@ -54,18 +58,24 @@ class SampleResult:
 class SampleResults:
     """`confusion[label][predicted]` counts samples, where there are labels and few classes.
 
-    `wrong` are those with another class than their label, the most certain first; `unsure` those of the least margin.
+    `wrong` are those with another class than their label, the most certain first; `unsure` those of the least margin;
+    `farthest`, of outputs that are no classes, those farthest from the reference. `names` are those of classes.
     """
 
     confusion: list[list[int]] | None
     wrong: list[SampleResult]
     unsure: list[SampleResult]
+    farthest: list[SampleResult] = field(default_factory=list)
+    names: list[str] | None = None
 
 
 def sample_results(
-    outputs: Sequence[Array], inputs: Sequence[Mapping[str, Array]], labels: Array | None
+    outputs: Sequence[Array],
+    inputs: Sequence[Mapping[str, Array]],
+    labels: Array | None,
+    names: Sequence[str] = (),
 ) -> SampleResults | None:
-    """Of scores, one array of classes a sample; None where they are none."""
+    """Of scores, one array of classes a sample (with `names`, if as many); None where they are none."""
     if len({scores.size for scores in outputs}) != 1 or outputs[0].size < 2:
         return None
     scores = np.stack([output.reshape(-1) for output in outputs]).astype(np.float64)
@@ -74,7 +84,8 @@ def sample_results(
     predicted = scores.argmax(1)
     best = np.sort(scores, axis=1)
     margins = best[:, -1] - best[:, -2]
-    known = labels if labels is not None and labels.max() < scores.shape[1] else None
+    one_each = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f"
+    known = labels if labels is not None and one_each and labels.max() < scores.shape[1] else None
 
     def result(index: int) -> SampleResult:
         label = None if known is None else int(known[index])
@@ -84,7 +95,23 @@ def sample_results(
     wrong = [] if known is None else [i for i in np.argsort(-margins, kind="stable") if predicted[i] != known[i]]
     unsure = np.argsort(margins, kind="stable")[:MOST_SHOWN]
     matrix = None if known is None else _confusion(known, predicted, scores.shape[1])
-    return SampleResults(matrix, [result(int(i)) for i in wrong[:MOST_SHOWN]], [result(int(i)) for i in unsure])
+    shown = [[result(int(i)) for i in some] for some in (wrong[:MOST_SHOWN], unsure)]
+    known_names = list(names) if len(names) == scores.shape[1] else None
+    return SampleResults(matrix, shown[0], shown[1], names=known_names)
+
+
+def farthest_results(
+    outputs: Sequence[Array], reference: Sequence[Array], inputs: Sequence[Mapping[str, Array]]
+) -> SampleResults | None:
+    """Of outputs that are no classes: the samples whose SQNR against the reference is least; None without any noise."""
+    pairs = zip(outputs, reference, strict=True)
+    quality = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]
+    worst = [i for i in sorted(range(len(quality)), key=lambda i: quality[i]) if math.isfinite(quality[i])]
+    shown = [
+        SampleResult(i, None, None, round(quality[i], 2), view_of(next(iter(inputs[i].values()))))
+        for i in worst[:MOST_SHOWN]
+    ]
+    return SampleResults(None, [], [], shown) if shown else None
 
 
 def _confusion(labels: Array, predicted: Array, classes: int) -> list[list[int]] | None:

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from mcugen.errors import UsageError
+from mcugen.evaluation.boxes import TRUTH
 from mcugen.evaluation.preprocess import Preprocessing, parse_preprocessing
 from mcugen.evaluation.sample_files import PIXELS, RawArray, read_samples
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.lir.program import Buffer, Endpoint, Space
 from mcugen.numerics.fixedpoint import quantize
 
 _LABELS = ("labels", "y")
+_BOXES = "boxes"
 
 _COLORS = (2, 3, 4)
 """Extents of an image's axis that tell it to be the channels."""
@@ -26,7 +28,7 @@ _COLORS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs by name for each sample, and class numbers where they are known (else None)."""
+    """Inputs by name for each sample, and labels where they are known (else None): mcugen.evaluation.metrics.Judged."""
 
     inputs: list[dict[str, Array]]
     labels: Array | None
@@ -178,17 +180,36 @@ def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessin
 
 
 def labels_of(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None:
-    """The class number of each sample, where a file of all samples has them. UsageError where it has something else."""
-    for key in _LABELS:
-        if key in arrays:
-            labels = arrays[key].reshape(-1)
-            if len(labels) != count or labels.dtype.kind not in "iu":
-                found = f"{arrays[key].dtype} of {arrays[key].shape} for {count} sample{'s' * (count != 1)}"
-                remedy = "store integers, as many as samples"
-                raise UsageError(f"{path}: '{key}' must hold one class number a sample", found, remedy)
-            known = (labels >= 0).all() and len(np.unique(labels)) > 1
-            return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
-    return None
+    """What a file of all samples says of each: a class, a class at each position, or boxes. UsageError for else."""
+    key = next((key for key in (*_LABELS, _BOXES) if key in arrays), None)
+    if key is None:
+        return None
+    given = arrays[key]
+    sizes = f"{given.dtype} of {given.shape} for {count} sample{'s' * (count != 1)}"
+    if key == _BOXES:
+        if given.ndim != 3 or given.shape[::2] != (count, len(TRUTH)) or given.dtype.kind not in "fiu":
+            row = ", ".join(TRUTH)
+            remedy = f"store samples x boxes x 5 numbers: {row}; rows that are none have class -1"
+            raise UsageError(f"{path}: '{key}' must hold the boxes of each sample", sizes, remedy)
+        return given.astype(np.float64)
+    if given.dtype.kind not in "iu" or not given.ndim or len(given) != count or _is_one_hot(given):
+        rule = f"{path}: '{key}' must hold one class number a sample, or one a position of it"
+        raise UsageError(rule, sizes, "store integers; of one row for each class the index: labels.argmax(1)")
+    if given.size > count:
+        return given
+    labels = given.reshape(-1)
+    known = (labels >= 0).all() and len(np.unique(labels)) > 1
+    return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
+
+
+def _is_one_hot(labels: Array) -> bool:
+    """Whether there is a column for each class: no class numbers of positions, of which nearly all would be 0."""
+    return (
+        labels.ndim == 2
+        and labels.shape[1] > 1
+        and set(np.unique(labels)) == {0, 1}
+        and bool((labels.sum(1) == 1).all())
+    )
 
 
 def as_stored(sample: Mapping[str, Array], endpoints: Sequence[Endpoint]) -> dict[str, Array]:
@@ -204,6 +225,10 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
 
 def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
     """The inputs of a graph that is not lowered, but for those that keep an output (`states`: output → input)."""
+    return value_endpoints([v for v in graph.inputs if v.name not in (states or {}).values()])
+
+
+def value_endpoints(values: Sequence[Value]) -> list[Endpoint]:
+    """Values of such a graph, which lie nowhere yet."""
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
-    given = [v for v in graph.inputs if v.name not in (states or {}).values()]
-    return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in given]
+    return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in values]

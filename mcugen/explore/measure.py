@@ -13,7 +13,8 @@ from mcugen.cache import Store
 from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
-from mcugen.evaluate import evaluate, metric_of, sample_endpoints, timed
+from mcugen.evaluate import evaluate, sample_endpoints, timed
+from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, Refusal
 from mcugen.explore.prepare import Asked, Prepared, prepared
 from mcugen.fitting.budget import use_of
@@ -100,9 +101,9 @@ def _run(net: Compilation, asked: Asked) -> Report:
         labels=None if samples.labels is None else samples.labels[count],
         raw=None if samples.raw is None else samples.raw[count],
     )
-    report = evaluate(compiled, some, metric_of("sqnr", None))
+    report = evaluate(compiled, some, METRICS["sqnr"])
     accuracy = report.accuracy
-    if accuracy is not None and accuracy.agreement < 1:
+    if accuracy is not None and accuracy.agreement is not None and accuracy.agreement < 1:
         note = f"generated code and {accuracy.reference} name other classes for {1 - accuracy.agreement:.0%} of samples"
         return replace(report, notes=(*report.notes, note))
     return report

@@ -9,7 +9,7 @@ from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
 from mcugen.explore.text import cells_of, heading, verdict
 from mcugen.report.cells import Cell, number, words
-from mcugen.report.charts import Chart, chart, page
+from mcugen.report.charts import PALETTE, Chart, chart, page
 from mcugen.report.figures import layer_title
 
 MOST_LAYERS = 6000
@@ -44,7 +44,7 @@ def _row(explored: Explored, outcome: Outcome) -> list[Cell]:
     if figures is not None:
         values = [figures.accuracy, figures.ms, figures.ram, figures.flash, figures.microjoules]
     texts = cells_of(explored, outcome)
-    why = outcome.refusal.message if outcome.refusal else ", ".join(explored.missed(outcome))
+    why = outcome.refusal.reason if outcome.refusal else ", ".join(explored.missed(outcome))
     names = map(words, (point.board, point.precision, point.optimize))
     front = words("yes" if outcome in explored.front else "")
     return [*names, *(number(v, t) for v, t in zip(values, texts, strict=True)), front, words(why, is_long=True)]
@@ -63,13 +63,17 @@ def _points(explored: Explored) -> Chart:
         "value": [{"id": chosen}],
         "views": [f"over_{key}" for key, _ in shown],
     }
-    scatters = [_scatter(key, title) for key, title in shown]
+    boards = sorted({row["board"] for row in rows})
+    scatters = [_scatter(key, title, boards, is_first=key == shown[0][0]) for key, title in shown]
     columns = 3 if len(scatters) == 3 else 2
     below = [_layers(explored)] if any(o.report for o in explored.outcomes) else []
     spec = {
         "data": {"values": rows},
         "params": [pick],
-        "vconcat": [{"concat": scatters, "columns": columns}, *below],
+        "vconcat": [
+            {"concat": scatters, "columns": columns, "resolve": {"scale": {"color": "independent"}}},
+            *below,
+        ],
         "align": "none",
         "bounds": "full",
         "resolve": {"scale": {"color": "independent"}},
@@ -102,8 +106,12 @@ def _datum(explored: Explored, index: int, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _scatter(key: str, title: str) -> Chart:
-    """One figure over time, both on scales of powers: boards differ by orders of magnitude."""
+def _scatter(key: str, title: str, boards: list[str], *, is_first: bool) -> Chart:
+    """One figure over time, both on scales of powers: boards differ by orders of magnitude.
+
+    The first has a legend of boards, where there are as many colors; else the mouse tells them apart.
+    """
+    legend = {} if is_first and len(boards) <= len(PALETTE) else {"legend": None}
     scale = {"zero": False, "padding": 12} if key == "accuracy" else {"type": "log", "padding": 12}
     is_picked = {"param": "pick", "empty": False}
     return {
@@ -115,7 +123,7 @@ def _scatter(key: str, title: str) -> Chart:
         "encoding": {
             "x": {"field": "ms", "type": "quantitative", "title": "ms", "scale": {"type": "log", "padding": 12}},
             "y": {"field": key, "type": "quantitative", "title": title, "scale": scale},
-            "color": {"field": "board", "type": "nominal", "legend": None},
+            "color": {"field": "board", "type": "nominal", "title": None, "scale": {"domain": boards}, **legend},
             "shape": {"field": "precision", "type": "nominal", "title": None},
             "opacity": {"condition": {"test": "datum.front", "value": 1}, "value": 0.35},
             "size": {"condition": {**is_picked, "value": 320}, "value": 80},

@@ -48,6 +48,11 @@ class Refusal:
     """The error's class (mcugen.errors)."""
     message: str
 
+    @property
+    def reason(self) -> str:
+        """What must hold and what was found, without a remedy: there are other combinations."""
+        return self.message.partition(" try: ")[0]
+
     @classmethod
     def of(cls, error: McugenError) -> Refusal:
         """What an error says."""

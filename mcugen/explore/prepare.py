@@ -120,7 +120,7 @@ def _scores(net: Compilation, asked: Asked) -> tuple[float, Yardstick]:
     assert asked.samples is not None, "asked before"
     compiled = net.compiled
     samples = net.samples(asked.samples, sample_endpoints(compiled))
-    metric = metric_of(asked.judging.metric, samples.labels)
+    metric = metric_of(asked.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     outputs = compiled.reference(stored)
     wanted = outputs if compiled.quantization is None else compiled.float_reference(samples.inputs)

@@ -14,6 +14,9 @@ from mcugen.errors import printable, shortened
 from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
 
+MOST_REFUSED = 3
+"""Lines about what could not be made."""
+
 COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
 
 
@@ -63,14 +66,27 @@ def _three(value: float) -> str:
 
 def verdict(explored: Explored) -> list[str]:
     """Which board is the cheapest, what it does, and what could not be made."""
-    refused = [outcome for outcome in explored.outcomes if outcome.refusal]
-    told = [f"{outcome.point}: {shortened(outcome.refusal.message, 200)}" for outcome in refused[:3] if outcome.refusal]
-    more = [f"and {len(refused) - 3:,} more that could not be made"] if len(refused) > 3 else []
+    told = _refused(explored)
+    more = [f"and {len(told) - MOST_REFUSED:,} more that could not be made"] if len(told) > MOST_REFUSED else []
+    told = told[:MOST_REFUSED]
     best = explored.cheapest
     if best is None or best.figures is None:
         return ["no combination meets the demands", *told, *more]
     ranked = "cheapest" if explored.prices.known else "smallest"
     return [f"{ranked} board that meets the demands: {best.point}: {summary(best.figures)}", *told, *more]
+
+
+def _refused(explored: Explored) -> list[str]:
+    """What could not be made, and why: a line for all goals of a board and a precision that fail alike."""
+    goals: dict[tuple[str, str, str], list[str]] = {}
+    for outcome in explored.outcomes:
+        if outcome.refusal:
+            reason = outcome.refusal.reason
+            goals.setdefault((outcome.point.board, outcome.point.precision, reason), []).append(outcome.point.optimize)
+    return [
+        f"{board}, {precision}, {' and '.join(names)}: {shortened(reason, 200)}"
+        for (board, precision, reason), names in goals.items()
+    ]
 
 
 def summary(figures: Figures) -> str:

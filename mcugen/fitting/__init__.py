@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.fitting.cores import shared_program, sharing
+from mcugen.fitting.cores import Forms
+from mcugen.fitting.heads import heads_apart
+from mcugen.fitting.recompute import recomputing
+from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import lowered, planned
@@ -38,6 +42,8 @@ class Fallback:
     """Another goal than the one asked for, if it is just that."""
     in_rows: bool = False
     """Whether layers may be computed row by row."""
+    of_lessons: bool = False
+    """Whether it is for models that learn."""
 
 
 def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
@@ -50,23 +56,24 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     budget = Budget.of(options)
     graph = each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
 
-    shared = sharing(graph, board.features, cost_table(board.cpu)) if options.cores > 1 else None
+    def by(way: Graph, kernels: Mapping[Node, Kernel], enough: int) -> Program:
+        restart()
+        return planned(lowered(way, board, options, kernels=kernels), enough)
 
     def attempt(name: str, build: Build) -> Attempt:
-        def again(way: Graph) -> Program:
-            restart()
-            return build(way, board, options)
-
-        program = again(graph)
-        if shared is not None:
+        program = build(graph, board, options)
+        if options.cores > 1:
             room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
-            program = shared_program(graph, shared, program, again, room)
+            program = shared_program(
+                graph, program, Forms(board.features, cost_table(board.cpu), options.kernels), by, room
+            )
         return Attempt(name, program, use_of(program, board, options))
 
     asked = taken = attempt(AS_ASKED, _as_asked)
     if budget.excess(asked.use):
         serving = [step for step in FALLBACKS if set(step.serves) & set(budget.limits)]
         steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
+        steps = [step for step in steps if graph.lesson is not None or not step.of_lessons]
         if options.weights_reader:
             steps = [step for step in steps if not step.in_rows]
         taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
@@ -155,6 +162,17 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     return _best(attempts, budget)
 
 
+def _recomputed(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """As asked, with as little computed twice as it takes, or else the least RAM of these ways."""
+    budget, attempts = Budget.of(options), list[Attempt]()
+    for way in recomputing(graph):
+        program = _as_asked(way, board, options)
+        attempts.append(Attempt("", program, use_of(program, board, options)))
+        if not budget.excess(attempts[-1].use):
+            break
+    return _best(attempts, budget) if attempts else _as_asked(graph, board, options)
+
+
 def _limits(budget: Budget, board: Board) -> Limits:
     """Of the budget, where it has some, else of the board."""
     return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
@@ -168,6 +186,7 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
 FALLBACKS: tuple[Fallback, ...] = (
     Fallback("kernels chosen for the budget", ("ram", "flash"), _within_limits),
     Fallback("layers in groups, row by row", ("ram",), _in_groups, in_rows=True),
+    Fallback("results of a run computed again for gradients", ("ram",), _recomputed, of_lessons=True),
     Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram", in_rows=True),
     Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )
@@ -187,7 +206,14 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple
     if options.optimize != "ram" and not is_streamed_in:
         yield graph, 0
         return
-    graph = in_order_of_rows(graph)
+    divided = heads_apart(graph) if options.optimize == "ram" else graph
+    for each in dict.fromkeys((in_order_of_rows(divided), in_order_of_rows(graph))):
+        yield from _ways_by_rows(each, board, options)
+
+
+def _ways_by_rows(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple[Graph, int]]:
+    """Those of one graph."""
+    is_streamed_in = options.stream_input
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
     chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]

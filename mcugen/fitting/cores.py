@@ -1,31 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers two cores share: those of which two portions and a barrier take less than the whole."""
+"""How two cores can share a layer: the forms of which two portions and a barrier take less than the whole."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import cycle, islice, pairwise
 
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import own_kernel
-from mcugen.lir.program import MOVE, Control, Program
-from mcugen.memory.regions import bytes_taken
+from mcugen.lir.builder import trial
+from mcugen.lir.kernel import Kernel
 from mcugen.ops.fork import Cut, Forked, forked
 
-BARRIER = 150
-"""Instructions that posting a portion and waiting for it take the slower core: a guess, not measured."""
-
-MOST_RAM = 1.1
-"""A layer stays whole where its portions would make RAM grow beyond so many times what one core takes."""
-
-STACK = 300
-"""Bytes of RAM besides the arena, as most models take at least."""
+BARRIER = 60
+"""Instructions that a fork takes the slower core besides its portion, waiting aside: see docs/two_cores.md."""
 
 NEARBY_CUTS = 8
 """So many places to cut are looked at, on both sides of the middle."""
@@ -34,78 +27,129 @@ BORDERS = ((1, 1), (2, 1), (2, 2))
 """Units before and behind the cut that are made aside, so that the rest can lie over what it reads."""
 
 MOST_STAGES = 4
-"""In which a larger output takes the place of what it is made of, half of the rest each."""
+"""In which an output takes the place of what it is made of, half of the rest each."""
 
-MOST_TRIES = 16
-"""So often a layer that was given up is tried again."""
+MOST_KERNELS = 5
+"""Kernels that are tried for portions: others than the layer's may need less memory."""
+
+UNEVEN_FROM = 50_000
+"""Instructions of a layer from which on portions by two kernels are looked at."""
+
+UNEVEN_CUTS = 3
+"""Places to cut that are looked at for those."""
+
+MOST_FLASH = 1.25
+"""So many times the flash of the layer's constants those of its portions may take."""
 
 _PER_BYTE = 0.5
 """Instructions of copying."""
 
+_PER_ELEMENT = 8.0
+"""Instructions of a layer without measured kernels, by what it makes."""
+
 
 @dataclass(frozen=True)
-class Sharing:
-    """By node its forms for two cores, the fastest first: those behind take less memory, perhaps."""
+class Form:
+    """A layer in portions, each by one of its kernels where it has a choice, and what the slower core takes for it."""
 
-    forms: Mapping[Node, tuple[Forked, ...]]
-
-    def without(self, names: frozenset[str]) -> Sharing:
-        """The same where these layers have their next form, or stay whole."""
-        rest = {n: forms[1:] if n.output.name in names else forms for n, forms in self.forms.items()}
-        return Sharing({node: forms for node, forms in rest.items() if forms})
-
-    def having(self, node: Node, forms: tuple[Forked, ...]) -> Sharing:
-        """The same with these forms of a node."""
-        return Sharing({**self.forms, node: forms})
-
-    def given_up(self, before: Sharing) -> Iterator[tuple[Node, tuple[Forked, ...]]]:
-        """The forms that nodes had before, the fastest first."""
-        for node, forms in before.forms.items():
-            for first in range(len(forms) - len(self.forms.get(node, ()))):
-                yield node, forms[first:]
-
-    def applied(self, graph: Graph) -> Graph:
-        """A copy of the graph whose shared layers are forks."""
-        chosen = {node.output.name: forms[0] for node, forms in self.forms.items()}
-        other = graph.copy()
-        for node in list(other.nodes):
-            form = chosen.get(node.outputs[0].name)
-            if form is not None:
-                inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-                other.rewrite(node, form, inputs, types=[node.output.type])
-        return other
+    fork: Forked
+    kernels: Mapping[Node, Kernel]
+    """Of the bodies' nodes."""
+    instructions: float
 
 
-def sharing(graph: Graph, features: frozenset[str], costs: CostTable) -> Sharing:
-    """The layers of a graph that two equal cores compute faster than one."""
-    found = {node: tuple(_faster(node, features, costs)) for node in graph.nodes}
-    return Sharing({node: forms for node, forms in found.items() if forms})
+ByCore = tuple[Kernel | None, Kernel | None]
+"""What each core computes its portions with."""
 
 
-def _faster(node: Node, features: frozenset[str], costs: CostTable) -> list[Forked]:
-    """The forms that take less than the whole, by time; of each kind the best cut."""
-    if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
-        return []
-    whole = _instructions(node, features, costs)
-    if whole <= 2 * BARRIER:
-        return []
-    found = []
-    for kind in _kinds(node):
-        ways = [(_time(form, features, costs), form) for form in kind]
-        found += [min(ways, key=lambda way: way[0])] if ways else []
-    return [form for time, form in sorted(found, key=lambda way: way[0]) if time < whole]
+@dataclass(frozen=True)
+class Forms:
+    """The forms that pay on two equal cores with these features, by these costs; kernels `wanted` are kept."""
+
+    features: frozenset[str]
+    costs: CostTable
+    wanted: Collection[str] = ()
+
+    def of(self, node: Node, kernel: Kernel | None) -> tuple[float, list[Form]]:
+        """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does."""
+        if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
+            return 0.0, []
+        whole = self.instructions(node, kernel)
+        if whole <= 2 * BARRIER:
+            return 0.0, []
+        kernels = self._as_small(node, kernel) if kernel else [None]
+        made = [self._best(ways, (way, way)) for ways in _kinds(node) if ways for way in kernels]
+        made += self._uneven(node, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
+        faster = sorted((form for form in made if form.instructions < whole), key=lambda form: form.instructions)
+        return whole - faster[0].instructions if faster else 0.0, faster
+
+    def instructions(self, node: Node, kernel: Kernel | None) -> float:
+        """Of a node by a kernel, or as its operator writes it."""
+        kernel = kernel or own_kernel(node, self.features)
+        return _PER_ELEMENT * node.output.type.count if kernel is None else self.costs.instructions(node, kernel)
+
+    def _as_small(self, node: Node, kernel: Kernel) -> Sequence[Kernel]:
+        """The kernels whose constants take not much more flash than those of this one, the fastest first."""
+        if kernel.name in self.wanted:
+            return [kernel]
+        most = MOST_FLASH * trial(node, kernel, self.features).program.weights_size
+        fitting = sorted(self._fitting(node), key=lambda k: self.costs.instructions(node, k))
+        small = (k for k in fitting if k is kernel or trial(node, k, self.features).program.weights_size <= most)
+        return list(islice(small, MOST_KERNELS))
+
+    def _uneven(self, node: Node, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Portions by two kernels, of which the other core's takes the least working memory: where there is room for a
+        faster one on one core only, which computes more.
+        """
+        least = min(kernels, key=lambda k: trial(node, k, self.features).program.scratch_size, default=None)
+        for kernel in kernels:
+            if least is not None and kernel is not least:
+                taken, other = self.instructions(node, kernel), self.instructions(node, least)
+                for ways in _in_two(node, other / (taken + other), UNEVEN_CUTS):
+                    if ways:
+                        yield self._best(ways, (kernel, least))
+
+    def _fitting(self, node: Node) -> list[Kernel]:
+        return fitting_kernels(node, self.features, any_size=False)
+
+    def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
+        """Of cuts of one kind, that which takes least."""
+        return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.instructions)
+
+    def _form(self, fork: Forked, by_core: ByCore) -> Form:
+        """Portions by a kernel for each core; those that it does not fit by their fastest."""
+        kernels = {}
+        for body, wanted in zip(fork.bodies, cycle(by_core)):
+            for node in body.nodes:
+                if fitting := self._fitting(node):
+                    alike = [k for k in fitting if k is wanted]
+                    kernels[node] = min(alike or fitting, key=lambda k: self.costs.instructions(node, k))
+        each = [sum(self.instructions(n, kernels.get(n)) for n in body.nodes) for body in fork.bodies]
+        pairs = zip(each[::2], each[1::2], strict=True)
+        aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
+        return Form(fork, kernels, sum(max(pair) + BARRIER for pair in pairs) + _PER_BYTE * aside)
+
+
+# ------------------------------------------------------------------------------------------------------- kinds
 
 
 def _kinds(node: Node) -> Iterator[list[Forked]]:
     """The forms of each kind: in two halves, with borders made aside, in stages."""
+    yield from _in_two(node, 0.5, NEARBY_CUTS)
+    for division in divisions(node.op, node.sig, node.inputs):
+        length, overlap = division.length, _overlaps(division)
+        if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
+            yield from (_made(node, division, [_staged(length, n)]) for n in range(2, MOST_STAGES + 1))
+
+
+def _in_two(node: Node, share: float, nearby: int) -> Iterator[list[Forked]]:
+    """In two portions, of which the first is about that share, and the same with borders made aside."""
     for division in divisions(node.op, node.sig, node.inputs):
         length = division.length
-        cuts = sorted(range(1, length), key=lambda cut: (abs(2 * cut - length), cut))[:NEARBY_CUTS]
+        cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
         yield _made(node, division, [_halves(0, cut, length) for cut in cuts])
         for before, behind in BORDERS if _overlaps(division) else ():
             yield _made(node, division, [_bordered(cut, length, before, behind) for cut in cuts])
-        if node.output.type.nbytes > node.input(0).type.nbytes:
-            yield from (_made(node, division, [_staged(length, n)]) for n in range(2, MOST_STAGES + 1))
 
 
 Stages = list[tuple[Cut, Cut]]
@@ -139,84 +183,4 @@ def _overlaps(division: Division) -> bool:
     if division.length < 2:
         return False
     (first, *_), (second, *_) = division.portion(0, 1).reads, division.portion(1, division.length).reads
-    return first is not None and second is not None and second.at < first.at + math.prod(first.shape)
-
-
-def _time(form: Forked, features: frozenset[str], costs: CostTable) -> float:
-    """Instructions of the slower core, barriers and copies included."""
-    each = [sum(_instructions(n, features, costs) for n in body.nodes) for body in form.bodies]
-    aside = sum(math.prod(share.makes.shape) for share in form.shares if share.aside) * form.output.dtype.nbytes
-    pairs = zip(each[::2], each[1::2], strict=True)
-    return sum(max(pair) + BARRIER for pair in pairs) + _PER_BYTE * aside
-
-
-def _instructions(node: Node, features: frozenset[str], costs: CostTable) -> float:
-    """Of a node by the fastest kernel that fits."""
-    kernels = fitting_kernels(node, features, any_size=False)
-    if not kernels:
-        alone = own_kernel(node, features)
-        kernels = [alone] if alone else []
-    known = [costs.instructions(node, kernel) for kernel in kernels]
-    return min(known, default=_PER_ELEMENT * node.outputs[0].type.count)
-
-
-_PER_ELEMENT = 8.0
-"""Instructions of a layer without measured kernels, by what it makes."""
-
-
-# ------------------------------------------------------------------------------------------------ what it takes
-
-
-def shared_program(
-    graph: Graph, found: Sharing, whole: Program, build: Callable[[Graph], Program], room: int | None = None
-) -> Program:
-    """The program for two cores, made by `build` and planned, within MOST_RAM of the arena that `whole` takes.
-
-    A layer takes its next form, or stays whole, where portions would be copied, as they cannot lie in place, or where
-    there is no room: the arena may have `room` bytes more at most. What was given up for others is tried once more.
-    """
-    limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
-    limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
-    best, taken = whole, found
-    while taken.forms:
-        program = build(taken.applied(graph))
-        worse = _copied(program) or _too_large(program, limit)
-        if not worse:
-            best = program
-            break
-        taken = taken.without(worse)
-    for node, forms in islice(taken.given_up(found), MOST_TRIES):
-        if len(forms) <= len(taken.forms.get(node, ())):
-            continue
-        other = taken.having(node, forms)
-        program = build(other.applied(graph))
-        if program.arena_size <= limit and not _copied(program):
-            best, taken = program, other
-    return best
-
-
-def _copied(program: Program) -> frozenset[str]:
-    """The layers of forks around which something is moved that was to lie in place."""
-    moves = (i for i in program.instrs if i.op == Forked.mnemonic and i.kernel == MOVE and not i.stays)
-    return frozenset(move.name for move in moves if not move.moves_nothing)
-
-
-def _too_large(program: Program, limit: int) -> frozenset[str]:
-    """Of a program that is too large the forks that are so by themselves, or else the one that reaches farthest."""
-    if program.arena_size <= limit:
-        return frozenset()
-    ranges = program.live_ranges()
-    alive = {
-        index: [(b.offset or 0, (b.offset or 0) + b.nbytes) for b, (a, z) in ranges.items() if a <= index <= z]
-        for index, instr in enumerate(program.instrs)
-        if instr.control is Control.FORK
-    }
-    large = frozenset(program.instrs[i].name for i, spans in alive.items() if _taken(spans) > limit)
-    if large or not alive:
-        return large
-    return frozenset({program.instrs[max(alive, key=lambda i: max(end for _, end in alive[i]))].name})
-
-
-def _taken(spans: Sequence[tuple[int, int]]) -> int:
-    """Bytes in any of these spans."""
-    return bytes_taken((0, start, end) for start, end in spans)
+    return first is not None and second is not None and first.pitch is None and second.at < first.at + first.count

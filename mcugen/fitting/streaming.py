@@ -24,6 +24,7 @@ from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import ALIGNMENT, Program, Space
 from mcugen.memory.plan import peak_live_bytes
+from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
 
@@ -89,9 +90,16 @@ class Streaming:
 
     @cached_property
     def _lives(self) -> Mapping[Value, tuple[int, int]]:
-        """By tensor: the number of the node that makes it (−1: none) and that of the last one that reads it."""
+        """By tensor: the number of the node that makes it (−1: none) and that of the last one that reads it.
+
+        Parts that lie together stay where the whole was, each as long as it is read.
+        """
         found = dict.fromkeys(self.graph.inputs, (-1, -1))
         for index, node in enumerate(self.graph.nodes):
+            if isinstance(node.op, Slice) and node.op.is_run(node.input(0).type):
+                made, _ = found[node.input(0)]
+                found[node.output] = made, index
+                continue
             found.update((value, (index, index)) for value in node.outputs)
             found.update((v, (found[v][0], index)) for v in node.inputs if v is not None and not v.is_constant)
         found.update((v, (found[v][0], len(self.graph.nodes))) for v in self.graph.outputs if v in found)
@@ -109,7 +117,8 @@ class Streaming:
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
         """By node: bytes alive while it runs, and its instructions."""
-        offers, others = offers_of(self.graph, self._features, self._costs, all_fitting(self.graph, self._features))
+        fitting = all_fitting(self.graph, self._features)
+        offers, others = offers_of(self.graph, self._features, self._costs, fitting, in_any_order=True)
         best = {node: min(offer, key=lambda c: (c.ram, c.instructions)) for node, offer in offers.items()}
         return [
             (best[node].ram, best[node].instructions) if node in best else (others.get(node.outputs[0].name, 0), 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Protocol, overload
 
@@ -405,6 +405,22 @@ class Graph:
         other._watcher, other._made = None, set()
         return other
 
+    def inline(self, body: Graph, inputs: Sequence[Value]) -> list[Value]:
+        """Appends the nodes of another graph, which reads these values as its inputs; what its outputs are then."""
+        values: dict[Value | None, Value | None] = {None: None, **dict(zip(body.inputs, inputs, strict=True))}
+
+        def here(value: Value | None) -> Value | None:
+            if value is not None and value not in values:
+                assert value.data is not None
+                values[value] = self.constant(value.name, value.data, value.type.quant, value.type.dtype)
+            return values[value]
+
+        for node in body.nodes:
+            names, types = [v.name for v in node.outputs], [v.type for v in node.outputs]
+            made = self.add(_apart(node.op), [here(v) for v in node.inputs], node.origin, names=names, types=types)
+            values.update(zip(node.outputs, made.outputs, strict=True))
+        return [found for v in body.outputs if (found := here(v)) is not None]
+
     def sort(self) -> None:
         """Restores topological order, keeping the present order where it is one (stable, depth first)."""
         order: dict[Node, None] = {}
@@ -423,6 +439,14 @@ class Graph:
         if len(order) != len(self.nodes):
             raise VerificationError("every producer must be a node of the graph")
         self.nodes = order
+
+
+def _apart(op: Operator) -> Operator:
+    """The same operator, whose bodies are its own."""
+    if not op.bodies:
+        return op
+    bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
+    return replace(op, **{name: body.copy() for name, body in bodies.items()})
 
 
 def retyped(value: Value, **changes: object) -> None:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from mcugen.hir.types import Array, Bounds, Shape, TensorType
 
@@ -70,6 +73,8 @@ class RowWindow:
     sides: tuple[int, int] = (0, 0)
     goes_on: bool = False
     """Whether there are steps whose only row lies behind the last one."""
+    repeats: bool = False
+    """Whether rows outside are those at the ends, again, instead of `fill`."""
 
     @property
     def leaves(self) -> bool:
@@ -95,10 +100,35 @@ class RowForm:
 
 @dataclass(frozen=True)
 class Run:
-    """Elements of a tensor that lie side by side: those from number `at` on, as a tensor of `shape`."""
+    """Elements of a tensor that lie side by side: those from number `at` on, as a tensor of `shape`.
+
+    With a `pitch` this is so along the last axis alone, whose beginnings are so many elements apart: some channels of
+    pixels.
+    """
 
     at: int
     shape: Shape
+    pitch: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    @property
+    def elements(self) -> slice | Array:
+        """Their numbers in the tensor."""
+        if self.pitch is None:
+            return slice(self.at, self.at + self.count)
+        rows = np.arange(self.count // self.shape[-1]) * self.pitch
+        numbers: Array = (self.at + rows[:, None] + np.arange(self.shape[-1])).reshape(-1)
+        return numbers
+
+    @property
+    def end(self) -> int:
+        """Behind the last of them."""
+        between = 0 if self.pitch is None else (self.count // self.shape[-1] - 1) * (self.pitch - self.shape[-1])
+        return self.at + self.count + between
 
 
 @dataclass(frozen=True)
@@ -129,17 +159,19 @@ def row_axis(shape: Sequence[int]) -> int | None:
     return next((axis for axis, size in enumerate(shape[:-1]) if size > 1), None)
 
 
-AT_ONCE = 4
-"""Rows of a matrix that are computed at once, at most: kernels take several by one reading, or packing, of weights."""
+AT_ONCE = (4, 3, 2, 5, 7, 1)
+"""Rows of a matrix that are computed at once, the first that divides their number: kernels take several by one reading,
+or packing, of weights.
+"""
 
 
-def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: int = AT_ONCE) -> RowForm | None:
+def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Sequence[int] = AT_ONCE) -> RowForm | None:
     """The form of what takes each row for itself, of the inputs that are read `by_rows`; several rows of a matrix."""
     shape = sig.output.shape
     axis = row_axis(shape)
     if axis is None:
         return None
-    many = range(at_once, 0, -1) if axis == len(shape) - 2 else (1,)
+    many = at_once if axis == len(shape) - 2 else (1,)
     rows = next(n for n in many if shape[axis] % n == 0)
     window = RowWindow(axis, span=rows, stride=rows)
     return RowForm(op, tuple(window if by_row else None for by_row in by_rows), axis, rows=rows)

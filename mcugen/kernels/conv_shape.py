@@ -56,6 +56,8 @@ class ConvShape:
     pad_h: int
     pad_w: int
     groups: int
+    whole_c: int | None = None
+    """Channels of a pixel in memory, of x and y, where these are only some."""
 
     @staticmethod
     def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:
@@ -101,6 +103,11 @@ class ConvShape:
         """With its axes exchanged. Where one of them has length 1 everywhere, elements keep their order."""
         axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}
         return replace(self, **axes)
+
+    @property
+    def pixel(self) -> int:
+        """Elements from pixel to pixel of x, and of y where both have as many channels."""
+        return self.whole_c or self.in_c
 
     @property
     def is_depthwise(self) -> bool:

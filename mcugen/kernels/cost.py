@@ -66,6 +66,13 @@ class CostTable:
     waits: Callable[[Program], float] = no_waits
     """Cycles that a layer, lowered by itself, waits for its constants: they count as its instructions do."""
 
+    core: str = ""
+    """Whose stalls count where plans are compared by time; none: those of no core."""
+
+    def stalls(self, node: Node, kernel: Kernel) -> float:
+        """Cycles of a node by that kernel beyond its instructions, as far as the kernel says."""
+        return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
+
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
         per = self._per(node, kernel) or UNKNOWN.per[""]

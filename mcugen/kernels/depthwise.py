@@ -16,7 +16,8 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
-from mcugen.kernels.portable import Ring, depthwise, ring_of, ring_size
+from mcugen.kernels.loops import Loops
+from mcugen.kernels.portable import Ring, depthwise, filters, reads_in_place, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits, float_tensors, int8_tensors, int8_weights, int16_tensors
@@ -89,18 +90,26 @@ def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
 
 def axes(shape: ConvShape) -> tuple[Axis, Axis]:
     """Height and width."""
-    s, row, out_row = shape, shape.in_w * shape.in_c, shape.out_w * shape.out_c
+    s, row, out_row = shape, shape.in_w * shape.pixel, shape.out_w * shape.pixel
     return (
         Axis(s.in_h, s.out_h, s.pad_h, row, out_row, s.k_h, s.stride_h, s.dilation_h),
-        Axis(s.in_w, s.out_w, s.pad_w, s.in_c, s.out_c, s.k_w, s.stride_w, s.dilation_w),
+        Axis(s.in_w, s.out_w, s.pad_w, s.pixel, s.pixel, s.k_w, s.stride_w, s.dilation_w),
     )
+
+
+MOST_SLOWDOWN = 1.25
+"""Some channels for one of two cores take so many times the instructions at most, so that both strips are short."""
 
 
 def strips(shape: ConvShape) -> Strips:
     """The better of the two ways to cut; a strip has at least two output points."""
     height, width = axes(shape)
-    ways = [Strips(height, width, False), Strips(width, height, True)]
-    return min((way for way in ways if way.points.out > 1), key=Strips.instructions)
+    ways = [way for way in (Strips(height, width, False), Strips(width, height, True)) if way.points.out > 1]
+    fastest = min(ways, key=Strips.instructions)
+    if shape.whole_c is None:
+        return fastest
+    enough = MOST_SLOWDOWN * fastest.instructions()
+    return min((way for way in ways if way.instructions() <= enough), key=lambda way: way.points.extent)
 
 
 # --------------------------------------------------------------------------------------------------- conditions
@@ -306,7 +315,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     params = [strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
     options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
     inplace = [("y", "x")] if way.may_overwrite_input() else []
-    return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
+    return site.call(operands, params, [options, Loops.of(site)], inplace=inplace, variant=f"stride{way.stride}")
 
 
 def strip_count(spec: ConvSpec) -> int:
@@ -322,8 +331,8 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
     return StripWalk(
         batch=shape.batch,
         channels=shape.in_c,
-        x_size=shape.in_h * shape.in_w * shape.in_c,
-        y_size=shape.out_h * shape.out_w * shape.out_c,
+        x_size=shape.in_h * shape.in_w * shape.pixel,
+        y_size=shape.out_h * shape.out_w * shape.pixel,
         lines=lines.size,
         out_lines=lines.out,
         line_pad=lines.pad,
@@ -561,20 +570,20 @@ def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Arr
 
 def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     """Three pixels of a channel at a time, from a ring of padded rows."""
-    shape, weights = spec.shape, spec.weights.reshape(-1, 3, 3)
+    shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
     bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
     threes = np.minimum(np.arange(0, shape.out_w, 3), shape.out_w - 3)[:, None] + np.arange(3)
     pixels = np.arange(shape.out_h)[:, None, None] * shape.out_w + threes
-    order = windows(shape, pixels.reshape(-1, 3)) if shape.is_inside else rows(shape)
+    order = windows(shape, pixels.reshape(-1, 3)) if direct else rows(shape)
     operands = {
         "x": site.x,
         "w": site.const("weights", packed_rows(weights, bias, multiplier)),
         "y": site.y,
-        "rows": site.scratch("rows", DType.INT8, ring_size(shape, shape.is_inside)),
+        "rows": site.scratch("rows", DType.INT8, ring_size(shape, direct)),
     }
     zeros = Zeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
-    params = [shape.geometry, ring_of(shape, shape.is_inside), zeros, CodeLimits.of(spec.limits)]
+    params = [shape.geometry, ring_of(shape, direct), zeros, CodeLimits.of(spec.limits)]
     options = [
         StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
         RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM)),
@@ -660,7 +669,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, CodeLimits, EndWord),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
-        when=(tensors, depthwise, other_windows, short_strips, a_word_of_channels, one_word),
+        when=(tensors, filters, other_windows, short_strips, a_word_of_channels, one_word),
         loads=0.0,
         emit=emit_tap_strips,
         extra=strip_instructions,
@@ -673,9 +682,9 @@ DEPTHWISE: tuple[Kernel, ...] = (
         what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
         operands=_operands((DType.INT8,), DType.INT32, _STRIP),
         params=(StripWalk, CodeLimits, YZero),
-        options=(StrideOptions,),
+        options=(StrideOptions, Loops),
         needs=frozenset({"dsp"}),
-        when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
+        when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
         loads=0.0,
         emit=emit_strips,
         extra=strip_count,
@@ -700,7 +709,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         params=(ConvGeometry, Ring, Zeros, CodeLimits),
         without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
         options=(StrideOptions, RowOptions),
-        when=(int8_tensors, int8_weights, depthwise, rows_of_three, int8_results),
+        when=(int8_tensors, int8_weights, filters, rows_of_three, int8_results),
         loads=0.5,
         emit=emit_rows_of_three,
     ),

@@ -165,6 +165,7 @@ class DenseDirectOptions(Options):
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     rest: Annotated[bool, "whether channels are left over"]
+    codes: Annotated[bool, "whether weights are int8 codes, whose sums are scaled by channel"]
 
 
 DENSE_DIRECT = Kernel(
@@ -172,7 +173,8 @@ DENSE_DIRECT = Kernel(
     what="a fully connected layer whose weights are computed or learned: four channels at a time, as they lie",
     operands=(
         reads("x", "input", DType.FLOAT32),
-        reads("w", "weights, a row for each output channel", DType.FLOAT32),
+        reads("w", "weights, a row for each output channel", DType.FLOAT32, DType.INT8),
+        reads("scale", "of codes, by output channel", DType.FLOAT32, optional=True),
         reads("bias", "by output channel", DType.FLOAT32, optional=True),
         writes("y", "output", DType.FLOAT32),
     ),
@@ -186,8 +188,10 @@ DENSE_DIRECT = Kernel(
 
 def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: int) -> Call:
     """A fully connected layer of so many rows."""
-    options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0)
-    return Call(DENSE_DIRECT, operands, [Rows(rows=rows, depth=depth, channels=channels)], [options], variant="f32")
+    codes = "scale" in operands
+    options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0, codes=codes)
+    params, variant = [Rows(rows=rows, depth=depth, channels=channels)], "f32_w8" if codes else "f32"
+    return Call(DENSE_DIRECT, operands, params, [options], variant=variant)
 
 
 # --------------------------------------------------------------------------------------- transposed convolution

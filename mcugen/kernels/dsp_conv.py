@@ -14,12 +14,24 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.portable import shared_channels
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import NIBBLES, four_bits, int8_tensors, int16_tensors
-from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+from mcugen.lir.kernel import (
+    UPDATABLE,
+    Call,
+    Kernel,
+    Options,
+    Params,
+    Site,
+    Trained,
+    reads,
+    scratch,
+    writes,
+)
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
@@ -83,11 +95,11 @@ def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
     return Sums(spec.folded_bias, spec.multipliers, max(-more, 0), params)
 
 
-def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
+def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
     """Weights [N, groups, 4] as int32 words in reading order: biases of `channels`, their groups, their
     multipliers if any.
 
-    `packed` puts two int8 channels into 16 bits as 256 · odd + even.
+    `packed` puts two int8 channels into 16 bits as 256 · odd + even, and biases likewise where sums begin joined.
     """
     missing = -len(weights) % channels
     blocks = len(weights) + missing
@@ -95,7 +107,8 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
     bias = np.pad(sums.bias.astype(np.int64) << sums.gain, (0, missing))
     if packed:
         w = w[0::2] + 256 * w[1::2]
-        bias[1::2] = (256 * bias[1::2] + bias[0::2]).astype(np.int32)
+        if are_sums_joined:
+            bias[1::2] = (256 * bias[1::2] + bias[0::2]).astype(np.int32)
     halves = w.reshape(blocks // channels, -1, *w.shape[1:]).transpose(0, 2, 1, 3).astype("<i2")
     words = np.ascontiguousarray(halves).view("<i4").reshape(len(halves), -1)
     return _in_blocks(bias.reshape(-1, channels), words, sums)
@@ -182,15 +195,23 @@ def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
 
 def pairs_of_weights(spec: ConvSpec) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
-    weights = in_pairs(spec, spec.rows.astype(np.int64))
-    codes, even, odd = spec.x.dtype.limits, weights[0::2], weights[1::2]
-    products = np.stack([code * odd for code in codes])
+    odd = in_pairs(spec, spec.rows.astype(np.int64))[1::2]
+    products = np.stack([code * odd for code in spec.x.dtype.limits])
     most, least = products.max(0).sum(1), products.min(0).sum(1)
     first = in_pairs(spec, spec.folded_bias)[1::2]
+    return pairs_in_parts(spec) and bool((first + least >= -(2**23)).all() and (first + most < 2**23).all())
+
+
+def pairs_in_parts(spec: ConvSpec) -> bool:
+    """two int8 weights lie in 16 bits"""
+    weights = in_pairs(spec, spec.rows.astype(np.int64))
+    even, odd = weights[0::2], weights[1::2]
     joined = 256 * odd + even[: len(odd)]  # only -128 beside a negative one has no 16 bits
-    narrow = np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all()
-    fits = narrow and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
-    return bool(fits)
+    return bool(np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all())
+
+
+PART = 448
+"""Inputs of a part of a long row: seven turns of a loop that takes 64; whatever they are, their sums have 24 bits."""
 
 
 def separate_nibbles(spec: ConvSpec) -> bool:
@@ -425,7 +446,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     free = spec.overlaps(traversal_of(shape, rows))
     variant = _variant(spec, runs, few)
     params = [shape.geometry, walk, sums.params, loop, GroupCount(groups=grouped)]
-    return site.call(operands, params, [types, unrolled], overlaps=free, variant=variant)
+    return site.call(operands, params, [types, Loops.of(site), unrolled], overlaps=free, variant=variant)
 
 
 def conv_steps(spec: ConvSpec, few: bool = False) -> int:
@@ -489,28 +510,39 @@ class Row(Params):
     depth: Annotated[int, "elements of x"]
     padded: Annotated[int, "the same, rounded up to steps of eight"]
     channels: Annotated[int, "elements of y"]
+    first: Annotated[int | None, "elements of x in the first part, if there are several"] = None
+    part: Annotated[int | None, "elements of x in each other part"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(StreamOptions):
+    """Of one row."""
+
+    parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
-    packed, is_direct = pairs_of_weights in site.kernel.when, whole_steps in site.kernel.when
+    packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
     nibbles = four_bits in site.kernel.when
-    sums, depth = sums_of(spec, packed), spec.depth
+    parts = packed and not pairs_of_weights(spec)
+    sums, depth = sums_of(spec, packed and not parts), spec.depth
     padded = -(-depth // 8) * 8
     laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
-    words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed)
+    words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
-    row = Row(depth=depth, padded=padded, channels=spec.channels)
-    options = StreamOptions.of(spec)
+    first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
+    row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
+    options = RowOptions(**vars(StreamOptions.of(spec)), parts=parts)
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
-    variant = "clamped" if spec.is_clamped else ""
-    return site.call(operands, [row, sums.params], [options], overlaps=free, variant=variant)
+    variant = "_".join(["parts"] * parts + ["clamped"] * spec.is_clamped)
+    return site.call(operands, [row, sums.params], [options, Loops.of(site)], overlaps=free, variant=variant)
 
 
 def dense_steps(spec: ConvSpec) -> int:
@@ -591,10 +623,11 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         what=what,
         operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
         params=(Row, HighWord),
-        options=(StreamOptions,),
+        options=(RowOptions, Loops),
         needs=_DSP,
         lacks=_lacks(when),
         when=(one_row, *when),
+        stalls=STALLS.get(name, {}),
         emit=emit_dense,
         extra=dense_steps,
     )
@@ -612,21 +645,40 @@ def _conv(
         ),
         params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
         without=UNREAD,
-        options=(StreamOptions, WrittenOut),
+        options=(StreamOptions, Loops, WrittenOut),
         needs=_DSP,
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),
         loads=0.125 if pairs_of_weights in when else 0.25,
+        stalls=STALLS.get(name, {}),
         emit=emit_conv,
         extra=extra,
     )
 
 
+STALLS = {
+    kernel: dict(zip(("cortex-m4", "cortex-m33", "cortex-m7"), cycles, strict=True))
+    for kernel, cycles in {
+        "dense_s8_dsp": (12.0, 11.0, -9.0),
+        "dense_s8_dsp_direct": (10.0, 9.7, 1.0),
+        "dense_s8_dsp16": (20.0, 19.0, -2.9),
+        "dense_s4_dsp": (8.0, 7.0, -5.9),
+        "conv2d_s8_dsp": (6.7, 5.7, -3.0),
+        "conv2d_s8_dsp16": (8.7, 7.2, -1.0),
+        "conv2d_s8_dsp_few": (8.7, 7.2, -1.0),
+        "conv2d_s4_dsp": (5.9, 4.2, -2.0),
+    }.items()
+}
+"""Cycles of a step of the inner loop beyond its instructions, by core, with its share of packing: words of loads of
+several, and waits for the last of them (tests/kernels/test_stalls.py measures them). The Cortex-M7's are of its loops
+for speed (PAIRED_LOADS), beside the instructions of those without, as two issue at once."""
+
+
 _PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"
 
 ROW: tuple[Kernel, ...] = (
-    _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_of_weights),
-    _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_of_weights, whole_steps),
+    _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_in_parts),
+    _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_in_parts, whole_steps),
     _row("dense_s8_dsp16", "one row, four channels at a time, weights widened to 16 bits", *_CODES8_WIDENED),
     _row(
         "dense_s4_dsp",

@@ -21,6 +21,7 @@ from mcugen.kernels.helium.layer import (
     Raw,
     Shifted,
 )
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.scalar import ThumbOffset, ThumbOptions, piece_of, thumb_codes
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
@@ -168,7 +169,7 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
         steps=steps,
     )
     codes = HighWord(zero=spec.y.q.zero_point, lift=0, drop=0, second=0)
-    return site.call(operands, [_matrices(spec), codes, strips], overlaps=spec.overlaps())
+    return site.call(operands, [_matrices(spec), codes, strips], [Loops.of(site)], overlaps=spec.overlaps())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,6 +406,7 @@ MATMUL: tuple[Kernel, ...] = (
             scratch("patch", "two rows of a, widened", DType.INT16),
         ),
         params=(Matrices, HighWord, ColumnStrips),
+        options=(Loops,),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}),
         when=(upper_words,),

@@ -67,10 +67,13 @@ class Loops:
         """Part of the function's name."""
         return f"{'runs' if self.run is not None else 'b' + str(8 * dtype.nbytes)}_{len(self.outer)}d"
 
-    def order(self, offset: int) -> Traversal:
-        """As a copy reads and writes whose source begins at `offset`."""
-        reads = offset + nested(*(np.arange(size) * stride for size, stride, _ in self.outer))
-        return Traversal.runs(reads, 1) if self.run is None else Traversal.rereading(reads, self.run)
+    def order(self, source: int, target: int) -> Traversal:
+        """As a copy reads and writes that begins there."""
+        reads = source + nested(*(np.arange(size) * stride for size, stride, _ in self.outer))
+        starts = target + nested(*(np.arange(size) * stride for size, _, stride in self.outer))
+        if self.run is None:
+            return Traversal(reads, starts + 1)
+        return Traversal(np.repeat(reads, 2), np.repeat(starts + self.run, 2))  # a run must not meet its own source
 
 
 def emit_copy(
@@ -95,15 +98,14 @@ def emit_copy(
         nbytes = math.prod(shape) * y.dtype.nbytes
         builder.move(node, x_buffer, y_buffer, "", x_at=x_at, y_at=y_at, nbytes=nbytes)
         return
-    from_start = access is Access.OUT and not target.offset and list(target.strides) == dense_strides(shape)
-    may_overlap = from_start and not node.input(index).is_constant
+    may_overlap = access is Access.OUT and not node.input(index).is_constant
     call = Call(
         COPY,
         {"x": x_buffer, "y": y_buffer},
         [Offsets(x_offset=source.offset, y_offset=target.offset), *loops.params(y.dtype)],
         [loops.options(x.dtype)],
         access={"y": access},
-        overlaps=overlap(x, y, loops.order(source.offset)) if may_overlap else [],
+        overlaps=overlap(x, y, loops.order(source.offset, target.offset)) if may_overlap else [],
         variant=loops.variant(x.dtype),
     )
     builder.call(node, call)

@@ -25,7 +25,7 @@ from mcugen.kernels.depthwise import (
     stays_behind,
     strip_walk,
 )
-from mcugen.kernels.portable import depthwise
+from mcugen.kernels.portable import filters
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits, int8_tensors, int16_tensors
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
@@ -227,7 +227,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
         without=frozenset({"extent"}),
         options=(PlaneOptions,),
-        when=(tensors, depthwise, one_word, input_is_read),
+        when=(tensors, filters, one_word, input_is_read),
         loads=0.0,
         emit=emit_planes,
         extra=plane_instructions,

@@ -35,9 +35,14 @@ from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Si
 from mcugen.lir.program import Buffer, Overlap
 
 
-def depthwise(spec: ConvSpec) -> bool:
+def filters(spec: ConvSpec) -> bool:
     """one filter a channel"""
     return spec.shape.is_depthwise
+
+
+def depthwise(spec: ConvSpec) -> bool:
+    """one filter a channel"""
+    return spec.shape.is_depthwise and spec.shape.whole_c is None
 
 
 def shared_channels(spec: ConvSpec) -> bool:
@@ -91,6 +96,7 @@ class Ring(Params):
 
     row_w: Annotated[int, "pixels of a row in the ring, or of x if it is read where it lies"]
     direct: Annotated[int, "whether it is"]
+    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +182,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """With a ring of padded rows where windows leave x; the taps of a small window are written out."""
     shape = spec.shape
-    unrolled, direct = shape.k_h * shape.k_w <= 25, shape.is_inside and not site.any_size
+    unrolled, direct = shape.k_h * shape.k_w <= 25, reads_in_place(shape) and not site.any_size
     options = WindowOptions(k_h=shape.k_h if unrolled else 0, k_w=shape.k_w if unrolled else 0)
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1)) if direct else rows(shape)
     variant = f"{shape.k_h}x{shape.k_w}" if unrolled else ""
@@ -194,9 +200,14 @@ def _padded_width(shape: ConvShape) -> int:
     return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
 
 
+def reads_in_place(shape: ConvShape) -> bool:
+    """Whether there need be no ring: no window leaves x, whose pixels lie side by side."""
+    return shape.is_inside and shape.whole_c is None
+
+
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
     """Of padded rows, or none where x is read where it lies (`direct`)."""
-    return Ring(row_w=shape.in_w if direct else _padded_width(shape), direct=int(direct))
+    return Ring(row_w=shape.in_w if direct else _padded_width(shape), direct=int(direct), whole_c=shape.whole_c)
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
@@ -294,7 +305,7 @@ def _depthwise(kind: str) -> Kernel:
         params=(ConvGeometry, Ring, params),
         without=frozenset(["x_zero"] * (kind == "s16")),
         options=(ElementTypes, WindowOptions, options),
-        when=(*_TENSORS[kind], depthwise),
+        when=(*_TENSORS[kind], filters),
         lacks=_LACKS.get(kind, frozenset()),
         loads=1.0 if is_float else 4.0,
         emit=emit_depthwise,

@@ -16,6 +16,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry
+from mcugen.kernels.loops import WeightLoads
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
@@ -344,13 +345,14 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
     loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
     tails = _padded(_tails(spec), 4, axis=0)
-    return _dense_call(spec, site, packed, tails, CodeLimits.of(spec.limits), loop, block=4)
+    return _dense_call(spec, site, packed, tails, CodeLimits.of(spec.limits), [loop], block=4)
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
     """Six channels' weights side by side, plus 128; six biases, six multipliers."""
     packed, joined = in_sixes(spec)
-    return _dense_call(spec, site, packed, joined, *_thumb1(spec)[1:], block=6)
+    params, options = _thumb1(spec)[1:]
+    return _dense_call(spec, site, packed, joined, params, [options, WeightLoads.of(spec, site)], block=6)
 
 
 def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
@@ -398,7 +400,7 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
     params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), Rows.of(spec)]
-    options = [ShiftOptions(shift=spec.high_word.shift)]
+    options = [ShiftOptions(shift=spec.high_word.shift), WeightLoads.of(spec, site)]
     return site.call(operands, params, options, overlaps=spec.overlaps(order))
 
 
@@ -409,11 +411,12 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
     operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
     rest = RestOptions(rest=spec.channels % 6 != 0)
-    return site.call(operands, [Rows.of(spec)], [rest], overlaps=spec.overlaps(order))
+    options = [rest, WeightLoads.of(spec, site)]
+    return site.call(operands, [Rows.of(spec)], options, overlaps=spec.overlaps(order))
 
 
 def _dense_call(
-    spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Options, block: int
+    spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Sequence[Options], block: int
 ) -> Call:
     """A dense layer that computes `block` channels of a row together."""
     count, channels, depth = _dense_shape(spec)
@@ -422,7 +425,7 @@ def _dense_call(
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
     size = Rows(rows=count, depth=depth, channels=channels)
     free = spec.overlaps(order)
-    return site.call(operands, [params, size], [options, RestOptions(rest=rest != 0)], overlaps=free)
+    return site.call(operands, [params, size], [*options, RestOptions(rest=rest != 0)], overlaps=free)
 
 
 def few_pixels(spec: ConvSpec) -> bool:
@@ -478,7 +481,7 @@ _DENSE_MULS = Kernel(
     what="rows by a matrix, six channels at a time",
     operands=_operands(DType.UINT8),
     params=(ThumbOffset, Rows),
-    options=(ThumbOptions, RestOptions),
+    options=(ThumbOptions, WeightLoads, RestOptions),
     needs=frozenset({"thumb1"}),
     when=(to_int8, short_products),
     emit=emit_dense_muls,
@@ -490,7 +493,7 @@ _DENSE_MULS_16 = Kernel(
     what="rows by a matrix, six channels at a time, to 16 bits",
     operands=_operands(DType.UINT8, result=DType.INT16),
     params=(WideOffset, CodeLimits, Rows),
-    options=(ShiftOptions,),
+    options=(ShiftOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
     when=(to_int16,),
     emit=emit_dense_muls_16,
@@ -507,7 +510,7 @@ _DENSE_MULS_32 = Kernel(
         writes("y", "output, channels last", DType.INT32),
     ),
     params=(Rows,),
-    options=(RestOptions,),
+    options=(RestOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
     when=(to_sums,),
     emit=emit_dense_muls_32,

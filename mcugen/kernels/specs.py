@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -156,6 +156,10 @@ class ConvSpec(WeightedSpec):
         return ConvSpec(
             x, w, y, *_constants(node), clamp, ConvShape.of_layer(x.shape, w.shape, y.shape, window, groups)
         )
+
+    def some_of(self, whole: int | None) -> ConvSpec:
+        """The same of some channels of pixels that have so many."""
+        return replace(self, shape=replace(self.shape, whole_c=whole))
 
     @staticmethod
     def of_rows(node: Node, clamp: Range | None) -> ConvSpec:

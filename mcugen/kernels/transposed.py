@@ -21,6 +21,7 @@ from mcugen.kernels import dsp_conv, scalar
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.direct import ChannelGroups
 from mcugen.kernels.helium import layer
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import BLOCK, CodeStore, int8_tensors, interleave
@@ -393,7 +394,7 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
     loop = dsp_conv.InnerLoop(x_zero=spec.x.q.zero_point, depth=0, steps=0)
     params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
     written = dsp_conv.WrittenOut(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
-    return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), written])
+    return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
 
 
 def dsp_steps(spec: TransposedSpec) -> int:
@@ -504,7 +505,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         ),
         optional=(PhasePatches,),
         without=dsp_conv.UNREAD,
-        options=(dsp_conv.StreamOptions, dsp_conv.WrittenOut, PhaseOptions),
+        options=(dsp_conv.StreamOptions, Loops, dsp_conv.WrittenOut, PhaseOptions),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}),
         when=(dsp_conv.ungrouped, int8_tensors, dsp_conv.high_word, phases_in_pairs),

@@ -17,6 +17,8 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.dsp_conv import STALLS
+from mcugen.kernels.loops import Loops
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights
@@ -210,6 +212,9 @@ class TileOptions(Options):
     once: Annotated[bool, "whether that is all of it"]
 
 
+DIRECT_PRODUCTS = 36
+"""Of the direct form, for which there are 16 here: a step of two pixels and two channels by four elements."""
+
 FILTER_WORK = 14
 """Products that take as long as to transform a weight, for the cost model."""
 
@@ -334,7 +339,8 @@ def _call(
     padded = PaddedRows(pitch=pitch, x_zero=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else ""
     free = spec.overlaps(order)
-    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1]]
+    loops = [Loops.of(site)] * (Loops in site.kernel.options)
+    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1], *loops]
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
@@ -350,6 +356,9 @@ def _options(spec: ConvSpec, tiles: Tiles) -> TileOptions:
         chunk=chunk,
         once=once,
     )
+
+
+_STALLS = {core: cycles / DIRECT_PRODUCTS for core, cycles in STALLS["conv2d_s8_dsp16"].items()}
 
 
 def _kernel(
@@ -368,9 +377,10 @@ def _kernel(
         ),
         params=(ConvGeometry, PaddedRows, *more),
         without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
-        options=(TileOptions,),
+        options=(TileOptions, *[Loops] * bool(needs)),
         needs=frozenset(needs),
         when=FITS,
+        stalls=_STALLS if needs else {},
     )
 
 
@@ -386,7 +396,8 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
-    return replace(kernel, options=(TileOptions, FlyOptions), when=when, emit=emit, extra=work)
+    options = (TileOptions, FlyOptions, *kernel.options[1:])
+    return replace(kernel, options=options, when=when, emit=emit, extra=work)
 
 
 CONV: tuple[Kernel, ...] = (

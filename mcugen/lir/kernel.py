@@ -26,6 +26,12 @@ UPDATABLE = "updatable"
 HALVES = "float16-weights"
 """The same: that weights which float16 holds are stored so by all layers that have kernels for it."""
 
+PAIRED_LOADS = "paired-loads"
+"""The same: that a word is loaded beside each product, in place of many at once, where a CPU issues both in a cycle."""
+
+WORD_WEIGHTS = "word-weights"
+"""The same: that weights of a byte are loaded by words, since each load waits for their memory."""
+
 CHECKED = "checked-indices"
 """The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
 
@@ -208,6 +214,9 @@ class Kernel:
     `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
 
+    `stalls` are, by core, the cycles that a unit of `extra` takes beyond the instructions that were measured: loads of
+    several words, and what waits for them; less than none where a core has loops of its own that issue two at once.
+
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
     body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
@@ -231,6 +240,7 @@ class Kernel:
     way: Callable[[Any], str] | None = None
     any_size: bool = False
     loads: float = 0.25
+    stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
     library: str = ""
     varies: str = ""
     evaluate: Reference | None = None

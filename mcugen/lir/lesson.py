@@ -73,4 +73,4 @@ def lesson_ports(
         builder.program.instrs.append(copy_of(source, builder.buffer(loss), loss.name, "loss"))
     taken = builder.endpoint(lesson.loss, loss, Space.TAKEN)
     builder.bind(loss, source)
-    return LessonPorts(*given, taken, lesson.classes, lesson.what, lesson.learning, first)
+    return LessonPorts(*given, taken, lesson.classes, lesson.what, lesson.learning, first, lesson.layers)

@@ -16,16 +16,17 @@ import numpy as np
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import DType
-from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Param, Program, Space
+from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Lanes, Operand, Overlap, Param, Program, Space
 
 _NAME = r'(?:"(?:[^"\\]|\\.)*"|[\w./]+)'
+_LANES = r"\[\d+\+\d+/\d+\]"
 _BUFFER = re.compile(
     rf"(?P<space>\w+) %(?P<name>{_NAME}) : (?P<dtype>\w+)\[(?P<count>\d+)\]"
     r"(?: at (?P<offset>\d+)(?: of area (?P<area>\d+))?)?(?: live -?\d+\.\.-?\d+)?"
 )
-_INSTR = re.compile(rf"\d+: +(?P<kernel>\w+)(?P<operands>(?:,? @\w+ \w+=%{_NAME})*)(?: (?P<rest>\{{.*))?")
+_INSTR = re.compile(rf"\d+: +(?P<kernel>\w+)(?P<operands>(?:,? @\w+ \w+=%{_NAME}(?:{_LANES})?)*)(?: (?P<rest>\{{.*))?")
 _RETURNS = re.compile(rf"returns %({_NAME})")
-_OPERAND = re.compile(rf"@(\w+) (\w+)=%({_NAME})")
+_OPERAND = re.compile(rf"@(\w+) (\w+)=%({_NAME})({_LANES})?")
 _FREEDOM = re.compile(r"(over|inplace|group) (\d+|\w+/\w+)(?: (-?\d+))?")
 _CONTROLS = {control.value: control for control in Control if control.value}
 
@@ -77,10 +78,10 @@ class _Reader:
 
     def _instr(self, number: int, found: re.Match[str]) -> Instr:
         operands = []
-        for access, role, name in _OPERAND.findall(found["operands"]):
+        for access, role, name, part in _OPERAND.findall(found["operands"]):
             if _name(name) not in self.buffers:
                 self._fail(number, f"%{name}", "operands that are buffers above")
-            operands.append(Operand(role, Access(access), self.buffers[_name(name)]))
+            operands.append(Operand(role, Access(access), self.buffers[_name(name)], _lanes(part)))
         inside, freedoms = _braces(found["rest"] or "{}")
         members, _, options = inside.partition(" | ") if " | " in inside else (inside.removeprefix("| "), "", "")
         told = dict(map(_pair, _parts(members)))
@@ -123,6 +124,10 @@ def _endpoint(buffer: Buffer) -> Endpoint:
 def _name(text: str) -> str:
     name: str = json.loads(text) if text.startswith('"') else text
     return name
+
+
+def _lanes(text: str) -> Lanes | None:
+    return Lanes(*map(int, re.findall(r"\d+", text))) if text else None
 
 
 def _number(text: str) -> Param:

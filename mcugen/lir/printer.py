@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcugen.hir.printer import quoted
-from mcugen.lir.program import Buffer, Control, Instr, Program, Space
+from mcugen.lir.program import Buffer, Control, Instr, Operand, Program, Space
 
 
 def print_program(program: Program) -> str:
@@ -44,12 +44,17 @@ def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
 def _print_instr(instr: Instr) -> str:
     if instr.control in (Control.ELSE, Control.END) and not instr.operands:
         return instr.kernel
-    operands = ", ".join(f"@{o.access.value} {o.role}=%{quoted(o.buffer.name)}" for o in instr.operands)
+    operands = ", ".join(map(_print_operand, instr.operands))
     told: list[tuple[str, object]] = list(instr.params.items())
     told += [("case", instr.case)] * (instr.case is not None) + [("events", list(instr.events))] * bool(instr.events)
     members, options = (", ".join(f"{key}={value}" for key, value in each) for each in (told, instr.code.items()))
     braces = f"{{{members}{' | ' * bool(options)}{options}}}"
     return " ".join(filter(None, (instr.kernel, operands, braces, *_freedoms(instr))))
+
+
+def _print_operand(operand: Operand) -> str:
+    part = f"[{o.first}+{o.count}/{o.pitch}]" if (o := operand.lanes) else ""
+    return f"@{operand.access.value} {operand.role}=%{quoted(operand.buffer.name)}{part}"
 
 
 def _freedoms(instr: Instr) -> Iterator[str]:

@@ -96,12 +96,25 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Lanes:
+    """Of each `pitch` elements of a buffer, `count` from number `first` on: some channels of pixels."""
+
+    first: int
+    count: int
+    pitch: int
+
+
+@dataclass(frozen=True)
 class Operand:
-    """One operand of an instruction: its role is the C parameter's name."""
+    """One operand of an instruction: its role is the C parameter's name.
+
+    With `lanes` only these of the buffer are used, and the address of the first is what is passed.
+    """
 
     role: str
     access: Access
     buffer: Buffer
+    lanes: Lanes | None = None
 
 
 class Control(Enum):
@@ -335,6 +348,7 @@ class LessonPorts:
     learning: str
     """What becomes of the states, in words."""
     first: Mapping[str, Buffer]
+    layers: tuple[str, ...]
 
     @property
     def buffers(self) -> list[Buffer]:

@@ -36,20 +36,22 @@ class Problem:
     forbidden: dict[tuple[int, int], list[Interval]]
 
 
-def solve(problem: Problem, hint: Sequence[int], least: int) -> tuple[list[int], int]:
+def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) -> tuple[list[int], int]:
     """Where each thing begins, from 0 on, and a lower bound of how far they reach; both equal if the end was proven.
 
     `hint` is a solution, `least` a lower bound. The result is never worse, and the same in every run. It asks whether
     there is a solution within `least`, then bisects: to refute a limit takes the solver a hundredth of the work that it
-    takes to minimize.
+    takes to minimize. Where a solution within `enough` is found, or none is so near, it looks no further.
     """
     if len(problem.forbidden) > MOST_PAIRS:
         return list(hint), least
-    best, is_least = _search(problem, list(hint), least)
+    best, is_least = _search(problem, list(hint), max(least, enough))
     reach = _reach(problem, best)
+    if reach <= enough:
+        return best, least
     if is_least:
         return best, reach
-    limit, undecided, left = least, least, EFFORT
+    limit, undecided, left = max(least, enough), least, EFFORT
     while undecided < reach and left > 0:
         answer, starts, effort = _within(problem, limit, best, min(left, EFFORT / 4))
         left -= effort
@@ -58,6 +60,8 @@ def solve(problem: Problem, hint: Sequence[int], least: int) -> tuple[list[int],
         else:
             undecided = limit + 1
             least = least if answer is None else undecided
+        if enough:
+            break
         limit = (undecided + reach - 1) // 2
     return best, least
 

@@ -38,6 +38,8 @@ def reorder(program: Program) -> None:
         return
     problem = _Problem(program)
     order = _search(problem)
+    if program.lesson is not None:
+        order = _updated_soon(problem, order)
     program.instrs = [program.instrs[i] for unit in order for i in problem.units[unit]]
 
 
@@ -77,7 +79,7 @@ def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
             before[number], stop = (1 << number) - 1, 1 << number
         for instr, operand in ((program.instrs[i], o) for i in unit for o in program.instrs[i].operands):
             buffer = operand.buffer
-            if buffer.space is Space.CONST:
+            if buffer.space in (Space.CONST, Space.GIVEN):  # nobody writes them
                 continue
             before[number] |= writers[buffer]
             if operand.access is Access.IN and instr.kernel != MOVE:
@@ -217,6 +219,30 @@ class _Problem:
         """The units that can come next because `unit` is the last of what is now done."""
         return sum(1 << n for n in self._after[unit] if not self._before[n] & ~done)
 
+    def missing(self, unit: int, done: int) -> list[int]:
+        """What must be done before a unit, and is not, in order."""
+        found, todo = 0, self._before[unit] & ~done
+        while todo:
+            found |= todo
+            todo = 0
+            for bit in _bits(found):
+                todo |= self._before[bit.bit_length() - 1] & ~done & ~found
+        return [bit.bit_length() - 1 for bit in _bits(found)]
+
+    def writes_state(self, unit: int) -> bool:
+        """Whether what is learned changes."""
+        return self._touches(unit, Space.STATE, reads=False)
+
+    def reads_given(self, unit: int) -> bool:
+        """Whether it moves what the caller hands over."""
+        return self._program.instrs[self.units[unit].start].kernel == MOVE and self._touches(
+            unit, Space.GIVEN, reads=True
+        )
+
+    def _touches(self, unit: int, space: Space, *, reads: bool) -> bool:
+        operands = (o for i in self.units[unit] for o in self._program.instrs[i].operands)
+        return any(o.buffer.space is space and (o.access is Access.IN) is reads for o in operands)
+
     @cached_property
     def floor(self) -> int:
         """A bound of the peak of any order: each unit alone, as if all it reads died there."""
@@ -279,6 +305,25 @@ class _Way:
             found.append(way.unit)
             way = way.earlier
         return found[::-1]
+
+
+def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
+    """With what writes a state as early as can be, so that gradients of several layers are not kept side by side;
+    unless that raises the peak. What is taken from what the caller hands over, a rate, comes along.
+    """
+    found, done, waiting = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
+    for unit in order:
+        if not done >> unit & 1:
+            found.append(unit)
+            done |= 1 << unit
+        for late in list(waiting):
+            missing = problem.missing(late, done)
+            if done >> late & 1 or all(map(problem.reads_given, missing)):
+                waiting.remove(late)
+                more = [n for n in (*missing, late) if not done >> n & 1]
+                found += more
+                done |= sum(1 << n for n in more)
+    return found if problem.peak(found) <= problem.peak(order) else order
 
 
 def _search(problem: _Problem) -> Sequence[int]:

@@ -20,13 +20,16 @@ MOST_MEETINGS = 100_000
 """Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
 
 
-def plan_memory(program: Program) -> None:
-    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`."""
+def plan_memory(program: Program, enough: int = 0) -> None:
+    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`.
+
+    A plan that takes no more than `enough` bytes is not improved; if there is none, any will do.
+    """
     planned = [b for b in program.buffers if b.planned]
     areas = range(1 + max((b.area for b in planned), default=0))
     for buffer in planned:
         buffer.offset = 0  # what has no elements lies anywhere
-    plans = [_plan_area(program, area) for area in areas]
+    plans = [_plan_area(program, area, enough // ALIGNMENT * ALIGNMENT) for area in areas]
     program.area_sizes = [plan.nbytes for plan in plans]
     program.area_bounds = [plan.bound for plan in plans]
 
@@ -36,28 +39,34 @@ def peak_live_bytes(program: Program) -> int:
     return _Layout(Lives(program, 0), True).peak
 
 
-def _plan_area(program: Program, area: int) -> _Plan:
+def _plan_area(program: Program, area: int, enough: int) -> _Plan:
     """The best plan that joins what moves connect, or one that does not, if that takes less."""
     lives = Lives(program, area)
     if _meetings(lives) > MOST_MEETINGS:
         crowd = _first_fit(lives)
         crowd.apply()
         return crowd
-    best = _best_plan(_Layout(lives, True))
+    best = _best_plan(_Layout(lives, True), enough)
     copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # they take one core's time
     if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
         apart = _Layout(lives, False)
-        best = min(best, _best_plan(apart), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
+        best = min(best, _best_plan(apart, enough), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
     best.apply()
     return best
 
 
-def _best_plan(layout: _Layout) -> _Plan:
-    """Greedy in several orders; if that is not the least possible, exact."""
-    plan = min((_greedy(layout, order) for order in _ORDERS), key=lambda plan: plan.nbytes)
-    if plan.nbytes == plan.bound:
+def _best_plan(layout: _Layout, enough: int) -> _Plan:
+    """Greedy in several orders, up to one that takes the least possible; if none does, nor little enough, exact."""
+    plans = []
+    for order in _ORDERS:
+        plans.append(_greedy(layout, order))
+        if plans[-1].nbytes == plans[-1].bound:
+            return plans[-1]
+    plan = min(plans, key=lambda plan: plan.nbytes)
+    if plan.nbytes <= enough or 0 < enough < plan.bound:
         return plan
-    offsets, bound = solve(layout.problem, [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT)
+    hint, bound = [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT
+    offsets, bound = solve(layout.problem, hint, bound, enough // ALIGNMENT)
     return _Plan(layout.regions, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
 
 
@@ -91,6 +100,22 @@ class _Layout:
         self.regions = joined_regions(lives, joins)
         self._region_of = {b: (i, at) for i, region in enumerate(self.regions) for b, at in region.members.items()}
         self.problem = Problem([r.nbytes // ALIGNMENT for r in self.regions], self._forbidden())
+
+    @cached_property
+    def lifetimes(self) -> list[Interval]:
+        """Of each region the first and the last moment of its members."""
+        ranges = self.lives.ranges
+        firsts_and_lasts = [zip(*(ranges[b] for b in region.members), strict=True) for region in self.regions]
+        return [(min(firsts), max(lasts)) for firsts, lasts in firsts_and_lasts]
+
+    @cached_property
+    def rivals(self) -> list[list[tuple[int, list[Interval]]]]:
+        """Of each region the others that it must be apart from, and the distances to them that are forbidden."""
+        found: list[list[tuple[int, list[Interval]]]] = [[] for _ in self.regions]
+        for (p, q), units in self.problem.forbidden.items():
+            found[q].append((p, units))
+            found[p].append((q, [(-high, -low) for low, high in reversed(units)]))
+        return found
 
     @cached_property
     def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
@@ -219,22 +244,20 @@ _ORDERS: tuple[_Order, ...] = (
 
 def _greedy(layout: _Layout, order: _Order) -> _Plan:
     """One region after another, each as low as those before it allow."""
-    lives, rivals = layout.lives, defaultdict[int, list[tuple[int, list[Interval]]]](list)
-    for (p, q), units in layout.problem.forbidden.items():
-        rivals[q].append((p, units))
-        rivals[p].append((q, [(-high, -low) for low, high in reversed(units)]))
-    ranges = [[lives.ranges[b] for b in region.members] for region in layout.regions]
     keys = [
-        (order(region, min(first for first, _ in life), max(last for _, last in life)), number)
-        for number, (region, life) in enumerate(zip(layout.regions, ranges, strict=True))
+        (order(region, *life), number)
+        for number, (region, life) in enumerate(zip(layout.regions, layout.lifetimes, strict=True))
     ]
     offsets: dict[int, int] = {}
     for _, number in sorted(keys):
         taken = [
-            (offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units
+            (offsets[r] + low, offsets[r] + high)
+            for r, units in layout.rivals[number]
+            if r in offsets
+            for low, high in units
         ]
         offsets[number] = _lowest_free(taken)
-    return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
+    return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(keys))], layout.peak)
 
 
 def _meetings(lives: Lives) -> int:

@@ -58,6 +58,22 @@ class _Replay:
         start = where[buffer] + at // self._granule
         return slice(start, start + self._cells(buffer.nbytes if nbytes is None else nbytes))
 
+    def _lanes(self, where: dict[Buffer, int], operand: Operand) -> np.ndarray:
+        """The cells of some lanes: their beginnings and ends are not within cells."""
+        numbers = _elements(operand) * operand.buffer.dtype.nbytes // self._granule
+        return where[operand.buffer] + np.unique(numbers)
+
+    def _has(self, operand: Operand) -> bool:
+        """Whether what an operand reads is still in the arena."""
+        if operand.lanes is None or not operand.buffer.planned:
+            return self.holds(operand.buffer)
+        arena, own = self._lanes(self._arena, operand), self._lanes(self._own, operand)
+        return bool((self._memory[arena] == self._memory[own]).all())
+
+    def _write_lanes(self, operand: Operand) -> None:
+        arena, own = self._lanes(self._arena, operand), self._lanes(self._own, operand)
+        self._memory[arena] = self._memory[own] = self._new(len(own))
+
     def holds(self, buffer: Buffer, at: int = 0, nbytes: int | None = None) -> bool:
         """Whether (a part of) a buffer is still in the arena."""
         if not buffer.planned:
@@ -141,10 +157,10 @@ class _Replay:
         end = self.block(middle + 1)
         first, second = self._words(at + 1, middle), self._words(middle + 1, end)
         for ours, others in ((first, second), (second, first)):
-            for buffer, words in ours.written:
-                for other, used in (*others.read, *others.written):
-                    if words[0] < used[1] and used[0] < words[1]:
-                        _fail(buffer, f"written by one core while the other uses %{other.name}")
+            for written in ours.written:
+                for used in (*others.read, *others.written):
+                    if _touch(written, used):
+                        _fail(written.buffer, f"written by one core while the other uses %{used.buffer.name}")
         return end
 
     def _words(self, start: int, stop: int) -> _Words:
@@ -157,9 +173,7 @@ class _Replay:
                     if operand.access is not Access.IN and buffer.space is not Space.TAKEN:
                         _fail(buffer, f"{instr.name}: one core of two must not write it")
                     continue
-                begin = _start(buffer) // WORD
-                words = (buffer.area, begin), (buffer.area, -(-(_start(buffer) + buffer.nbytes) // WORD))
-                (found.read if operand.access is Access.IN else found.written).append((buffer, words))
+                (found.read if operand.access is Access.IN else found.written).append(operand)
         return found
 
     # --------------------------------------------------------------------------------------- instructions
@@ -170,7 +184,7 @@ class _Replay:
             return
         operands = [o for o in instr.operands if o.buffer.planned]
         for operand in operands:
-            if operand.access.reads and not self.holds(operand.buffer):
+            if operand.access.reads and not self._has(operand):
                 _fail(operand.buffer, f"{instr.name}: read after another buffer took its place")
         written = [o for o in operands if o.access is not Access.IN]
         for operand in written:
@@ -178,7 +192,10 @@ class _Replay:
                 if _collide(operand.buffer, other.buffer) and not _may_lie_over(instr, operand, other):
                     _fail(operand.buffer, f"{instr.name}: overlaps operand %{other.buffer.name}")
         for operand in written:
-            self.write(operand.buffer)
+            if operand.lanes is None:
+                self.write(operand.buffer)
+            else:
+                self._write_lanes(operand)
 
     def _move(self, instr: Instr) -> None:
         x, y = instr.operand("x").buffer, instr.operand("y").buffer
@@ -196,21 +213,51 @@ class _Replay:
         self._put(y, y_at, self._memory[self._span(self._own, x, x_at, nbytes)].copy())
 
 
-_Place = tuple[int, int]
-"""An area, and the number of a word in it."""
-
-
 class _Words(NamedTuple):
-    """Of one side of a fork: the buffers that it reads and those that it writes, from which word up to which."""
+    """Of one side of a fork: what it reads and what it writes of the arena."""
 
-    read: list[tuple[Buffer, tuple[_Place, _Place]]]
-    written: list[tuple[Buffer, tuple[_Place, _Place]]]
+    read: list[Operand]
+    written: list[Operand]
+
+
+def _touch(a: Operand, b: Operand) -> bool:
+    """Whether they have a word in common."""
+    if a.buffer.area != b.buffer.area:
+        return False
+    if a.lanes is None and b.lanes is None:
+        (begin, end), (other, last) = _word_span(a.buffer), _word_span(b.buffer)
+        return begin < last and other < end
+    return bool(np.intersect1d(_words_of(a), _words_of(b)).size)
+
+
+def _word_span(buffer: Buffer) -> tuple[int, int]:
+    return _start(buffer) // WORD, -(-(_start(buffer) + buffer.nbytes) // WORD)
+
+
+def _words_of(operand: Operand) -> np.ndarray:
+    """The numbers of words in its area."""
+    if operand.lanes is None:
+        return np.arange(*_word_span(operand.buffer))
+    size = operand.buffer.dtype.nbytes
+    first = _start(operand.buffer) + _elements(operand) * size
+    return np.union1d(first // WORD, (first + size - 1) // WORD)
+
+
+def _elements(operand: Operand) -> np.ndarray:
+    """The numbers of the elements in its lanes."""
+    lanes, count = operand.lanes, operand.buffer.count
+    assert lanes is not None
+    return (np.arange(count // lanes.pitch)[:, None] * lanes.pitch + lanes.first + np.arange(lanes.count)).reshape(-1)
 
 
 def _parts(program: Program) -> list[int]:
-    """Where the parts begin and end that are moved, in bytes from the beginnings of their buffers."""
+    """Where parts begin and end that are moved, or are some lanes, in bytes from the beginnings of their buffers."""
     moves = [i.params for i in program.instrs if i.kernel == MOVE and "y_at" in i.params]
-    return [int(p[key]) for p in moves for key in ("x_at", "y_at", "nbytes")]
+    lanes = [(o.lanes, o.buffer.dtype.nbytes) for i in program.instrs for o in i.operands if o.lanes]
+    return [
+        *(int(p[key]) for p in moves for key in ("x_at", "y_at", "nbytes")),
+        *(n * size for part, size in lanes for n in (part.first, part.count, part.pitch)),
+    ]
 
 
 def _may_lie_over(instr: Instr, out: Operand, into: Operand) -> bool:

@@ -24,6 +24,7 @@ from mcugen.hir.traits import (
     Quantizable,
     Rowwise,
     Weighted,
+    run_along,
 )
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
@@ -40,7 +41,10 @@ from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.spatial import Spatial, window_of
-from mcugen.ops.weighted import by_output_channels, integer_weights
+from mcugen.ops.weighted import by_output_channels, integer_weights, rounds_by_channel
+
+LANES = 4
+"""Channels that portions of filters of one channel each have a multiple of: whole words, which kernels load at once."""
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -76,6 +80,8 @@ class Conv(
     bias_input: ClassVar[int | None] = 2
     groups: int = 1
     clamp: Range | None = None
+    whole: int | None = None
+    """Channels of pixels in memory, of which these are some (of a portion for one of two cores)."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window."""
@@ -195,7 +201,7 @@ class Conv(
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By pixels where each is for itself, by output channels of one pixel, else by rows."""
+        """By pixels each for itself, by output channels of one pixel, by channels with filters each, or by rows."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
             return ()
@@ -204,7 +210,22 @@ class Conv(
             return by_output_channels(self, sig, inputs)
         if self.groups == 1 and math.prod(kernel) == math.prod(self.window.strides) == 1 and not self._pads:
             return (self._pixels(sig),)
-        return (self._bands(sig, kernel),)
+        alone = self.groups == x.shape[-1] == sig.output.shape[-1] >= 2 * LANES and self.groups % LANES == 0
+        lanes = [self._lanes(sig)] if alone and rounds_by_channel(sig, inputs) else []
+        return (*lanes, self._bands(sig, kernel))
+
+    def _lanes(self, sig: Signature) -> Division:
+        """Filters of one channel each: some channels of all pixels."""
+        x, w, out = sig.input(0), sig.input(1), sig.output
+
+        def portion(start: int, stop: int) -> Portion:
+            first, count = start * LANES, (stop - start) * LANES
+            reads, makes = (Run(first, (*t.shape[:-1], count), t.shape[-1]) for t in (x, out))
+            weights = run_along((self.groups, *w.shape[1:]), 0, first, first + count)
+            op = replace(self, groups=count, whole=self.groups)
+            return Portion(op, (reads, weights, Run(first, (count,)))[: len(sig.inputs)], makes)
+
+        return Division(self.groups // LANES, portion)
 
     @property
     def _pads(self) -> bool:
@@ -225,7 +246,7 @@ class Conv(
 
     def spec(self, node: Node) -> ConvSpec:
         """Of channels-last tensors."""
-        return ConvSpec.of(node, self.window, self.groups, self.clamp)
+        return ConvSpec.of(node, self.window, self.groups, self.clamp).some_of(self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""

@@ -84,19 +84,19 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Row by row, where no operand has other rows than the result."""
+        """Row by row, where no operand has other rows than the result; what has one, or none, all rows read."""
         out, axis = sig.output, row_axis(sig.output.shape)
         if axis is None:
             return None
-        streamed = [t is not None and i not in self.tables and t.rank == out.rank for i, t in enumerate(sig.inputs)]
-        whole = [t is None or i in self.tables or t.shape[-1:] in ((), (t.count,)) for i, t in enumerate(sig.inputs)]
-        if not all(
-            w or (s and sig.input(i).shape[axis] == out.shape[axis])
-            for i, (w, s) in enumerate(zip(whole, streamed, strict=True))
-        ):
+        ranked = [t is not None and i not in self.tables and t.rank == out.rank for i, t in enumerate(sig.inputs)]
+        is_row = [r and sig.input(i).shape[axis] == out.shape[axis] for i, r in enumerate(ranked)]
+        is_whole = [
+            t is None or i in self.tables or t.shape[-1:] in ((), (t.count,)) or (r and t.shape[axis] == 1)
+            for i, (t, r) in enumerate(zip(sig.inputs, ranked, strict=True))
+        ]
+        if not all(row or whole for row, whole in zip(is_row, is_whole, strict=True)):
             return None
-        is_row = [s and sig.input(i).shape[axis] == out.shape[axis] for i, s in enumerate(streamed)]
-        return each_row(self, sig, is_row, at_once=1)
+        return each_row(self, sig, is_row, at_once=(1,))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""
@@ -273,7 +273,7 @@ class Stack(Elementwise):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Step by step."""
         env = list(arrays)
-        for step, inner in self._signatures(sig):
+        for step, inner in self.signatures(sig):
             (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
             env.append(np.asarray(result, step.dtype.numpy))
         return (env[-1],)
@@ -281,11 +281,11 @@ class Stack(Elementwise):
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
         """Step by step."""
         env = list(inputs)
-        for step, inner in self._signatures(sig):
+        for step, inner in self.signatures(sig):
             env.extend(step.op.bounds(inner, *(env[a] for a in step.args)))
         return (env[-1],)
 
-    def _signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
+    def signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
         """The steps with the types of what they read and make."""
         types = [sig.input(i) for i in range(len(sig.inputs))]
         for step in self.steps:

@@ -14,10 +14,10 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
-from mcugen.hir.types import Array, QuantParams, TensorType
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
-from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Operand, Overlap
+from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Lanes, Operand, Overlap
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Forked(Operator):
         for share in self.shares:
             for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
                 x = inputs[index]
-                at = part.at if part else 0
-                if x is None or x.dtype is not formal.type.dtype or at + formal.type.count > x.count:
+                end = part.end if part else formal.type.count
+                if x is None or x.dtype is not formal.type.dtype or end > x.count:
                     raise ModelError("forked: inputs must have the runs that portions read", str(x), "repair it")
         return (self.output,)
 
@@ -69,10 +69,10 @@ class Forked(Operator):
         """Portion by portion."""
         made = np.empty(self.output.count, self.output.dtype.numpy)
         for share in self.shares:
-            flat = (arrays[index].reshape(-1)[part.at if part else 0 :] for index, part in share.reads)
-            given = [x[: f.type.count].reshape(f.type.shape) for x, f in zip(flat, share.body.inputs, strict=True)]
+            flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in share.reads)
+            given = [x.reshape(formal.type.shape) for x, formal in zip(flat, share.body.inputs, strict=True)]
             (result,) = run(share.body, given)
-            made[share.makes.at : share.makes.at + result.size] = result.reshape(-1)
+            made[share.makes.elements] = result.reshape(-1)
         return (made.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
@@ -81,6 +81,9 @@ class Forked(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A block of two sides a stage. What portions read and make are parts of the layer's tensors, if not aside."""
+        for share in self.shares:
+            if share.makes.pitch is not None:
+                builder.bind(share.body.outputs[0], builder.buffer(node.output))
         made = [builder.buffer(body.outputs[0]) for body in self.bodies]
         with builder.one_unit():
             for number, (first, second) in enumerate(self.stages):
@@ -89,10 +92,10 @@ class Forked(Operator):
                         _take(node, builder, share)
                     builder.mark(node, Control.FORK)
                     marker = builder.program.instrs[-1]
-                    lower_nodes(first.body, builder)
+                    _lower_share(first, builder)
                 with builder.one_layer():
                     builder.mark(node, Control.ELSE)
-                    lower_nodes(second.body, builder)
+                    _lower_share(second, builder)
                     builder.mark(node, Control.END)
                     _declare(marker, builder.program.instrs, made[2 * number : 2 * number + 2])
                     if number == len(self.stages) - 1:
@@ -104,7 +107,7 @@ class Forked(Operator):
     def _put(self, node: Node, builder: Builder, *, aside: bool) -> None:
         """Portions become parts of the output."""
         for share in self.shares:
-            if share.aside is aside:
+            if share.aside is aside and share.makes.pitch is None:
                 part, at = builder.buffer(share.body.outputs[0]), share.makes.at * self.output.dtype.nbytes
                 whole = builder.buffer(node.output)
                 builder.move(node, part, whole, "portion", y_at=at, nbytes=part.nbytes, stays=aside)
@@ -114,30 +117,50 @@ def _take(node: Node, builder: Builder, share: Share) -> None:
     """The buffers of what a portion reads."""
     for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
         whole = builder.buffer(node.input(index))
-        if part is None:
+        if part is None or part.pitch is not None:
             builder.bind(formal, whole)
         else:
             target, at = builder.buffer(formal), part.at * formal.type.dtype.nbytes
             builder.move(node, whole, target, "portion", x_at=at, nbytes=target.nbytes)
 
 
+def _lower_share(share: Share, builder: Builder) -> None:
+    """The instructions of a portion; those on some channels of pixels say which lanes of tensors they use."""
+    begun = len(builder.program.instrs)
+    lower_nodes(share.body, builder)
+    runs = [(formal, part) for formal, (_, part) in zip(share.body.inputs, share.reads, strict=True)]
+    runs.append((share.body.outputs[0], share.makes))
+    lanes = {builder.buffer(v): _lanes(part) for v, part in runs if part is not None and part.pitch is not None}
+    for instr in builder.program.instrs[begun:] if lanes else ():
+        instr.operands = tuple(replace(o, lanes=lanes.get(o.buffer)) for o in instr.operands)
+        instr.overlaps = ()  # they count bytes of tensors without other channels between
+
+
+def _lanes(part: Run) -> Lanes:
+    assert part.pitch is not None
+    return Lanes(part.at, part.shape[-1], part.pitch)
+
+
 def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> None:
-    """Lets the marker say what portions' results may lie over: what only the instruction reads that makes them."""
+    """Lets the marker say what portions' results may lie over: what only the instructions read that make them."""
     inside = [i for i in instrs[next(i for i, instr in enumerate(instrs) if instr is marker) + 1 :] if i.kernel != MOVE]
-    operands, overlaps = list[Operand](), list[Overlap]()
-    for side, result in enumerate(made):
+    operands, overlaps, inplace = list[Operand](), list[Overlap](), list[tuple[str, str]]()
+    for result in dict.fromkeys(made):
         makers = [i for i in inside if i.control is Control.NONE and any(o.buffer is result for o in i.operands)]
         (maker, *_) = makers
-        out = next(o.role for o in maker.operands if o.buffer is result)
-        operands.append(Operand(f"y{side}", Access.OUT, result))
-        for lead in (o for o in maker.overlaps if o.out == out):
-            source = maker.operand(lead.into).buffer
+        out = Operand(f"y{len(operands)}", Access.OUT, result)
+        operands.append(out)
+        role = next(o.role for o in maker.operands if o.buffer is result)
+        leads = {o.into: o.lead for o in maker.overlaps if o.out == role}
+        for into in dict.fromkeys([*leads, *(x for y, x in maker.inplace if y == role)]):
+            source = maker.operand(into).buffer
             users = [i for i in inside if any(o.buffer is source for o in i.operands)]
-            if users == [maker] and source.planned:
-                overlaps.append(Overlap(f"y{side}", f"x{len(overlaps)}", lead.lead))
-                operands.append(Operand(overlaps[-1].into, Access.IN, source))
-    marker.operands, marker.overlaps = tuple(operands), tuple(overlaps)
-    marker.inplace = tuple((o.out, o.into) for o in overlaps if o.lead <= 0)
+            near = all((role, into) in each.inplace for each in makers)
+            if source.planned and all(user in makers for user in users) and (near or into in leads):
+                operands.append(Operand(f"x{len(operands)}", Access.IN, source))
+                inplace += [(out.role, operands[-1].role)] * near
+                overlaps += [Overlap(out.role, operands[-1].role, lead) for x, lead in leads.items() if x == into]
+    marker.operands, marker.overlaps, marker.inplace = tuple(operands), tuple(overlaps), tuple(inplace)
 
 
 # --------------------------------------------------------------------------------------------------- making
@@ -155,11 +178,17 @@ def forked(node: Node, division: Division, stages: Sequence[tuple[Cut, Cut]]) ->
     portions = [(division.portion(start, stop), aside) for start, stop, aside in cuts]
     computed = [(v, [p.reads[i] for p, _ in portions]) for i, v in enumerate(node.inputs) if v and not v.is_constant]
     computed.append((node.output, [p.makes for p, _ in portions]))
-    if any(r is not None and r.at * v.type.dtype.nbytes % WORD for v, runs in computed for r in runs):
+    if any(r is not None and _splits_words(r, v.type.dtype) for v, runs in computed for r in runs):
         return None
     shares = [_share(node, portion, f"part{i + 1}", aside) for i, (portion, aside) in enumerate(portions)]
     pairs = [(shares[i], shares[i + 1]) for i in range(0, len(shares), 2)]
     return Forked(tuple(pairs), node.output.type)
+
+
+def _splits_words(part: Run, dtype: DType) -> bool:
+    """Whether it begins within a word, or some of its lanes begin or end there."""
+    places = (part.at,) if part.pitch is None else (part.at, part.shape[-1], part.pitch)
+    return any(place * dtype.nbytes % WORD for place in places)
 
 
 def _share(node: Node, portion: Portion, suffix: str, aside: bool) -> Share:

@@ -181,6 +181,37 @@ class DirectDense(Dense):
         builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
 
 
+@dataclass(frozen=True)
+class CodedDense(Operator):
+    """y[…, n] = bias[n] + scale[n] · Σ_k w[n, k] · x[…, k] in float32, w being int8 codes that are learned."""
+
+    mnemonic: ClassVar[str] = "coded_dense"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The last axis becomes N."""
+        x, w, scale = inputs[:3]
+        assert x is not None and w is not None and scale is not None
+        if x.shape[-1] != w.shape[1] or scale.shape != w.shape[:1]:
+            raise ModelError("coded_dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
+        return (TensorType((*x.shape[:-1], w.shape[0]), DType.FLOAT32),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The formula."""
+        x, w, scale, bias = arrays
+        return ((x @ w.T.astype(np.float32)) * scale + bias,)
+
+    def macs(self, sig: Signature) -> int:
+        """rows · N · K."""
+        return sig.output.count * sig.input(1).shape[1]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Codes as they lie."""
+        roles = zip(("x", "w", "scale", "bias"), node.inputs, strict=True)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        channels, depth = node.input(1).type.shape
+        builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
+
+
 # --------------------------------------------------------------------------------------------------- matmul
 
 

@@ -31,6 +31,7 @@ from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
 from mcugen.kernels.movement import (
     TRANSPOSE,
     TRANSPOSE_INPLACE,
+    Loops,
     Side,
     TransposeSpec,
     emit_copy,
@@ -326,12 +327,19 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         ends = [e if e >= 0 else np.iinfo(np.int64).min for e in ends]
         return "Slice", {}, [np.asarray(row, np.int64) for row in (self.starts, ends, range(len(ends)), self.steps)]
 
+    def is_run(self, x: TensorType) -> bool:
+        """Whether its elements lie together: then they may stay where they are."""
+        loops = Loops.of(self.sizes, self._side(x).strides, dense_strides(self.sizes))
+        return loops.run is not None and not loops.outer
+
+    def _side(self, x: TensorType) -> Side:
+        strides = dense_strides(x.shape)
+        offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
+        return Side([k * stride for k, stride in zip(self.steps, strides, strict=True)], offset)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""
-        strides = dense_strides(node.input(0).type.shape)
-        offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
-        walk = [k * stride for k, stride in zip(self.steps, strides, strict=True)]
-        emit_copy(node, builder, 0, self.sizes, Side(walk, offset))
+        emit_copy(node, builder, 0, self.sizes, self._side(node.input(0).type))
 
 
 @dataclass(frozen=True)
@@ -421,15 +429,17 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         return ConcatSpec(parts, node.output.type, self.axis)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One strided copy a part."""
+        """One strided copy a part; the first may spread out in place, which saves most where it is the largest."""
         target = dense_strides(node.output.type.shape)
-        offset = 0
-        for index, value in enumerate(node.inputs):
-            assert value is not None
-            shape = value.type.shape
-            access = Access.INOUT if index else Access.OUT
-            emit_copy(node, builder, index, shape, Side.dense(shape), Side(target, offset), access)
-            offset += shape[self.axis] * target[self.axis]
+        parts = [node.input(index) for index in range(len(node.inputs))]
+        starts = np.cumsum([0, *(part.type.shape[self.axis] for part in parts)]) * target[self.axis]
+        order = list(range(len(parts)))
+        if not builder.any_size and math.prod(node.output.type.shape[: self.axis]) > 1:
+            order.sort(key=lambda index: (parts[index].is_constant, -parts[index].type.nbytes))
+        for index in order:
+            shape, side = parts[index].type.shape, Side(target, int(starts[index]))
+            access = Access.OUT if index == order[0] else Access.INOUT
+            emit_copy(node, builder, index, shape, Side.dense(shape), side, access)
 
 
 @dataclass(frozen=True)

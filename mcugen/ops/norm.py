@@ -68,7 +68,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
                 raise ModelError("normalize: scale and bias must broadcast to the input", found, "repair the model")
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
-    def _view(self, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
+    def view(self, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
         """`shape` with the grouped axis in two (groups, part), and the axes of the statistics there."""
         if self.groups is None:
             return shape, self.axes
@@ -78,7 +78,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """By the formula, in float64; integers by FixedNormalize."""
-        shape, axes = self._view(sig.input(0).shape)
+        shape, axes = self.view(sig.input(0).shape)
         if sig.output.quant is not None:
             fixed = self._fixed(sig, arrays[1:])
             assert fixed is not None
@@ -115,7 +115,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return scale, bias
 
     def _fixed(self, sig: Signature, arrays: Sequence[Array]) -> FixedNormalize | None:
-        shape, axes = self._view(sig.input(0).shape)
+        shape, axes = self.view(sig.input(0).shape)
         rows = math.prod(shape[a] for a in axes)
         return FixedNormalize.of(sig, rows, self.epsilon, self.centered, *self._affine(sig, arrays))
 
@@ -134,7 +134,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     def _rows(self, x: TensorType, y: TensorType, shapes: Mapping[str, Shape]) -> Rows:
         """How operands of these shapes are walked, by role."""
         strides = {role: self._strides(shape, x.shape) for role, shape in shapes.items()}
-        return Rows(x, y, *self._view(x.shape), self.centered, strides)
+        return Rows(x, y, *self.view(x.shape), self.centered, strides)
 
     def _strides(self, shape: Shape, full: Shape) -> list[int]:
         """Strides of a tensor that broadcasts to `full`, in the view."""

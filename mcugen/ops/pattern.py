@@ -13,6 +13,7 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.movement import emit_fill
 from mcugen.kernels.pattern import (
     ONE_HOT,
     RANGE,
@@ -34,6 +35,27 @@ from mcugen.ops.onnx_node import KNOWN, NUMBERS, OnnxNode, Refusal, onnx_operato
 
 _LARGEST_TABLE = 1 << 24
 """Elements: no microcontroller has room for them, and a hostile model may ask."""
+
+
+@dataclass(frozen=True)
+class Zeros(Operator):
+    """y = 0, which others add to. A constant would take as much flash."""
+
+    mnemonic: ClassVar[str] = "zeros"
+    shape: Shape = ()
+    dtype: DType = DType.FLOAT32
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As it is told."""
+        return (TensorType(self.shape, self.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.zeros."""
+        return (np.zeros(self.shape, self.dtype.numpy),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A fill."""
+        emit_fill(node, builder, builder.buffer(node.output), np.zeros(1, self.dtype.numpy))
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,32 @@ def _weight_bits(sig: Signature) -> int:
     return _LANE_BITS if sig.input(0).dtype is sig.output.dtype is DType.INT8 else _BITS
 
 
+def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
+    """What each step reads and how it weighs that, where all steps do so alike; None where they do not.
+
+    Weights have `bits` bits of fraction. What lies outside counts as the end.
+    """
+    out = len(taps.low)
+    rows, stride = out // size or 1, size // out or 1
+    if out * stride != size * rows:
+        return None
+    at = (np.asarray(taps.low) << bits) + taps.fixed(bits)
+    steps = at.reshape(-1, rows)
+    starts = np.arange(len(steps))[:, None] * stride << bits
+    offsets = (steps - starts)[len(steps) // 2]
+    inside = np.clip(starts + offsets, 0, size - 1 << bits)
+    if not np.array_equal(inside, steps):
+        return None
+    first, last = int(offsets.min() >> bits), int(-(-offsets.max() >> bits))
+    low = np.minimum((offsets >> bits) - first, max(last - first - 1, 0))
+    weight = (offsets - ((low + first) << bits)) / 2**bits
+    leaves = not np.array_equal(inside, starts + offsets)
+    window = RowWindow(span=last - first + 1, stride=stride, before=-first, repeats=leaves)
+    return window, Taps(tuple(low.tolist()), tuple(weight.tolist()))
+
+
 @dataclass(frozen=True)
-class ResizeLinear(Quantizable, Permutable, Operator):
+class ResizeLinear(Quantizable, Permutable, Rowwise, Operator):
     """Linear interpolation along the one or two axes that have taps; None where an axis stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_linear"
@@ -265,6 +289,20 @@ class ResizeLinear(Quantizable, Permutable, Operator):
         """The axes change places."""
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeLinear(tuple(self.taps[a] for a in perm), turned), (perm,)
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Of one image of codes, a whole number of times as high or as low; weights sum to one exactly, as they are
+        fixed, so that rows at the ends, which stand for those outside, keep the bits.
+        """
+        if len(self.taps) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
+            return None
+        if self.taps[1] is None:
+            return RowForm(self, (RowWindow(),))
+        steps = _steps(self.taps[1], sig.input(0).shape[1], _weight_bits(sig)) if sig.output.quant else None
+        if steps is None:
+            return None
+        window, taps = replace(steps[0], fill=sig.input(0).q.zero_point), steps[1]
+        return RowForm(replace(self, taps=(None, taps, *self.taps[2:])), (window,), rows=len(taps.low))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """[outer][a][middle][b][inner] with axes a and b interpolated; with one axis just [outer][b][inner]."""

@@ -186,5 +186,6 @@ def _rows(value: Value, readers: Sequence[RowWindow], axis: int) -> Rows | None:
 
 
 def _agree(op: Streamed, tensor: int) -> bool:
-    fills = {w.fill for layer in op.layers for t, w in layer.reads if t == tensor and w.leaves}
-    return len(fills) < 2
+    """Whether all who leave a tensor find the same there; the newest row alone can be had again."""
+    outside = {(w.fill, w.repeats) for layer in op.layers for t, w in layer.reads if t == tensor and w.leaves}
+    return len(outside) < 2 and not (op.schedule.repeats(tensor) and op.schedule.step(tensor) > 1)

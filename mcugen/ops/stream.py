@@ -115,7 +115,7 @@ def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = 
 
 
 class Event(NamedTuple):
-    """The next rows of a tensor are made, if `is_row`; if not, they lie outside of it.
+    """The next rows of a tensor are made, if `is_row`; if not, they lie outside: those of its end, or a fill.
 
     `lags`, by read of its layer: how many rows back, from the newest one, the first row lies that it reads.
     """
@@ -148,6 +148,10 @@ class Schedule:
         """What the layer of a tensor reads."""
         return self._layers[tensor - self._sources].reads if tensor >= self._sources else ()
 
+    def repeats(self, tensor: int) -> bool:
+        """Whether rows beyond the ends are those of the ends."""
+        return any(w.repeats for layer in self._layers for t, w in layer.reads if t == tensor)
+
     def step(self, tensor: int) -> int:
         """How many of its rows are made at once."""
         return self._layers[tensor - self._sources].rows if tensor >= self._sources else 1
@@ -170,6 +174,9 @@ class Schedule:
         is_row = self._made[tensor] < self._heights[tensor]
         lags = [self._made[t] - step * w.stride + w.before for t, w in self.reads(tensor)] if is_row else []
         self.events.append(Event(tensor, is_row, tuple(lags)))
+        if not self._made[tensor] and self.repeats(tensor):
+            above = max(w.before for layer in self._layers for t, w in layer.reads if t == tensor)
+            self.events += [Event(tensor, False)] * above
         self._made[tensor] += self.step(tensor)
 
 
@@ -256,6 +263,8 @@ class Streamed(Operator):
             new = np.full(band_type(rows.row, rows.axis, step).shape, self.fill(tensor), windows[tensor].dtype)
             if event.is_row and tensor < self.sources:
                 new = arrays[tensor].take([len(made[tensor])], rows.axis)
+            elif not event.is_row and self.schedule.repeats(tensor):
+                new = windows[tensor].take([-1], rows.axis)
             elif event.is_row:
                 layer, bands = self.layers[tensor - self.sources], self._bands(event, windows)
                 bands += [arrays[self.sources + i] for i in layer.wholes]
@@ -339,10 +348,7 @@ class _Lowering:
             if event.is_row:
                 self._rows(event)
             else:
-                self._shift(event.tensor)
-                step = self.schedule.step(event.tensor)
-                first = self.schedule.windows[event.tensor] - step
-                self._fill(self._window(event.tensor), first, step, event.tensor)
+                self._outside(event.tensor)
             builder.mark(self.node, Control.END)
         builder.mark(self.node, Control.END)
 
@@ -450,6 +456,13 @@ class _Lowering:
             window = self._window(tensor)
             params = ShiftParams(nbytes=window.nbytes, by=self.op.tensors[tensor].pitch * self.schedule.step(tensor))
             self.builder.call(self.node, Call(SHIFT_ROWS, {"x": window}, [params]))
+
+    def _outside(self, tensor: int) -> None:
+        """Rows of padding go in; or the newest, which a shift leaves where it is, is there once more."""
+        self._shift(tensor)
+        if not self.schedule.repeats(tensor):
+            step = self.schedule.step(tensor)
+            self._fill(self._window(tensor), self.schedule.windows[tensor] - step, step, tensor)
 
     def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:
         """Rows of padding."""

@@ -41,11 +41,8 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
 
 
 def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-    """The division of a layer with one vector of results, each a sum with weights of its own (axis 0).
-
-    Where results are codes, a portion must round as the whole does: so the scale that is largest must not tell how.
-    """
-    weights, bias = (v.data if v is not None else None for v in (*inputs, None)[1:3])
+    """The division of a layer with one vector of results, each a sum with weights of its own (axis 0)."""
+    weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
     rest, shape, out = weights[0].size, weights.shape, sig.output.shape
 
@@ -53,12 +50,18 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
         reads = (None, Run(start * rest, (stop - start, *shape[1:])), Run(start, (stop - start,)))
         return Portion(op, reads[: len(sig.inputs)], Run(start, (*out[:-1], stop - start)))
 
+    return (Division(shape[0], portion),) if rounds_by_channel(sig, inputs) else ()
+
+
+def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
+    """Whether some output channels alone round as all do: the scale that is largest must not tell how."""
+    weights, bias = (v.data if v is not None else None for v in (*inputs, None)[1:3])
+    assert weights is not None
     if not is_quantized(sig.output):
-        return (Division(shape[0], portion),) if sig.output.dtype.is_float else ()
+        return sig.output.dtype.is_float
     sums = largest_sums(sig.input(0), weights, np.zeros(1, np.int64) if bias is None else bias)
     is_plain = {t.dtype for t in (sig.input(0), sig.input(1), sig.output)} == {DType.INT8}
-    alike = is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == PLAIN_SHIFT
-    return (Division(shape[0], portion),) if alike else ()
+    return is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == PLAIN_SHIFT
 
 
 def _carry_constant_channels(

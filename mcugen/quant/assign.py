@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.errors import McugenError
+from mcugen.evaluation.layers import APART, AS_WANTED, BETWEEN, NO_INTEGER_FORM
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.traits import Cell, Quantizable, bias_input, weight_axes
@@ -80,7 +81,7 @@ class _Assigner:
         groups = self._groups()
         while stray := self._stray(groups):
             for node in stray:
-                self._leave(node, "between float layers")
+                self._leave(node, BETWEEN)
         stored = {key: self._dtype(members) for key, members in groups.items()}
         dtypes: dict[str, DType] = {
             v.name: dtype for key, dtype in stored.items() if dtype is not DType.FLOAT32 for v in groups[key]
@@ -98,9 +99,9 @@ class _Assigner:
     def _decide(self, node: Node) -> None:
         dtype = self.wanted.get(node.outputs[0].name, self.scheme.activations)
         if dtype is DType.FLOAT32:
-            self._leave(node, "as wanted")
+            self._leave(node, AS_WANTED)
         elif not has_integer_form(node, dtype):
-            self._leave(node, "no integer form")
+            self._leave(node, NO_INTEGER_FORM)
         else:
             self.precision[node] = dtype
 
@@ -108,14 +109,14 @@ class _Assigner:
         for node in [n for n in self.nodes if n in self.movers]:
             if self.wanted.get(node.outputs[0].name) is DType.FLOAT32:
                 self.movers.remove(node)
-                self._leave(node, "as wanted")
+                self._leave(node, AS_WANTED)
 
     def _leave_mixed_joins(self) -> None:
         """A concatenation of large and small numbers would round the small ones away, for nothing if none computes."""
         for node in [n for n in self.nodes if n in self.movers and self._small_parts(n)]:
             if not any(weight_axes(reader.op) for reader in self._readers(node.outputs[0])):
                 self.movers.remove(node)
-                self._leave(node, "its parts' ranges differ too much for one scale")
+                self._leave(node, APART)
 
     def _small_parts(self, node: Node) -> list[Value]:
         """The inputs whose range is too short to share the result's scale."""

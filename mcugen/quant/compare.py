@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcugen.evaluation.layers import DIVERGED_DB, LayerComparison, LayerError, compared
+from mcugen.evaluation.layers import DIVERGED_DB, Histogram, LayerComparison, LayerError, compared
 from mcugen.evaluation.metrics import cosine, max_abs_error, sqnr_db
 from mcugen.evaluation.samples import as_stored, graph_endpoints
 from mcugen.evaluation.session import Session
@@ -141,6 +141,7 @@ def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, 
         cosine=cosine(found, wanted) if pair.found else None,
         max_abs_error=max_abs_error(found, wanted) if pair.found else None,
         sources=sources,
+        histogram=Histogram.of(wanted, found) if pair.found else None,
     )
 
 

@@ -12,7 +12,7 @@ import onnx
 
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.evaluation.layers import DIVERGED_DB
-from mcugen.evaluation.metrics import METRICS, Judged, Outputs
+from mcugen.evaluation.metrics import METRICS, Judged, Outputs, names_classes
 from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
 from mcugen.quant.compare import compare_layers
@@ -61,14 +61,14 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
         run_onnxruntime(proto, some, fixed=model.first_states, states=model.states)
         for proto in (model.proto, _between_reals(quantized))
     )
-    pairs = comparable(found, real, set(model.states))
+    pairs = replace(comparable(found, real, set(model.states)), inputs=some)
     sqnr = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
     if sqnr == -math.inf:
         return quantized
-    agreement = METRICS["agreement"].compute(pairs)
+    agreement = round(METRICS["agreement"].compute(pairs), 4) if names_classes(pairs) else None
     noise = round(sqnr, 1) if math.isfinite(sqnr) else None
-    estimate = QuantizationEstimate(len(some), kind, round(agreement, 4), noise)
-    is_much = sqnr < DIVERGED_DB or (agreement < LEAST_AGREEMENT and _names_classes(pairs, some))
+    estimate = QuantizationEstimate(len(some), kind, agreement, noise)
+    is_much = sqnr < DIVERGED_DB or (agreement is not None and agreement < LEAST_AGREEMENT)
     warnings = [_warning(quantized, estimate, with_states(model, some[:EXPLAINED]))] if is_much else []
     return replace(quantized, estimate=estimate, notes=(*quantized.notes, *warnings))
 
@@ -96,13 +96,6 @@ def comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[st
         if name not in states and all(a.shape == b.shape and a.dtype.kind in "fiu" for a, b in pairs)
     ]
     return Judged([{n: o[n] for n in names} for o in found], [{n: o[n] for n in names} for o in real])
-
-
-def _names_classes(pairs: Judged, samples: Sequence[Sample]) -> bool:
-    """Whether the first output is a vector of scores: no map, and no reconstruction of an input."""
-    scores = next(iter(pairs.reference[0].values()))
-    inputs = {array.size for array in samples[0].values()}
-    return 1 < scores.size == max(scores.shape) and scores.size not in inputs
 
 
 def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: Sequence[Sample]) -> str:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,6 +23,12 @@ BINS = 2048
 
 FEW = 10
 """Samples below which the user is told, and ranges get a margin: the next sample will reach further than these did."""
+
+FOLDS = 2
+"""Parts of the samples that are profiled for themselves: what one of them suggests is judged by the others."""
+
+MOST_KEPT = 2**25
+"""Elements of tensors that are kept from the first look for the second; other samples are run again."""
 
 TOLD = 0.05
 """Share of constant or repeated samples above which the user is told."""
@@ -64,11 +70,15 @@ class TensorProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of the float model with this fingerprint, on so many samples."""
+    """Of the float model with this fingerprint, on so many samples.
+
+    `folds`: of every FOLDS-th sample, from each of the first on; none where samples are few, or not known any more.
+    """
 
     sha256: str
     samples: int
     tensors: Mapping[str, TensorProfile]
+    folds: Sequence[Mapping[str, TensorProfile]] = ()
 
     @property
     def distinct(self) -> int:
@@ -105,24 +115,28 @@ def fingerprint(model: FloatModel) -> str:
 
 
 def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> Profile:
-    """Runs every sample twice: for extremes and means, then for histograms. UsageError where NaN or infinity appear."""
+    """Looks at every sample twice: for extremes and means, then for histograms. UsageError for NaN or infinity."""
     observer = _Observer(model)
     seen: dict[str, _Extremes] = {}
     in_order = list(enumerate(samples)) if model.states else numbered(samples)
     for done, (index, sample) in enumerate(in_order, 1):
-        for name, array in observer.tensors(sample):
+        for name, array in observer.tensors(index, sample):
             if not np.isfinite(array).all():
                 raise _not_finite(model, name, index)
             seen.setdefault(name, _Extremes()).add(array)
         progress(done, 2 * len(samples))
     spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
-    counts = {name: np.zeros(BINS, np.int64) for name in seen}
-    for index, sample in enumerate(samples):
-        for name, array in observer.tensors(sample):
-            counts[name] += histogram(array, *spans[name])
-        progress(len(samples) + index + 1, 2 * len(samples))
-    tensors = {name: extremes.profile(counts[name]) for name, extremes in seen.items()}
-    return Profile(fingerprint(model), len(samples), tensors)
+    counts = {name: np.zeros((FOLDS, BINS), np.int64) for name in seen}
+    for done, (index, sample) in enumerate(in_order):
+        for name, array in observer.tensors(index, sample):
+            counts[name][done % FOLDS] += histogram(array, *spans[name])
+        progress(len(samples) + done + 1, 2 * len(samples))
+    tensors = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
+    whole = Profile(fingerprint(model), len(samples), tensors)
+    if whole.distinct < FEW:
+        return whole
+    folds = [{name: each.fold(k, counts[name][k]) for name, each in seen.items()} for k in range(FOLDS)]
+    return replace(whole, folds=folds)
 
 
 def histogram(array: Array, low: float, high: float) -> Array:
@@ -174,6 +188,15 @@ class _Extremes:
         means = np.atleast_1d(self.total) / len(self.lows)
         return TensorProfile(tuple(self.lows), tuple(self.highs), tuple(counts.tolist()), tuple(means.tolist()))
 
+    def fold(self, number: int, counts: Array) -> TensorProfile:
+        """Of one fold, whose `counts` are in the bins of all: it reaches to the ends of its own first and last."""
+        edges, (used,) = np.linspace(min(self.lows), max(self.highs), BINS + 1), counts.nonzero()
+        first, last = int(used[0]), int(used[-1]) + 1
+        lows, highs = np.asarray(self.lows[number::FOLDS]), np.asarray(self.highs[number::FOLDS])
+        lows = np.where(lows == lows.min(), edges[first], lows)
+        highs = np.where(highs == highs.max(), edges[last], highs)
+        return TensorProfile(tuple(lows.tolist()), tuple(highs.tolist()), tuple(counts[first:last].tolist()), ())
+
 
 class _Observer:
     """The float model with every tensor among its outputs."""
@@ -185,22 +208,40 @@ class _Observer:
         self.inputs = [v.name for v in model.tensors if v.name in inputs]
         self.computed = [v.name for v in model.tensors if v.name not in inputs]
 
-    def tensors(self, sample: Sample) -> Iterator[tuple[str, Array]]:
-        """Every tensor that is not empty, for one sample."""
+        self._kept: dict[int, list[tuple[str, Array]]] = {}
+        self._room = MOST_KEPT
+
+    def tensors(self, index: int, sample: Sample) -> list[tuple[str, Array]]:
+        """Every tensor that is not empty, for the sample of that index."""
+        if index in self._kept:
+            return self._kept.pop(index)
         found = {name: sample[name] for name in self.inputs} | self.session.run(self.computed, sample)
-        yield from ((name, array) for name, array in found.items() if array.size)
-        yield from internal_tensors(self.model, sample).items()
+        found |= internal_tensors(self.model, sample, found)
+        made = [(name, array) for name, array in found.items() if array.size]
+        size = sum(array.size for _, array in made)
+        if size <= self._room:
+            self._room -= size
+            self._kept[index] = made
+        return made
 
 
-def internal_tensors(model: FloatModel, sample: Sample) -> dict[str, Array]:
-    """What layers compute within (`Cell.internals`), as `<first output>.<role>`: known to no runtime but ours."""
+def internal_tensors(model: FloatModel, sample: Sample, known: Mapping[str, Array]) -> dict[str, Array]:
+    """What layers compute within (`Cell.internals`), as `<first output>.<role>`: known to no runtime but ours.
+
+    It computes all other nodes, too, where a layer reads what is not among the `known` tensors.
+    """
     found: dict[str, Array] = {}
+    cells = [node for node in model.graph.nodes if isinstance(node.op, Cell)]
 
     def observe(node: Node, arrays: list[Array]) -> None:
         inner = node.op.internals(node.sig, *arrays) if isinstance(node.op, Cell) else {}
         found.update({f"{node.outputs[0].name}.{role}": array for role, array in inner.items()})
 
-    if any(isinstance(node.op, Cell) for node in model.graph.nodes):
+    read = [[v for v in node.inputs if v is not None] for node in cells]
+    if all(v.is_constant or v.name in known for values in read for v in values):
+        for node, values in zip(cells, read, strict=True):
+            observe(node, [known[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values])
+    elif cells:
         interpret(model.graph, sample, observe)
     return found
 

@@ -93,6 +93,8 @@ class Quantizer:
     profile: Profile
     progress: Progress = no_progress
     _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
+    _last: tuple[Mapping[str, DType], Quantization] | None = field(default=None, init=False)
+    """What was made without known weights, as it is asked for again."""
 
     def quantize(
         self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
@@ -101,12 +103,20 @@ class Quantizer:
 
         Weights are those of `known`, where given: another precision of activations needs no others.
         """
-        self._require_layers(wanted or {})
+        asked = dict(wanted or {})
+        if known is not None:
+            return self._quantize(asked, known)
+        if self._last is None or self._last[0] != asked:
+            self._last = asked, self._quantize(asked, None)
+        return self._last[1]
+
+    def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
+        self._require_layers(wanted)
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
         assignment = assign(self.model.graph, self.scheme, wanted, spans, self.model.states)
         plan = self._plan(assignment)
         if known is None:
-            plan = self._refined(self._with_few_bits(plan, wanted or {}))
+            plan = self._refined(self._with_few_bits(plan, wanted))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,7 @@ AVERAGING = 0.01
 """Weight of each new sample in the moving average, as in PyTorch's MovingAverageMinMaxObserver."""
 
 PERCENT = 99.99
-"""Of the elements that the percentile method keeps; both ends lose equally many."""
+"""Of the elements that the percentile method keeps; both ends lose equally many. Other shares stand in names."""
 
 ENTROPY_RANGES = 128
 """How many ranges the entropy method compares."""
@@ -40,6 +41,9 @@ VERY_FEW = 4
 
 STEADY_BITS = 11
 """Of the ends of ranges."""
+
+LIKELY = 2.0
+"""Times the least noise on samples of others: candidates beyond that are not judged by their own."""
 
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
@@ -75,18 +79,54 @@ def choose_ranges(
     found: dict[str, Choice] = {}
     for done, group in enumerate(groups, 1):
         tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
-        candidates = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
-        choices = [replace(c, low=steady(c.low), high=steady(c.high)) for c in candidates]
-        params = [activation_params(c.low, c.high, dtype, scheme) for c in choices]
-        of_tensor = ExpectedNoise(tensor)
-        expected = [of_tensor(p, dtype) for p in params]
-        noises = [judge.noise(group, p, dtype) for p in params] if judge else expected
+        parts = [merge_profiles([fold[name] for name in group]) for fold in profile.folds] or [tensor]
+        choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
+        suggested = [[_suggestion(c.method, part, dtype, scheme) for part in parts] for c in choices]
+        expected = [_expected(each, parts, dtype) for each in suggested]
+        noises = _measured(judge, group, dtype, suggested, [_params(c, dtype, scheme) for c in choices])
+        noises = noises or expected
         best = _least(noises, expected)
         sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
-        chosen = _widened(choices[best], margin, 1.0 if whole.intersection(group) else math.inf)
-        found |= dict.fromkeys(group, replace(chosen, sqnr_db=sqnr))
+        low, high = steady(choices[best].low), steady(choices[best].high)
+        chosen = Choice(choices[best].method, low, high, sqnr)
+        found |= dict.fromkeys(group, _widened(chosen, margin, 1.0 if whole.intersection(group) else math.inf))
         progress(done, len(groups))
     return found
+
+
+def _measured(
+    judge: OutputNoise | None,
+    group: tuple[str, ...],
+    dtype: DType,
+    suggested: Sequence[Sequence[QuantParams]],
+    whole: Sequence[QuantParams],
+) -> list[float]:
+    """Of each candidate, the mean of two noises: each fold by what the other suggests, and all by the whole range.
+
+    The first tells what the next samples will be like, the second is of the range that will be used. Empty without a
+    judge.
+    """
+    if judge is None:
+        return []
+    others = [judge.noise(group, each, dtype) for each in suggested]
+    likely = [noise <= LIKELY * min(others) for noise in others]
+    own = [judge.noise(group, [each], dtype) if k else math.inf for each, k in zip(whole, likely, strict=True)]
+    return [(a + b) / 2 for a, b in zip(others, own, strict=True)]
+
+
+def _params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:
+    return activation_params(steady(choice.low), steady(choice.high), dtype, scheme)
+
+
+def _suggestion(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> QuantParams:
+    """What a method makes of a tensor."""
+    low, high = _FINDERS[method](tensor, dtype, scheme)
+    return activation_params(steady(min(low, 0.0)), steady(max(high, 0.0)), dtype, scheme)
+
+
+def _expected(suggested: Sequence[QuantParams], parts: Sequence[TensorProfile], dtype: DType) -> float:
+    """The noise of the tensor itself: of each part by what the one before suggests."""
+    return sum(ExpectedNoise(part)(suggested[k - 1], dtype) for k, part in enumerate(parts))
 
 
 def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
@@ -168,8 +208,8 @@ def _moving_average(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Rang
     return float(average[0]), float(average[1])
 
 
-def _percentile(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
-    tail = (1 - PERCENT / 100) / 2
+def _percentile(tensor: TensorProfile, dtype: DType, scheme: Scheme, percent: float = PERCENT) -> Range:
+    tail = (1 - percent / 100) / 2
     share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
     first, last = np.searchsorted(share, tail, side="right") - 1, np.searchsorted(share, 1 - tail)
     return float(tensor.edges[first]), float(tensor.edges[last])
@@ -243,6 +283,8 @@ _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
     "minmax": _minmax,
     "moving_average": _moving_average,
     "percentile": _percentile,
+    "percentile99.9": partial(_percentile, percent=99.9),
+    "percentile99.5": partial(_percentile, percent=99.5),
     "entropy": _entropy,
     "mse": _mse,
 }

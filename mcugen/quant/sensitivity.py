@@ -35,31 +35,44 @@ class OutputNoise:
         self, model: FloatModel, groups: Sequence[tuple[str, ...]], samples: Sequence[Mapping[str, Array]]
     ) -> None:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
-        self.samples = spread(samples, int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
+        self.places = _spread(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
+        self.samples = [dict(samples[place]) for place in self.places]
         self.groups = {group: index for index, group in enumerate(groups)}
         self.outputs = judged_tensors(model)
         proto = switched(model, groups, self.outputs)
         self.outputs = [o.name for o in proto.graph.output]
         self.session = Session(proto, literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
-        self.exact = self._run(_NONE, 1.0, 0.0, 0.0)
+        self.exact = self._run(_NONE, [QuantParams((1.0,), 0)], DType.INT8)
         self.powers = [max(sum(power(sample[i]) for sample in self.exact), 1e-300) for i in range(len(self.outputs))]
 
-    def noise(self, group: tuple[str, ...], params: QuantParams, dtype: DType) -> float:
-        """Of the outputs relative to the signal, in power: the mean of all outputs. Infinite where one is no number."""
-        least, most = (code - params.zero_point for code in dtype.limits)
-        found = self._run(self.groups[group], float(params.scale[0]), least, most)
+    def noise(self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType) -> float:
+        """Of the outputs relative to the signal, in power: the mean of all outputs. Infinite where one is no number.
+
+        `params` are the integers', or those that each fold of the samples suggests, by which the next one is judged.
+        """
+        found = self._run(self.groups[group], params, dtype)
         powers = np.zeros(len(self.outputs))
         for arrays, wanted in zip(found, self.exact, strict=True):
             powers += [power(a.astype(np.float64) - b) for a, b in zip(arrays, wanted, strict=True)]
         noise = float((powers / self.powers).mean()) if self.outputs else 0.0
         return noise if np.isfinite(noise) else np.inf
 
-    def _run(self, group: int, scale: float, least: float, most: float) -> list[list[Array]]:
+    def _run(self, group: int, params: Sequence[QuantParams], dtype: DType) -> list[list[Array]]:
         """The judged tensors, sample by sample."""
-        numbers = {_SCALE: scale, _LEAST: least, _MOST: most}
-        switches = {_GROUP: np.asarray(group, np.int64)} | {n: np.asarray(v, np.float32) for n, v in numbers.items()}
-        return list(self.pool.map(lambda s: list(self.session.run(self.outputs, s | switches).values()), self.samples))
+        switches = [_switches(group, each, dtype) for each in params]
+
+        def run(place: int, sample: dict[str, Array]) -> list[Array]:
+            return list(self.session.run(self.outputs, sample | switches[(place + 1) % len(switches)]).values())
+
+        return list(self.pool.map(run, self.places, self.samples))
+
+
+def _switches(group: int, params: QuantParams, dtype: DType) -> dict[str, Array]:
+    """The inputs that quantize a group."""
+    least, most = (code - params.zero_point for code in dtype.limits)
+    numbers = {_SCALE: float(params.scale[0]), _LEAST: least, _MOST: most}
+    return {_GROUP: np.asarray(group, np.int64)} | {n: np.asarray(v, np.float32) for n, v in numbers.items()}
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
@@ -156,8 +169,12 @@ def _switch(name: str, group: int) -> list[onnx.NodeProto]:
 
 def spread(samples: Sequence[Mapping[str, Array]], most: int) -> list[dict[str, Array]]:
     """At most so many, evenly from first to last."""
-    chosen = np.linspace(0, len(samples) - 1, min(most, len(samples))).round().astype(int)
-    return [dict(samples[i]) for i in chosen]
+    return [dict(samples[place]) for place in _spread(len(samples), most)]
+
+
+def _spread(count: int, most: int) -> list[int]:
+    places: list[int] = np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()
+    return places
 
 
 def power(array: Array) -> float:

@@ -14,7 +14,7 @@ from mcugen.board import Board
 from mcugen.hir.types import Array
 from mcugen.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the report's JSON (docs/report.schema.json): grows when a key changes its meaning or goes."""
 
 

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any, Protocol
 
-import numpy as np
-
 from mcugen.board import Board, Energy
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
@@ -20,10 +18,12 @@ from mcugen.evaluation.sample_results import SampleResults
 from mcugen.fitting.budget import Fit
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
+from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
+from mcugen.report.two_cores import FIRST, OTHER, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,15 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class Flash:
-    """Bytes in flash. `code` is what the model adds to a firmware besides weights, library functions included."""
+    """Bytes in flash. `code` is what the model adds to a firmware besides weights, library functions included.
+
+    `functions` are bytes of that by C function; what no function has are tables, parameters and initial values.
+    """
 
     code: int | None
     weights: int
     total: int | None
+    functions: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,10 @@ def layer_title(name: str, origin: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What lies in one memory of the board, in bytes: `used` of its `size`, of code and stack apart.
+    """What lies in one memory of the board, in bytes: `used` of its `size`, the stack apart.
 
-    `arena` is the part of the arena that it holds, `copies` are weights that start-up copies there.
+    `arena` is the part of the arena that it holds, `copies` are weights that start-up copies there; `code` is known
+    once it was built.
     """
 
     name: str
@@ -85,6 +90,7 @@ class MemoryUse:
     weights: int
     copies: int
     used: int
+    code: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Layer:
     """One instruction of the program, or all of a loop or branch.
 
     `family` is whose kernel computes it (mcugen.options.FAMILIES); of a loop or branch, what any part of it calls.
-    `flash` are its constants, `ram` the most bytes alive while it runs.
+    `flash` are its constants, `ram` the most bytes of the arena in use while it runs: what buffers share counts once.
     """
 
     name: str
@@ -108,6 +114,8 @@ class Layer:
     microjoules_estimate: float | None
     flash: int
     ram: int
+    core: int | None = None
+    """Of a portion of a layer for two cores: on which it runs, 0 or 1. The first computes what is no portion."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,21 @@ class LearningFigures:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """What the model would take by other options, in bytes of RAM (without the stack) and flash, and in instructions.
+
+    All but RAM are estimates, which differ from what is measured; so the first of several is the model as it is.
+    `refusal` says why there is none.
+    """
+
+    options: str
+    ram: int | None
+    flash_estimate: int | None
+    instructions_estimate: int | None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
 class ArenaBuffer:
     """A buffer in the arena: its bytes from `offset` on, while layers `first` to `last` run.
 
@@ -312,6 +335,10 @@ class Report:
     """By layers, why instructions depend on data; empty: a run takes as many for any input."""
     stack_bound: StackFigures | None = None
     """Once it was built for the board."""
+    alternatives: tuple[Alternative, ...] = ()
+    """What other options would change, where that was asked for."""
+    two_cores: TwoCores | None = None
+    """Of a model for two cores, once it ran."""
 
     @property
     def library_calls(self) -> str:
@@ -444,27 +471,43 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
-def measured(report: Report, run: Measurement, accuracy: Accuracy | None, energy: Energy | None) -> Report:
-    """The report with what a simulation found on a board that draws so much."""
-    sizes = run.sizes
+def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board: Board) -> Report:
+    """The report with what a simulation of the board found."""
+    sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
-        flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights)
+        flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights, dict(sorted(sizes.functions.items())))
+        memories = _with_code(memories, board, sizes.code)
         stack = run.stack or 0
         total = ram.arena + ram.state + ram.io + ram.copies + sizes.static_ram + stack
         ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
+    layers = _measured_layers(report.layers, run, energy)
     return replace(
         report,
         instructions=run.instructions,
         instructions_per_mac=None if per_mac is None else round(per_mac, 4),
         flash=flash,
         ram=ram,
+        memories=memories,
         accuracy=accuracy,
-        layers=_measured_layers(report.layers, run, energy),
+        layers=layers,
+        two_cores=two_cores(layers),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
+
+
+def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:
+    """With the code where it runs from; code that runs from RAM lies in flash, too, from which it is copied."""
+    runs_from, stored = board.memory(board.code_memory), board.memory(board.weights_memory)
+    holders = dict.fromkeys([runs_from, *([stored] if runs_from.kind == "ram" and stored.kind != "ram" else [])])
+    known = {use.name: use for use in memories}
+    for memory in holders:
+        nothing = MemoryUse(memory.name, memory.kind, memory.origin, memory.size, 0, 0, 0, 0)
+        use = known.get(memory.name, nothing)
+        known[memory.name] = replace(use, code=code, used=use.used + code)
+    return list(known.values())
 
 
 def stack_figures(bound: Any) -> StackFigures:
@@ -538,10 +581,7 @@ def _precision(program: Program) -> str:
 
 
 def _layers(program: Program) -> list[Layer]:
-    ranges = program.live_ranges()
-    starts = np.array([first for first, _ in ranges.values()])
-    ends = np.array([last for _, last in ranges.values()])
-    nbytes = np.array([buffer.nbytes for buffer in ranges])
+    times = moments(program)
     layers = [(program.head(span), span) for span in program.layers()]
     return [
         Layer(
@@ -557,10 +597,18 @@ def _layers(program: Program) -> list[Layer]:
             stalls=None,
             microjoules_estimate=None,
             flash=_constant_bytes(program.instrs[i] for i in span),
-            ram=max(int(nbytes[(starts <= i) & (i <= ends)].sum()) for i in span),
+            ram=busiest(times[i + 1] for i in span).nbytes,
+            core=_core(program, span),
         )
         for instr, span in layers
     ]
+
+
+def _core(program: Program, span: range) -> int | None:
+    """On which core a side of a fork runs."""
+    if not program.is_side(span):
+        return None
+    return FIRST if any(program.instrs[i].control is Control.FORK for i in span) else OTHER
 
 
 def _constant_bytes(instrs: Iterable[Instr]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import fields
 
 from markupsafe import Markup
@@ -14,12 +15,14 @@ from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
 from mcugen.report.cells import Cell, number, words
 from mcugen.report.charts import page
-from mcugen.report.figures import Layer, Report, layer_title, stalled
+from mcugen.report.figures import Alternative, Layer, Report, layer_title, stalled
 from mcugen.report.layer_charts import charts_of
 from mcugen.report.text import findings, title, totals
 
 LAYER_HEADS = ("#", "layer", "kernel", "MACs", "instructions", "cycles", "waits", "weights", "RAM")
 ERROR_HEADS = ("#", "layer", "op", "type", "range", "method", "clipped", "weights dB", "SQNR dB", "cosine", "max error")
+
+ALTERNATIVE_HEADS = ("option", "RAM", "flash", "instructions")
 
 OLDER = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
 
@@ -37,12 +40,15 @@ def report_page(report: Report) -> str:
         layer_heads=LAYER_HEADS,
         layers=[_layer_row(i, layer) for i, layer in enumerate(report.layers)],
         reasons=[(layer_title(r.name, r.origin), r.kernel, r.reason) for r in report.layers if r.reason],
+        alternative_heads=ALTERNATIVE_HEADS,
+        alternatives=[_alternative_row(other, report.alternatives[0]) for other in report.alternatives],
         error_heads=ERROR_HEADS,
         errors=[_error_row(i, layer) for i, layer in enumerate(comparison.layers)] if comparison else [],
         findings=findings(comparison) if comparison else [],
-        compared=comparison.samples if comparison else 0,
-        wrong=[_sample(result) for result in samples.wrong] if samples else [],
-        unsure=[_sample(result) for result in samples.unsure] if samples else [],
+        compared=f"{comparison.samples} sample{'s' * (comparison.samples != 1)}" if comparison else "",
+        wrong=[_sample(result, samples.names) for result in samples.wrong] if samples else [],
+        unsure=[_sample(result, samples.names) for result in samples.unsure] if samples else [],
+        farthest=[_sample(result, None) for result in samples.farthest] if samples else [],
         notes=[*report.notes, *([OLDER] * (report.buffers is None))],
         basis=[(name, str(value)) for name, value in basis if value is not None],
         sha256=report.model.sha256,
@@ -60,13 +66,17 @@ def verdict(report: Report) -> list[tuple[bool, str]]:
     )
     for what, total, least, allowed in limits:
         taken = least if total is None else total
-        parts = f"{'at least ' * (total is None)}{taken:,} bytes of {what}"
+        held = sum(use.size for use in report.memories if use.kind == what.lower())
+        of = f" of {held:,}" * (allowed is None and held > 0)
         room = f", of {allowed:,} allowed" if allowed is not None else ""
-        told.append((allowed is None or taken <= allowed, parts + room))
+        told.append(
+            (allowed is None or taken <= allowed, f"{'at least ' * (total is None)}{taken:,}{of} bytes of {what}{room}")
+        )
     if accuracy is not None:
         metric = described(accuracy.metric)
         before = "" if accuracy.float32 is None else f", {metric.show(accuracy.float32)} of {accuracy.reference}"
-        told.append((True, f"{metric.title} {metric.show(accuracy.target)} on {accuracy.samples:,} samples{before}"))
+        samples = f"{accuracy.samples:,} sample{'s' * (accuracy.samples != 1)}"
+        told.append((True, f"{metric.title} {metric.show(accuracy.target)} on {samples}{before}"))
     if report.milliseconds_estimate is not None and report.cycles_estimate is not None:
         late = deadline is not None and report.cycles_estimate > deadline.max_cycles
         allowed_cycles = f", of {deadline.max_cycles:,} allowed" if deadline else ""
@@ -92,6 +102,25 @@ def _layer_row(index: int, layer: Layer) -> list[Cell]:
     ]
 
 
+def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:
+    """Each figure with how much more that is than what is taken."""
+    if other.refusal:
+        return [words(other.options), words(other.refusal, is_long=True), words(""), words("")]
+    pairs = (
+        (other.ram, taken.ram),
+        (other.flash_estimate, taken.flash_estimate),
+        (other.instructions_estimate, taken.instructions_estimate),
+    )
+    return [words(other.options), *(_changed(now, before) for now, before in pairs)]
+
+
+def _changed(now: int | None, before: int | None) -> Cell:
+    """A figure, and by which share it is more than before."""
+    if now is None or not before or now == before:
+        return number(now)
+    return number(now, f"{now:,} ({100 * (now / before - 1):+.1f} %)")
+
+
 def _error_row(index: int, layer: LayerError) -> list[Cell]:
     spread = "" if layer.low is None or layer.high is None else f"{layer.low:.3g} to {layer.high:.3g}"
     clipped = "" if layer.clipped is None else f"{100 * layer.clipped:.2f} %"
@@ -115,11 +144,23 @@ def _short(value: float | None, form: str) -> Cell:
     return number(value, "" if value is None else form.format(value))
 
 
-def _sample(result: SampleResult) -> tuple[str, str]:
-    """What is said of a sample, and its picture as a data address; "" where there is none."""
-    label = "" if result.label is None else f", is class {result.label}"
-    text = f"sample {result.index}: taken for class {result.predicted}{label}; margin {result.margin:.3g}"
-    return text, picture(result.view) if result.view else ""
+def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str, str]:
+    """What is said of a sample, its picture as a data address, "" where there is none, and the picture's class."""
+    view = result.view
+    shown = picture(view) if view else ""
+    shape = "tall" if view and view.height > 2 * view.width else ""
+    if result.predicted is None:
+        return f"sample {result.index}: SQNR {result.margin:.1f} dB", shown, shape
+
+    def title(number: int) -> str:
+        return f"'{names[number]}'" if names else f"class {number}"
+
+    label = "" if result.label is None else f", is {title(result.label)}"
+    return (
+        f"sample {result.index}: taken for {title(result.predicted)}{label}; margin {result.margin:.3g}",
+        shown,
+        shape,
+    )
 
 
 def picture(view: SampleView) -> Markup | str:

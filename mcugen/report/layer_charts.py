@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from mcugen.report.charts import Chart, chart
+from mcugen.evaluation.layers import BINS, LayerComparison
+from mcugen.report.charts import FAINT, Chart, chart
 from mcugen.report.figures import Layer, LearningFigures, Report, layer_title
 from mcugen.report.memory import KINDS
+from mcugen.report.two_cores import TwoCores
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
 """What bars of layers may show, the first that is known at first."""
@@ -16,6 +19,10 @@ MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "m
 ORDERS = ("of the network", "the largest first")
 
 KIND_COLORS = {"input": "#3b82c4", "output": "#d97706", "activation": "#2f9e6e", "scratch": "#a855c7"}
+
+OF_NETWORK, OF_LIBRARIES = "(the network itself)", "(library functions)"
+OF_NOBODY, OF_ALL = "(tables and parameters)", "(code of all kernels)"
+"""Code that no kernel's functions have."""
 
 LONGEST = 60
 """Characters of a name in a chart."""
@@ -28,10 +35,14 @@ def charts_of(report: Report) -> dict[str, Chart]:
         found["memory"] = _memory(report)
     if report.quantization is not None and any(layer.cosine is not None for layer in report.quantization.layers):
         found["sqnr"] = _errors(report)
+        if any(layer.histogram for layer in report.quantization.layers):
+            found["values"] = _values(report.quantization)
     if report.samples is not None and report.samples.confusion is not None:
-        found["confusion"] = _confusion(report.samples.confusion)
+        found["confusion"] = _confusion(report.samples.confusion, report.samples.names)
     if report.learning is not None:
         found["learning"] = _learning(report.learning)
+    if report.two_cores is not None:
+        found["cores"] = _cores(report.two_cores, report.layers)
     return found
 
 
@@ -98,7 +109,7 @@ def _layers(report: Report) -> Chart:
             },
             "x": {"field": "value", "type": "quantitative", "title": None},
             "color": {"field": "part", "type": "nominal", "title": None},
-            "order": {"field": "part"},
+            "order": {"field": "part", "sort": "descending"},
             "tooltip": [
                 {"field": "layer"},
                 {"field": "kernel"},
@@ -138,6 +149,7 @@ def _memory(report: Report) -> Chart:
                 "type": "quantitative",
                 "title": "layer",
                 "axis": {"tickMinStep": 1, "format": "d"},
+                "scale": {"nice": False, "zero": False},
             },
             "x2": {"field": "behind"},
             "y": {"field": "offset", "type": "quantitative", "title": "address in the arena"},
@@ -150,13 +162,19 @@ def _memory(report: Report) -> Chart:
 
 
 def _flash(report: Report) -> Chart:
-    """What lies in flash: weights by the kernel that reads them, and all code."""
-    weights: Counter[str] = Counter()
+    """What lies in flash: weights and code by kernel, and what no kernel has."""
+    kernels = list(dict.fromkeys(layer.kernel for layer in report.layers))
+    weights = Counter[str]()
     for layer in report.layers:
         weights[layer.kernel] += layer.flash
-    rows = [{"what": kernel, "part": "weights", "bytes": nbytes} for kernel, nbytes in weights.items() if nbytes]
-    if report.flash.code is not None:
-        rows.append({"what": "code of all kernels", "part": "code", "bytes": report.flash.code})
+    code = _code_by_kernel(report, kernels)
+    parts = (("weights", weights), ("code", code))
+    rows = [
+        {"what": what, "part": part, "bytes": nbytes}
+        for part, counts in parts
+        for what, nbytes in counts.items()
+        if nbytes > 0
+    ]
     spec = {
         "data": {"values": rows},
         "height": 18 * len({row["what"] for row in rows}) + 8,
@@ -169,6 +187,19 @@ def _flash(report: Report) -> Chart:
         },
     }
     return chart("Flash", spec)
+
+
+def _code_by_kernel(report: Report, kernels: Sequence[str]) -> Counter[str]:
+    """Bytes of code: functions count for the kernel whose name they begin with, for the network or for libraries."""
+    found, flash, model = Counter[str](), report.flash, report.model.name
+    if flash.code is None:
+        return found
+    for function, nbytes in (flash.functions or {}).items():
+        owners = [kernel for kernel in kernels if function.startswith(kernel)]
+        other = OF_NETWORK if function.startswith(model) else OF_LIBRARIES
+        found[max(owners, key=len, default=other)] += nbytes
+    found[OF_NOBODY if flash.functions else OF_ALL] += flash.code - sum((flash.functions or {}).values())
+    return found
 
 
 def _errors(report: Report) -> Chart:
@@ -206,14 +237,64 @@ def _errors(report: Report) -> Chart:
     return chart("SQNR along the network", spec)
 
 
-def _confusion(matrix: list[list[int]]) -> Chart:
-    """A field for each pair of label and answer."""
+def _values(comparison: LayerComparison) -> Chart:
+    """Histograms of the layer that is chosen above them, the worst at first."""
     rows = [
-        {"label": label, "answer": answer, "samples": count}
+        {
+            "layer": f"{index} {layer.name}"[:LONGEST],
+            "low": histogram.low,
+            "width": (histogram.high - histogram.low) / BINS,
+            "float": histogram.real,
+            "integer": histogram.integer,
+        }
+        for index, layer in enumerate(comparison.layers)
+        if (histogram := layer.histogram) is not None
+    ]
+    worst = next((layer.name for layer in comparison.worst_first if layer.histogram), "")
+    names = [row["layer"] for row in rows]
+    first = next(
+        (f"{i} {layer.name}"[:LONGEST] for i, layer in enumerate(comparison.layers) if layer.name == worst), names[0]
+    )
+    spec = {
+        "data": {"values": rows},
+        "params": [
+            {"name": "shown", "value": first, "bind": {"input": "select", "options": names, "name": "values of "}}
+        ],
+        "transform": [
+            {"filter": "datum.layer == shown"},
+            {"flatten": ["float", "integer"]},
+            {"window": [{"op": "row_number", "as": "bin"}]},
+            {"calculate": "datum.low + (datum.bin - 1) * datum.width", "as": "from"},
+            {"calculate": "datum.from + datum.width", "as": "to"},
+            {"fold": ["float", "integer"], "as": ["model", "elements"]},
+        ],
+        "height": 160,
+        "mark": {"type": "bar", "opacity": 0.55},
+        "encoding": {
+            "x": {"field": "from", "type": "quantitative", "title": "value", "bin": {"binned": True}},
+            "x2": {"field": "to"},
+            "y": {"field": "elements", "type": "quantitative", "stack": None, "scale": {"type": "sqrt"}},
+            "color": {"field": "model", "type": "nominal", "title": None},
+            "tooltip": [
+                {"field": "model"},
+                {"field": "from", "format": ".4g"},
+                {"field": "to", "format": ".4g"},
+                {"field": "elements", "format": ","},
+            ],
+        },
+    }
+    return chart("Values of a layer, float and integer", spec)
+
+
+def _confusion(matrix: list[list[int]], names: Sequence[str] | None) -> Chart:
+    """A field for each pair of label and answer."""
+    titles = [f"{i} {name}"[:LONGEST] for i, name in enumerate(names)] if names else range(len(matrix))
+    rows = [
+        {"label": titles[label], "answer": titles[answer], "samples": count}
         for label, counts in enumerate(matrix)
         for answer, count in enumerate(counts)
     ]
-    field = {"type": "ordinal"}
+    field = {"type": "ordinal", "sort": list(titles)}
     text = {"field": "samples", "type": "quantitative"}
     place = {
         "x": {"field": "answer", **field, "axis": {"labelAngle": 0, "labelOverlap": True}},
@@ -258,3 +339,30 @@ def _learning(learning: LearningFigures) -> Chart:
         },
     }
     return chart("Accuracy while it learns", spec)
+
+
+def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
+    """Two rows of bars along the time: what each core computes, and where one waits."""
+    rows = [
+        {
+            "core": f"core {span.core}",
+            "begin": round(span.begin),
+            "end": round(span.end),
+            "layer": _name(span.layer, layers[span.layer]),
+            "what": "alone" if layers[span.layer].core is None else "portion",
+        }
+        for span in cores.spans
+    ]
+    spec = {
+        "data": {"values": rows},
+        "height": 80,
+        "mark": {"type": "bar", "stroke": FAINT},
+        "encoding": {
+            "y": {"field": "core", "type": "nominal", "title": None},
+            "x": {"field": "begin", "type": "quantitative", "title": cores.unit},
+            "x2": {"field": "end"},
+            "color": {"field": "what", "type": "nominal", "title": None},
+            "tooltip": [{"field": name} for name in ("layer", "core", "begin", "end")],
+        },
+    }
+    return chart("Both cores", spec)

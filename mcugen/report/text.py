@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcugen.errors import printable
-from mcugen.evaluation.accuracy import Accuracy
-from mcugen.evaluation.layers import LayerComparison, LayerError
+from mcugen.evaluation.accuracy import Accuracy, Measure
+from mcugen.evaluation.layers import REMEDIES, LayerComparison, LayerError
 from mcugen.evaluation.metrics import described
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
 from mcugen.report.tradeoffs import Goal, Tradeoff
@@ -42,7 +42,9 @@ def findings(comparison: LayerComparison) -> list[str]:
     found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
     lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
-    lines += [f"in float32: {layer.name} ({layer.op}): {layer.reason}" for layer in comparison.in_float]
+    for layer in comparison.in_float:
+        remedy = REMEDIES.get(layer.reason)
+        lines.append(f"in float32: {layer.name} ({layer.op}): {layer.reason}{f'; {remedy}' if remedy else ''}")
     return lines
 
 
@@ -135,6 +137,15 @@ def _add_time(table: Facts, report: Report) -> None:
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
     if report.stalls:
         table.add_row("waits for memory", _share(report.stalled), _waited(report))
+    cores = report.two_cores
+    if cores is not None:
+        waiting = " and ".join(f"{100 * share:.1f}" for share in cores.waiting)
+        table.add_row(
+            f"two cores: {cores.unit}", _number(round(cores.total)), f"the cores wait {waiting} % of the time"
+        )
+        table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", cores.limits)
+        names = [layer_title(report.layers[i].name, report.layers[i].origin) for i in cores.slowest]
+        table.add_row("  by one core alone", "", ", ".join(names))
     if report.microjoules_estimate is not None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
 
@@ -207,12 +218,17 @@ def _varying(report: Report) -> str:
     """Which layers take more or fewer instructions for other inputs, and why."""
     reasons = dict.fromkeys(text.rpartition(": ")[2] for text in report.varies)
     counts = [(sum(text.endswith(reason) for text in report.varies), reason) for reason in reasons]
-    return "; ".join(f"{n} layer{'s' * (n > 1)} vary: {reason}" for n, reason in counts)
+    return "; ".join(f"{n} layer{'s vary' if n > 1 else ' varies'}: {reason}" for n, reason in counts)
 
 
 def holds(memory: MemoryUse) -> str:
     """What lies in a memory."""
-    parts = (("arena", memory.arena), ("weights", memory.weights), ("copies of weights", memory.copies))
+    parts = (
+        ("arena", memory.arena),
+        ("code", memory.code),
+        ("weights", memory.weights),
+        ("copies of weights", memory.copies),
+    )
     listing = ", ".join(f"{what} {nbytes:,}" for what, nbytes in parts if nbytes)
     return f"of {memory.size:,} bytes: {listing or 'nothing'}"
 
@@ -236,18 +252,27 @@ def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
     metric = described(accuracy.metric)
     rows = []
     if accuracy.target is not None and accuracy.metric not in ("sqnr", "agreement", "max_abs_error"):
-        label = metric.title if metric.by_reference else "accuracy"
+        label = metric.title if metric.by_reference or metric.lower_is_better else "accuracy"
         rows.append((label, metric.show(accuracy.target), f"{metric.title} on {samples}, {ran}"))
         if accuracy.quantized is not None:
             rows.append(("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples"))
         if accuracy.float32 is not None:
             note = "the same model and samples" if accuracy.quantized is None else "in ONNX Runtime, the float model"
             rows.append((f"  {accuracy.reference}", metric.show(accuracy.float32), note))
+    rows += [_beside(measure, accuracy.reference) for measure in accuracy.beside]
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
-    agreement = f"{100 * accuracy.agreement:.2f} %"
-    rows.append(("agreement", agreement, f"same class as {accuracy.reference}, {samples}"))
+    if accuracy.agreement is not None:
+        agreement = f"{100 * accuracy.agreement:.2f} %"
+        rows.append(("agreement", agreement, f"same class as {accuracy.reference}, {samples}"))
     rows.append(("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}"))
     return rows
+
+
+def _beside(measure: Measure, reference: str) -> tuple[str, str, str]:
+    """The generated code's, and the reference's in the note."""
+    metric = described(measure.metric)
+    note = "" if measure.float32 is None else f"{metric.show(measure.float32)} of {reference}"
+    return metric.title, metric.show(measure.target), note
 
 
 ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (

@@ -5,26 +5,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcugen.evaluation.metrics import Metric
+from mcugen.evaluation.metrics import Judged, Metric, chance
+
+LEAST_JUDGED = 100
+"""Samples whose chance says something: of fewer, each counts."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """`metric` may fall `drop` short of `float32` (percentage points for shares), or must reach `least`."""
+    """`metric` may fall `drop` short of `float32` (percentage points for shares), or must reach `least`.
+
+    So must `others`. A drop is one beyond chance: 2 samples of 400 are none.
+    """
 
     metric: Metric
     float32: float
     drop: float | None = None
     least: float | None = None
+    others: tuple[Goal, ...] = ()
 
-    def holds(self, value: float) -> bool:
-        """Whether a model with that value is good enough."""
+    def holds(self, value: float, chance: float = 0.0) -> bool:
+        """Whether a model with that value is good enough, of which a share may be due to chance."""
         if self.least is not None:
             return self.metric.loss(value, self.least) <= 0
         assert self.drop is not None
-        return self.metric.loss(value, self.float32) <= self.drop + 1e-9
+        return self.metric.loss(value, self.float32) <= self.drop + 100 * chance + 1e-9
+
+    def met(self, judged: Judged) -> bool:
+        """Whether outputs are good enough by this goal and all others."""
+        is_judged = self.least is None and len(judged.outputs) >= LEAST_JUDGED
+        own = self.holds(self.metric.compute(judged), chance(self.metric, judged) if is_judged else 0.0)
+        return own and all(goal.met(judged) for goal in self.others)
 
     def __str__(self) -> str:
+        return "; and ".join([self._own, *map(str, self.others)])
+
+    @property
+    def _own(self) -> str:
         if self.least is not None:
             return f"{self.metric.title} of {self.metric.show(self.least)} or better"
         unit = " percentage points" * (self.metric.unit == "%")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -32,10 +31,13 @@ class Checks(Enum):
     """It says where and what: that takes gcc twice as long to compile."""
 
 
-_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
+HARNESS = resource_dir("templates") / "harness"
+"""Its files are compiled where they are; what is generated of it for a model goes to `harness` in the build folder."""
+
+_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", str(HARNESS))
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
-_HOOKED = ("-include", "harness/on_layer.h")
+_HOOKED = ("-include", str(HARNESS / "on_layer.h"))
 _HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
 _UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
 _TRAP = "-fsanitize-undefined-trap-on-error"
@@ -49,8 +51,12 @@ _STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
 
 _LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 
+_FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
+_GENERATED = (*_FOR_ONE_CORE, "cores.c")
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
+_LEAST_ROOM = 16
+"""Layers. Two at least: the hook's own cost is the distance of two calls."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,7 @@ def build_target(
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     compiler = _target_compiler(board, machine, library, folder)
 
-    # Two at least: the hook's own cost is the distance of two calls.
-    harness = _measuring_units(machine, max(2, len(bundle.layers)))
+    harness = _measuring_units(machine, len(bundle.layers))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks or stacks else model
@@ -152,13 +157,28 @@ def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path,
     machine = find_machine(board)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     gcc = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
-    return _linked(gcc, _measuring_units(machine, 2), model, _LINK)
+    return _linked(gcc, _measuring_units(machine, 0), model, _LINK)
 
 
 def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tuple[str, ...]) -> Path:
     """Of a harness, which is compiled, and the model's objects."""
     compiler.compile(harness)
     return compiler.link("model.out", [*(unit.object for unit in harness), *model], flags)
+
+
+def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, counts: bool) -> Path:
+    """Firmware that runs the model on one core and on both; with `counts` signals and waiting are the harness's."""
+    harness = _write_model(bundle, folder)
+    values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
+    (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    own = (*_HOOKED, "-include", str(HARNESS / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
+    model = [replace(unit, flags=(*unit.flags, *own)) for unit in _model_units(bundle)]
+    stems = ("startup", "semihosting", f"{machine.harness}/reset", "cores")
+    units = [*_harness_units(stems, (*_NO_MEMSET, *own[2 * counts :])), *model]
+    compiler = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
+    compiler.compile(units)
+    return compiler.link("cores.elf", [unit.object for unit in units], _LINK)
 
 
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
@@ -185,7 +205,7 @@ def build_wire_target(
     prefix = f"-D{bundle.name.upper()}_VALIDATE"
     compiler = _target_compiler(board, machine, library, folder)
     harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
-    own = ("-include", "harness/stack.h", f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
+    own = ("-include", str(HARNESS / "stack.h"), f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
     port = (*_NO_MEMSET, f"-DHARNESS_UART={machine.uart:#x}u")
     units = [*_harness_units(harness, port), *_validated_units(bundle, own)]
     with library.blamed_for_headers():
@@ -209,7 +229,7 @@ def build_parts(
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     (folder / "harness" / "main.c").write_text("int main(void) { return 0; }\n")
     compiler = _target_compiler(board, machine, library, folder)
-    units = [*_measuring_units(machine, 2), *_model_units(bundle)]
+    units = [*_measuring_units(machine, 0), *_model_units(bundle)]
     with library.blamed_for_headers():
         compiler.compile(units)
     objects = [*(unit.object for unit in units), *library.archives]
@@ -226,20 +246,23 @@ def flags_of(board: Board) -> str:
 def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
     """The board's flags come last: they may ask for another optimization level."""
     toolchain = machine.toolchain
-    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *library.flags)
+    flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS / machine.harness), *library.flags)
     return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
 
 def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
-    """The harness of firmware that is measured, with room for the readings of so many layers."""
+    """The harness of firmware that is measured, with room for the readings of so many layers.
+
+    Room comes in powers of two: so the object of one model serves others.
+    """
     stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
-    room = {"measure": (f"-DHARNESS_LAYERS={layers}",)}
+    room = {"measure": (f"-DHARNESS_LAYERS={max(_LEAST_ROOM, 1 << (layers - 1).bit_length())}",)}
     return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *room.get(stem, ())))]
 
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:
     harness = _write_model(bundle, folder)
-    for name in ("main.c", "empty.c", "wire.c"):
+    for name in _FOR_ONE_CORE:
         text = _render(
             f"{name}.j2",
             name=bundle.name,
@@ -266,7 +289,7 @@ def _write_model(bundle: Bundle, folder: Path) -> Path:
     validation = [file for file in validation_files(bundle.name) if bundle.validation is not None]
     for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts, *validation):
         (model / name).write_text(bundle.files[name])
-    shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
+    harness.mkdir(exist_ok=True)
     return harness
 
 
@@ -295,7 +318,7 @@ def _render(template: str, **values: object) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_dir("templates") / "harness"),
+        loader=jinja2.FileSystemLoader(HARNESS),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -304,7 +327,11 @@ def _environment() -> jinja2.Environment:
 
 
 def _harness_units(stems: tuple[str, ...], flags: tuple[str, ...]) -> list[Unit]:
-    return [Unit(f"harness/{stem}.c", f"harness/{stem}.o", flags) for stem in stems]
+    sources = [f"{stem}.c" for stem in stems]
+    return [
+        Unit(f"harness/{source}" if source in _GENERATED else str(HARNESS / source), f"harness/{stem}.o", flags)
+        for source, stem in zip(sources, stems, strict=True)
+    ]
 
 
 def _model_units(bundle: Bundle) -> list[Unit]:
@@ -322,7 +349,7 @@ def _hooked_units(bundle: Bundle) -> list[Unit]:
 
 def _painting(unit: Unit) -> Unit:
     """Of the harness: what measures does so layer by layer."""
-    if unit.source != "harness/measure.c":
+    if unit.source != str(HARNESS / "measure.c"):
         return unit
     return Unit(unit.source, "harness/measure_stacks.o", (*unit.flags, "-DHARNESS_LAYER_STACKS"))
 

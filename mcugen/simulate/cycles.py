@@ -83,7 +83,7 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
     board = profiler.board
     timing = TIMINGS.get(board.core)
     if timing is None:
-        return Cycles(None, None, f"there is no timing of a {board.core}")
+        return Cycles(None, None, f"there is no timing of a {board.core}: kernels are chosen by instructions alone")
     known = {image: read_code(image, timing) for image in (images.model, images.layers) if image}
     try:
         spans = {image: profiler.spans(image, _prices(code, timing)) for image, code in known.items()}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,6 +85,15 @@ def functions(program: Path) -> dict[str, Range]:
             if symbol["st_info"]["type"] == "STT_FUNC":
                 begin = symbol["st_value"] & ~1  # without the Thumb bit
                 found[str(symbol.name)] = Range(begin, begin + symbol["st_size"])
+    return found
+
+
+def function_sizes(program: Path) -> Counter[str]:
+    """Bytes of each function; the parts that the compiler made of one (`name.part.0`) count as it."""
+    found: Counter[str] = Counter()
+    by_address = {area.begin: (name, area) for name, area in functions(program).items()}  # a function of two names once
+    for name, area in by_address.values():
+        found[name.partition(".")[0]] += len(area)
     return found
 
 

@@ -91,6 +91,10 @@ _AN386 = _mps2("mps2-an386", 0x2100_0000)
 _AN500 = _mps2("mps2-an500", 0x6000_0000)
 # The secure aliases: these CPUs start in the secure state.
 _AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB)), 0x5020_0000)
+_ALIKE = ("-global", "sse-200.CPU0_FPU=on", "-global", "sse-200.CPU0_DSP=on")
+"""Of the two cores only the second has these on Arm's board."""
+SSE200 = replace(_AN505, name="mps2-an521", options=("-M", "mps2-an521", *_ALIKE))
+"""Two Cortex-M33, of which the second waits for the first to start it."""
 _AN547 = _cortex_m(
     "mps3-an547",
     32_000_000,

@@ -84,15 +84,15 @@ class Profiler:
         return spans[first + 1 :]
 
 
-def build_plugin(folder: Path) -> Path:
-    """The plugin, built in `folder` with the host's compiler unless it is there; its name tells its source."""
-    source = resource_dir("templates") / "harness" / f"{_PLUGIN}.c"
-    plugin = folder / f"{_PLUGIN}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
+def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
+    """A plugin, built in `folder` with the host's compiler unless it is there; its name tells its source."""
+    source = resource_dir("templates") / "harness" / f"{name}.c"
+    plugin = folder / f"{name}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if plugin.is_file():
         return plugin
     compiler = Compiler(host_compiler(), ("-O2", "-fPIC", "-fvisibility=hidden"), folder)
-    compiler.compile([Unit(str(source), f"{_PLUGIN}.o")])
-    return compiler.link(plugin.name, [f"{_PLUGIN}.o"], ("-shared",))
+    compiler.compile([Unit(str(source), f"{name}.o")])
+    return compiler.link(plugin.name, [f"{name}.o"], ("-shared",))
 
 
 def read_spans(lines: Iterable[str]) -> Iterator[Span]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ from mcugen.errors import ToolMissingError, UsageError
 from mcugen.options import LibraryFiles
 from mcugen.simulate.build import Checks, TargetImages, build_host, build_parts, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
-from mcugen.simulate.elf import read_sizes
+from mcugen.simulate.elf import function_sizes, read_sizes
 from mcugen.simulate.execute import (
     Measure,
     Program,
@@ -61,6 +61,8 @@ class Sizes:
     weights: int
     static_ram: int
     """Data and bss without the arena."""
+    functions: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of code by C function, of the firmware that ran."""
 
 
 @dataclass(frozen=True)
@@ -321,4 +323,5 @@ def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: Li
 def _sizes(images: TargetImages) -> Sizes:
     assert images.empty is not None
     model, empty = read_sizes(images.model), read_sizes(images.empty)
-    return Sizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)
+    functions = function_sizes(images.model) - function_sizes(images.empty)
+    return Sizes(model.flash - empty.flash, model.weights, model.ram - empty.ram, functions)

@@ -16,9 +16,6 @@ from mcugen.simulate.elf import functions
 from mcugen.simulate.stack_steps import Step, read_steps
 from mcugen.simulate.toolchain import Toolchain
 
-_MOST_DEPTH = 1 << 20
-"""Bytes at which a walk is given up: a loop that pushes."""
-
 
 @dataclass(frozen=True)
 class StackBound:
@@ -114,8 +111,11 @@ class _Walk:
         return found
 
     def _follow(self, at: int, depth: int, found: dict[int, int], guessing: bool = False) -> None:
-        """Adds what can be reached from an address with so many bytes pushed; `guessing` that it is reached at all."""
-        todo = [(at, depth, guessing)]
+        """Adds what can be reached from an address with so many bytes pushed; `guessing` that it is reached at all.
+
+        More than all instructions push that were met, each once, is what only a loop can.
+        """
+        todo, most, met = [(at, depth, guessing)], depth, set[int]()
         while todo:
             at, depth, guessing = todo.pop()
             if found.get(at, -1) >= depth:
@@ -123,10 +123,13 @@ class _Walk:
             step = self.code.get(at)
             if step is None and guessing:  # what fills up a function before a table
                 continue
-            if step is None or depth > _MOST_DEPTH:
+            if step is None or depth > most:
                 raise _UnknownError(f"{at:#x} is no code") if step is None else _LoopError(f"a loop at {at:#x} pushes")
             if step.pushed is None:
                 raise _UnknownError(f"'{step.name}' at {at:#x} takes what a register says")
+            if at not in met:
+                met.add(at)
+                most += max(step.pushed, 0)
             found[at] = depth
             after = max(depth + step.pushed, 0)
             ends = step.calls and step.end not in self.code  # what is called does not come back

@@ -92,7 +92,7 @@ def told(board: Board, laid: Sequence[Part]) -> Iterator[str]:
     """Lines of the plugin's setup that tell of the board's memories (templates/harness/profile_plugin.c)."""
     caches = {cache.name: i for i, cache in enumerate(board.caches)}
     for cache in board.caches:
-        yield f"cache {cache.sets} {cache.ways} {cache.line} {cache.hit_wait_states}"
+        yield f"cache {cache.sets} {cache.ways} {cache.line} {cache.hit_wait_states} {int(cache.keeps_prefetched)}"
     numbers: Mapping[str, int] = {memory.name: i for i, memory in enumerate(waiting(board))}
     for memory in waiting(board):
         line, word = (board.wait_cycles(memory, nbytes) for nbytes in (memory.line_bytes, 4))

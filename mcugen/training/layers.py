@@ -7,25 +7,30 @@ import math
 import re
 from dataclasses import dataclass
 
-from mcugen.errors import UsageError, listed
+from mcugen.errors import UsageError, listed, shortened
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense
+from mcugen.ops.recurrent import LENS, Recurrent, W
 
 LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
+CHANNELS = re.compile(r"(?P<layer>.+)\[(?P<channels>\d{1,6}(;\d{1,6})*)\]")
 ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer whose weights are trained, and its bias; or this alone, or an adapter of a rank beside the weights."""
+    """A layer whose weights are trained, and its bias; or this alone, or an adapter of a rank beside the weights, or
+    what is added to those of some output channels.
+    """
 
     node: Node
     weights: bool
     bias: bool = True
     rank: int = 0
+    channels: tuple[int, ...] = ()
 
 
 def layer_name(node: Node) -> str:
@@ -46,9 +51,10 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
     """
     known = trainable(graph)
     if not known:
-        rule = "--train: the model must have dense layers or convolutions with constant weights"
+        rule = "--train: the model must have dense, recurrent layers or convolutions with constant weights"
         raise UsageError(rule, "none", "train another model")
     weights, bias, ranks = dict[Node, None](), dict[Node, None](), dict[Node, int]()
+    channels = dict[Node, tuple[int, ...]]()
     for part in (text or "").split(","):
         if last := LAST.fullmatch(part):
             weights |= dict.fromkeys(_last(known, part, int(last[1])))
@@ -56,26 +62,55 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
             bias |= dict.fromkeys(known if only[1] is None else _last(known, part, int(only[1])))
         elif adapter := ADAPTER.fullmatch(part):
             ranks |= _adapted(known, part, int(adapter[1]), adapter[2])
+        elif some := CHANNELS.fullmatch(part):
+            node = _named(graph, known, some["layer"])
+            channels[node] = _some_channels(node, part, some["channels"])
         else:
             weights |= dict.fromkeys([_named(graph, known, part)])
-    trained = {*weights, *bias, *ranks}
+    trained = {*weights, *bias, *ranks, *channels}
     return [
-        Layer(node, True) if node in weights else Layer(node, False, node in bias, ranks.get(node, 0))
+        Layer(node, True)
+        if node in weights
+        else Layer(node, False, node in bias, ranks.get(node, 0), channels.get(node, ()))
         for node in known
         if node in trained
     ]
+
+
+def _some_channels(node: Node, part: str, text: str) -> tuple[int, ...]:
+    """Those that are named, in order."""
+    count = len(node.output.type.shape) and node.input(1).type.shape[0]
+    found = tuple(sorted({int(number) for number in text.split(";")}))
+    if not has_channels(node) or found[-1] >= count:
+        rule = f"--train {shortened(part, 60)}: channels are those of a layer that computes one sample"
+        raise UsageError(rule, f"{found[-1]}", f"0 to {count - 1}" if has_channels(node) else "train the whole layer")
+    return found
+
+
+def has_channels(node: Node) -> bool:
+    """Whether some of its output channels can be trained alone: one image, or one row, in no groups."""
+    shape = node.output.type.shape
+    if isinstance(node.op, Conv):
+        return shape[0] == 1 and node.op.groups == 1
+    return isinstance(node.op, Dense) and math.prod(shape[:-1]) == 1
 
 
 def trainable(graph: Graph) -> list[Node]:
     """Of a graph whose floats are fused, the layers that a result depends on whose weights are constant reals, or codes
     of such.
     """
-    return [node for node in graph.nodes if type(node.op) in (Conv, Dense) and _has_weights(node)]
+    return [node for node in graph.nodes if _has_weights(node)]
 
 
 def _has_weights(node: Node) -> bool:
-    real = node.output.type.dtype is DType.FLOAT32 and node.output.type.quant is None
-    return real and all(v is None or is_known(v) for v in node.inputs[1:])
+    if type(node.op) in (Conv, Dense):
+        read = node.inputs[1:]
+    elif isinstance(node.op, Recurrent):
+        read = node.inputs[W:LENS]
+    else:
+        return False
+    real = all(v.type.dtype is DType.FLOAT32 and v.type.quant is None for v in node.outputs)
+    return real and all(v is None or is_known(v) for v in read)
 
 
 def is_known(value: Value) -> bool:
@@ -104,6 +139,8 @@ def _adapted(layers: list[Node], part: str, rank: int, count: str | None) -> dic
 
 def _most_rank(node: Node) -> int:
     """The largest rank at which an adapter has fewer weights than the layer."""
+    if isinstance(node.op, Recurrent):
+        return 0
     channels, *patch = node.input(1).type.shape
     size = math.prod(patch)
     grouped = isinstance(node.op, Conv) and node.op.groups > 1

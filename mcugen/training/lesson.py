@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Value
+from mcugen.errors import UsageError
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
-from mcugen.hir.types import Array, DType, TensorType
-from mcugen.ops.gradient import gradients
+from mcugen.hir.types import DType, TensorType
+from mcugen.ops.gradient import gradients, unfuse
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
 from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.layers import chosen
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, in_batches, updated
-from mcugen.training.parameters import Parameter, with_parameters
-from mcugen.training.reals import behind, compute_reals, part_clamps, real_result, real_result_of
+from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, updated
+from mcugen.training.parameters import Parameter, with_parameters, without_reals
+from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
 
 MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
 
@@ -46,48 +47,89 @@ def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
     graph.add_output(loss, end.loss)
     graph.sort()
     names = end.embedding.target.name, end.embedding.rate.name, loss
-    graph.lesson = Lesson(*names, states, end.embedding.first, head.classes, head.loss, head.learning)
+    kept = end.embedding.first
+    graph.lesson = Lesson(*names, states, (head.output,), kept, head.classes, head.loss, head.learning)
     return states
 
 
 def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     compute_reals(graph, behind(graph, [layer.node for layer in layers]))
-    part_clamps(graph, behind(graph, [layer.node for layer in layers]))
-    parameters = with_parameters(graph, chosen(graph, training.layers))
+    unfuse(graph, behind(graph, [layer.node for layer in layers]))
+    is_coded = training.precision == "int8"
+    if is_coded and (training.optimizer != "sgd" or training.batch > 1):
+        asked = f"--optimizer {training.optimizer} --batch {training.batch}"
+        raise UsageError("--train-weights int8 learns by sgd, sample by sample", asked, "float32")
+    parameters = with_parameters(graph, chosen(graph, training.layers), coded=is_coded)
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(found.loss, "loss")
-    rate = graph.add_input("rate", TensorType(SCALAR, DType.FLOAT32))
-    states, first = _learned(graph, training, found, parameters, rate)
+    names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
+    rate = graph.add_input("rate", TensorType((len(names),), DType.FLOAT32))
+    states = _learned(graph, training, found, parameters, dict(zip(names, _parts(graph, rate), strict=True)))
     name = _free_output(graph, "loss")
     graph.add_output(name, found.loss)
     graph.sort()
-    graph.lesson = Lesson(found.target.name, rate.name, name, states, first, found.classes, training.loss, MOVES)
+    first = {parameter.kept.name: parameter.first for parameter in parameters}
+    without_reals(graph, parameters)
+    ends = found.target.name, rate.name, name
+    graph.lesson = Lesson(*ends, states, names, first, found.classes, training.loss, MOVES)
     return states
 
 
+def _parts(graph: Graph, rate: Value) -> list[Value]:
+    """The rate of each layer."""
+    if rate.type.shape == SCALAR:
+        return [rate]
+    call = OnnxCalls(graph, "rate")
+    return [
+        call("Slice", rate, np.asarray([i]), np.asarray([i + 1]), np.asarray([0])) for i in range(rate.type.shape[0])
+    ]
+
+
 def _learned(
-    graph: Graph, training: Training, found: Judged, parameters: Sequence[Parameter], rate: Value
-) -> tuple[dict[str, str], dict[str, Array]]:
-    """Adds gradients and updates: states by output, and what these hold at first."""
-    optimizer = OPTIMIZERS[training.optimizer]
+    graph: Graph, training: Training, found: Judged, parameters: Sequence[Parameter], rates: Mapping[str, Value]
+) -> dict[str, str]:
+    """Adds gradients and updates, at the rate of each layer: states by output."""
+    optimizer, is_coded = OPTIMIZERS[training.optimizer], training.precision == "int8"
     by = [parameter.value for parameter in parameters]
-    slopes = gradients(graph, found.loss, by, rate if optimizer.scales else None)
+    shared = optimizer.scaled is not None and len(rates) == 1 and not is_coded
+    seed = next(iter(rates.values())) if shared else None
+    optimizer = optimizer if seed is None else optimizer.scaled or optimizer
+    slopes = gradients(graph, found.loss, by, seed)
+    before = set(graph.nodes)
     states: dict[str, str] = {}
     batch = _batch(graph, training.batch, states) if training.batch > 1 else None
-    count = _counted(graph, states, batch) if optimizer.counts else None
+    count = _counted(graph, states, batch) if optimizer.counts or is_coded else None
+    dither = dithered(graph, count) if is_coded and count is not None else None
     for parameter, gradient in zip(parameters, slopes, strict=True):
         tensor = parameter.value
         memories = [graph.add_input(f"{tensor.name}.{name}", tensor.type) for name in optimizer.memories]
-        group = Group(tensor, gradient, memories, rate, count)
-        if batch is None:
+        group = Group(tensor, gradient, memories, rates[parameter.layer], count)
+        if parameter.coded is not None and dither is not None:
+            kept, new = [parameter.kept], [coded(graph, group, *parameter.coded, dither)]
+        elif batch is None:
             kept, new = [tensor, *memories], updated(graph, optimizer, group)
         else:
             total = graph.add_input(f"{tensor.name}.sum", tensor.type)
             kept, new = [tensor, *memories, total], in_batches(graph, optimizer, group, batch, total)
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
-    return states, {parameter.value.name: parameter.first for parameter in parameters}
+    _soon(graph, [node for node in graph.nodes if node not in before])
+    return states
+
+
+def _soon(graph: Graph, updates: Sequence[Node]) -> None:
+    """Puts each update where its gradient is there and nothing else reads what it changes, so that no two gradients
+    are kept.
+    """
+    places: dict[Node | None, int] = {node: place for place, node in enumerate(graph.nodes)}
+    places |= dict.fromkeys(updates, 0) | {None: 0}
+    for node in updates:
+        made = [places[v.producer] for v in node.inputs if v is not None]
+        read = [places[user] for v in node.inputs if v in graph.inputs for user in v.users]
+        places[node] = max([*made, *read])
+    late = set(updates)
+    graph.nodes = sorted(graph.nodes, key=lambda node: (places[node], node in late))
 
 
 def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:

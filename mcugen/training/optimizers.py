@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
@@ -27,19 +28,25 @@ class Group:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`memories` are the names of what it remembers of each tensor. If it `scales`, gradients are times the rate."""
+    """`memories` are the names of what it remembers of each tensor."""
 
     update: Callable[[OnnxCalls, Group], Sequence[Value]]
     """The new tensor and memories."""
     memories: tuple[str, ...] = ()
-    scales: bool = False
     counts: bool = False
     """Whether it asks how often was updated."""
+    scaled: Optimizer | None = None
+    """The same of gradients that are times the rate already, which costs nothing where all layers have one."""
+
+
+def _scaled_sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
+    """w − g, g being the rate times the gradient."""
+    return [call("Sub", group.tensor, group.gradient)]
 
 
 def _sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
-    """w − r·g, g being r times the gradient already."""
-    return [call("Sub", group.tensor, group.gradient)]
+    """w − r·g."""
+    return [call("Sub", group.tensor, call("Mul", group.gradient, group.rate))]
 
 
 def _momentum(call: OnnxCalls, group: Group) -> Sequence[Value]:
@@ -60,18 +67,53 @@ def _operands(group: Group) -> Sequence[Value | Array]:
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    "sgd": Optimizer(_sgd, scales=True),
+    "sgd": Optimizer(_sgd, scaled=Optimizer(_scaled_sgd)),
     "momentum": Optimizer(_momentum, ("velocity",)),
     "adam": Optimizer(_adam, ("mean", "squares"), counts=True),
 }
 
 
 def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
-    """The new tensor and memories; elements that would be no finite numbers stay as they were."""
+    """The new tensor and memories; elements that would be no finite numbers stay as they were, and all memories at a
+    rate of 0.
+    """
     call = OnnxCalls(graph, f"{group.tensor.name}.update")
-    new = optimizer.update(call, group)
+    tensor, *memories = optimizer.update(call, group)
+    new = [tensor, *(_unless_frozen(call, group, *pair) for pair in zip(group.memories, memories, strict=True))]
     old = [group.tensor, *group.memories]
     return [kept_finite(call, was, value) for was, value in zip(old, new, strict=True)]
+
+
+def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value) -> Value:
+    """New int8 codes by the gradient of what they stand for: a step in codes is r·g over their scale, whatever that is
+    (quantization-aware scaling: Lin et al., "On-device training under 256KB memory", 2022).
+
+    It is rounded up as often as its fraction says, as `dither` goes through 0 … 1: small steps are not lost.
+    """
+    call = OnnxCalls(graph, f"{codes.name}.update")
+    old = call("Cast", codes, to=TensorProto.FLOAT)
+    step = call("Div", call("Mul", group.gradient, group.rate), scales)
+    moved = call("Floor", call("Add", call("Sub", old, step), dither))
+    limited = call("Clip", moved, np.full((), -LARGEST, np.float32), np.full((), LARGEST, np.float32))
+    return call("Cast", kept_finite(call, old, limited), to=TensorProto.INT8)
+
+
+LARGEST = 127
+"""Of the codes of weights."""
+GOLDEN = 0x9E3779B9
+"""2³² by the golden ratio: its multiples, cut to 32 bits, lie evenly however many there are (Weyl, 1916)."""
+
+
+def dithered(graph: Graph, count: Value) -> Value:
+    """0 … 1 by how often was updated: float32 [1], the same bits everywhere."""
+    call = OnnxCalls(graph, "dither")
+    product = call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
+    whole = call("BitShift", product, np.asarray([8], np.uint32), direction="RIGHT")
+    return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
+
+
+def _unless_frozen(call: OnnxCalls, group: Group, old: Value, new: Value) -> Value:
+    return call("Where", call("Greater", group.rate, np.zeros((), np.float32)), new, old)
 
 
 @dataclass(frozen=True)
@@ -87,7 +129,7 @@ def in_batches(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, t
     is the last of a batch, else all but the sum stays as it was.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.batch")
-    now = call("Add", total, group.gradient)
+    now = _unless_frozen(call, group, total, call("Add", total, group.gradient))
     mean = call("Mul", now, np.full((), 1 / batch.size, np.float32))
     new = updated(graph, optimizer, replace(group, gradient=mean))
     old = [group.tensor, *group.memories]

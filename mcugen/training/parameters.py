@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,32 +14,49 @@ from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
-from mcugen.ops.matmul import DirectDense
+from mcugen.ops.conversion import Cast
+from mcugen.ops.matmul import CodedDense, DirectDense
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
+from mcugen.ops.recurrent import B, R, Recurrent, W
+from mcugen.ops.scatter import ScatterND
 from mcugen.training.layers import Layer, layer_name
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that is trained, and what it holds at first."""
+    """A tensor that is trained, of which layer it is, and what it holds at first.
+
+    Where it is kept as codes, `coded` are the input that holds these, and their scales; then `first` is of them.
+    """
 
     value: Value
+    layer: str
     first: Array
+    coded: tuple[Value, Value] | None = None
+
+    @property
+    def kept(self) -> Value:
+        """The input that holds it."""
+        return self.value if self.coded is None else self.coded[0]
 
 
-def with_parameters(graph: Graph, layers: Iterable[Layer]) -> list[Parameter]:
-    """Makes layers read parameters, in place; in order."""
-    return [parameter for layer in layers for parameter in _of_layer(graph, layer)]
+def with_parameters(graph: Graph, layers: Iterable[Layer], *, coded: bool = False) -> list[Parameter]:
+    """Makes layers read parameters, in place; in order. If `coded`, matrices and kernels are kept as int8."""
+    return [parameter for layer in layers for parameter in _of_layer(graph, layer, coded)]
 
 
-def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
+    if isinstance(layer.node.op, Recurrent):
+        yield from _of_recurrent(graph, layer)
+        return
     node, bias = layer.node, _bias(graph, layer.node) if layer.bias else None
     if bias is not None:
         yield bias
     if layer.weights:
         assert bias is not None
-        weights = _parameter(graph, node, "weights", _numbers(node.inputs[1]))
+        first = _numbers(node.inputs[1])
+        weights = _coded(graph, node, first) if coded else _parameter(graph, node, "weights", first)
         yield weights
         graph.rewrite(node, _direct(node.op), [node.inputs[0], weights.value, bias.value])
         return
@@ -47,8 +64,22 @@ def _of_layer(graph: Graph, layer: Layer) -> Iterator[Parameter]:
         adapter = _adapter(graph, node, layer.rank)
         yield from adapter
         node = _add_adapter(graph, node, *(parameter.value for parameter in adapter))
+    if layer.channels:
+        changes = _changes(graph, node, layer.channels)
+        yield changes
+        node = _add_changes(graph, node, layer.channels, changes.value)
     if bias is not None:
         _add_behind(graph, node, bias.value)
+
+
+def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
+    """In the place of constants."""
+    node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
+    for index in (W, R, B) if layer.weights else (B,):
+        if len(node.inputs) > index and node.inputs[index] is not None:
+            parameter = _parameter(graph, node, roles[index], _numbers(node.inputs[index]))
+            node.set_input(index, parameter.value)
+            yield parameter
 
 
 def _bias(graph: Graph, node: Node) -> Parameter:
@@ -79,6 +110,27 @@ def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
     return layer
 
 
+def _changes(graph: Graph, node: Node, channels: Sequence[int]) -> Parameter:
+    """What is added to the weights of some output channels, nothing at first."""
+    shape = (len(channels), *node.input(1).type.shape[1:])
+    return _parameter(graph, node, "channels", np.zeros(shape, np.float32))
+
+
+def _add_changes(graph: Graph, node: Node, channels: Sequence[int], changes: Value) -> Node:
+    """Layer(x), with changes·x added to some channels, in the layer's place; and what computes the first term."""
+    types, x, count = [node.output.type], node.input(0), node.input(1).type.shape[0]
+    layer = graph.add(node.op, node.inputs, node.origin, types=types, before=node)
+    narrow = graph.add(_direct(node.op), [x, changes], node.origin, before=node).output
+    index = graph.constant(f"{layer_name(node)}.channels", np.asarray(channels, np.int64).reshape(-1, 1))
+    rows, more = (
+        graph.add(Reshape((n, v.type.count // n)), [v], node.origin, before=node).output
+        for v, n in ((layer.output, count), (narrow, len(channels)))
+    )
+    total = graph.add(ScatterND("add"), [rows, index, more], node.origin, before=node).output
+    graph.rewrite(node, Reshape(node.output.type.shape), [total], types=types)
+    return layer
+
+
 def _direct(op: Operator) -> Operator:
     """A layer with weights that are no constants."""
     if isinstance(op, Conv):
@@ -96,7 +148,42 @@ def _pointwise(op: Operator) -> Operator:
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
     type_ = TensorType(first.shape, DType.FLOAT32)
-    return Parameter(graph.add_input(f"{layer_name(node)}.{role}", type_), first)
+    layer = layer_name(node)
+    return Parameter(graph.add_input(f"{layer}.{role}", type_), layer, first)
+
+
+HEADROOM = 1.25
+"""Codes reach so much further than what weights are at first."""
+
+
+def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
+    """Weights = codes · scale, one scale a channel; channels that are 0 at first have the mean one."""
+    flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
+    scale = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / CODES).astype(np.float32)
+    columns = scale.reshape(-1, *(1 for _ in first.shape[1:]))
+    codes = np.clip(np.rint(first / columns), -CODES, CODES).astype(np.int8)
+    layer = layer_name(node)
+    kept = graph.add_input(f"{layer}.weights", TensorType(codes.shape, DType.INT8))
+    scales = graph.constant(f"{layer}.scales", columns)
+    real = graph.add(Cast(DType.FLOAT32), [kept], node.origin, before=node).output
+    value = graph.add(Binary("Mul"), [real, scales], node.origin, before=node).output
+    return Parameter(value, layer, codes, (kept, scales))
+
+
+CODES = 127
+"""The largest code."""
+
+
+def without_reals(graph: Graph, parameters: Iterable[Parameter]) -> None:
+    """Dense layers read codes, once all gradients are there: matrices of reals are made for those alone."""
+    for parameter in parameters:
+        if parameter.coded is None:
+            continue
+        codes, scales = parameter.coded
+        for node in parameter.value.users:
+            if type(node.op) is DirectDense and node.inputs[1] is parameter.value and scales.data is not None:
+                scale = graph.constant(f"{parameter.layer}.scale", scales.data.reshape(-1))
+                graph.rewrite(node, CodedDense(), [node.inputs[0], codes, scale, node.inputs[2]])
 
 
 def _numbers(value: Value | None) -> Array:

@@ -7,12 +7,8 @@ from collections.abc import Iterable
 
 from mcugen.errors import UsageError, listed
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import Clampable
-from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Dequantize, Quantize
-from mcugen.ops.matmul import Dense
 from mcugen.ops.movement import Movement
-from mcugen.ops.pointwise import Clamp
 from mcugen.training.layers import is_called, layer_name
 
 
@@ -56,18 +52,3 @@ def real_result_of(graph: Graph, layer: str) -> Value:
     value = named[-1].outputs[0]
     codes = next((node.output for node in value.users if isinstance(node.op, Quantize)), value)
     return codes if codes.type.quant is None else graph.add(Dequantize(), [codes], named[-1].origin).output
-
-
-def part_clamps(graph: Graph, part: Iterable[Node]) -> None:
-    """Layers with weights that clamp → layers, and clamps behind them: derivatives ask for what they were before."""
-    for node in part:
-        op, clamp = node.op, node.op.clamp if isinstance(node.op, Clampable) else None
-        if clamp is None or not isinstance(op, Conv | Dense):
-            continue
-        plain = op.without_clamp()
-        assert plain is not None
-        layer = graph.rewrite(node, plain, node.inputs, types=[node.output.type]).output
-        limited = graph.add(Clamp(*clamp), [layer], node.origin, types=[layer.type])
-        graph.replace(layer, limited.output)
-        limited.set_input(0, layer)
-    graph.sort()

@@ -67,7 +67,8 @@ def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
     endpoints = sample_endpoints(compiled)
     source = net.judging.data
     samples = random_samples(endpoints) if source is None else net.samples(source, endpoints)
-    return validate(compiled, samples, metric_of(net.judging.metric, samples.labels), wiring, net.progress)
+    metric = metric_of(net.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
+    return validate(compiled, samples, metric, wiring, net.progress)
 
 
 def validate(

@@ -6,7 +6,7 @@
  *     mark ADDRESS                whenever a block begins there, counts are written and start anew
  *     refill CYCLES               of a branch that is taken
  *     price ADDRESS CYCLES        of an instruction: between them memories work on their own
- *     cache SETS WAYS LINE HIT    of so many bytes a line; cycles that a hit takes
+ *     cache SETS WAYS LINE HIT KEEPS  of so many bytes a line; cycles that a hit takes; 1: it takes in what is read ahead
  *     memory LINE WAIT WORD AHEAD  bytes and cycles of an access, cycles of one for a word of data; 1: prefetch
  *     through KIND CACHE FIRST ALL  before the memory told last: for instructions (0) or data (1), cycles that the
  *                                 CPU waits for a line, cycles until all of it is there
@@ -91,6 +91,7 @@ struct line {
 };
 struct cache {
     uint64_t sets, ways, size_of_line, hit;
+    bool keeps; /* what is read ahead */
     struct line *lines;
     uint64_t clock;
     uint64_t filling, wanted, begun; /* the line that comes, what of it came first, since when */
@@ -295,7 +296,7 @@ static void wait_until(struct memory *memory, enum kind kind, uint64_t time, uin
     }
 }
 
-/* The next line is read while instructions of this one run, unless the cache has it; the cache does not get it. */
+/* The next line is read while instructions of this one run, unless the cache has it. */
 static void read_ahead(struct memory *memory, uint64_t line)
 {
     const struct cache *cache = memory->through[INSTRUCTIONS].cache;
@@ -312,11 +313,14 @@ static void fetch(struct memory *memory, uint64_t address)
     if (memory->line == line + 1) {
         return;
     }
-    const struct cache *cache = memory->through[INSTRUCTIONS].cache;
+    struct cache *cache = memory->through[INSTRUCTIONS].cache;
     const bool cached = cache != NULL && has_line(cache, address / cache->size_of_line);
     uint64_t then;
     if (memory->ahead == line + 1 && !cached) {
         then = memory->ready;
+        if (cache != NULL && cache->keeps) {
+            look_up(cache, address / cache->size_of_line);
+        }
     } else if (cache != NULL) {
         then = read_through(memory, INSTRUCTIONS, address, time);
     } else {
@@ -325,7 +329,7 @@ static void fetch(struct memory *memory, uint64_t address)
     }
     wait_until(memory, INSTRUCTIONS, time, then);
     memory->line = line + 1;
-    if (memory->reads_ahead) {
+    if (memory->reads_ahead && !(cached && cache->keeps)) { /* behind a hit, a controller sees no access */
         read_ahead(memory, line);
     }
 }
@@ -487,11 +491,13 @@ static bool add_price(const char *line)
 static bool add_cache(const char *line)
 {
     struct cache *cache = &caches[cache_count];
-    const char *form = "cache %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64;
+    const char *form = "cache %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %u";
+    unsigned keeps;
     if (cache_count == MAX_CACHES ||
-        sscanf(line, form, &cache->sets, &cache->ways, &cache->size_of_line, &cache->hit) != 4) {
+        sscanf(line, form, &cache->sets, &cache->ways, &cache->size_of_line, &cache->hit, &keeps) != 5) {
         return false;
     }
+    cache->keeps = keeps != 0;
     cache->lines = allocate(cache->sets * cache->ways * sizeof *cache->lines);
     cache_count++;
     return true;

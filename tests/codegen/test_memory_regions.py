@@ -24,7 +24,7 @@ from mcugen.board import Board, Memory, load_board
 from mcugen.codegen.write import write_folder
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.simulate import Setup, simulate
-from mcugen.simulate.build import build_target
+from mcugen.simulate.build import HARNESS, build_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
 from mcugen.simulate.toolchain import Compiler, Unit, find_program
@@ -458,12 +458,13 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     images = build_target(model.bundle, target, machine, tmp_path, hooks=False)
     (tmp_path / "harness" / "main.c").write_text(TARGET_PROGRAM)
     (tmp_path / "model" / "net_selftest.c").write_text(model.bundle.files["net_selftest.c"])
-    toolchain, cpu_files = machine.toolchain, f"harness/{machine.harness}"
-    flags = (*toolchain.library, "-std=c99", "-O2", "-I", "model", "-I", "harness", "-I", cpu_files, *target.cflags)
+    toolchain, cpu_files = machine.toolchain, HARNESS / machine.harness
+    folders = ("-I", "model", "-I", str(HARNESS), "-I", str(cpu_files))
+    flags = (*toolchain.library, "-std=c99", "-O2", *folders, *target.cflags)
     compiler = Compiler((find_program(toolchain.gcc),), flags, tmp_path)
     compiler.compile([Unit("harness/main.c", "harness/main.o"), Unit("model/net_selftest.c", "model/net_selftest.o")])
     objects = [f"harness/{stem}.o" for stem in ("startup", "semihosting", "measure", "main")]
-    objects += [f"{cpu_files}/{stem}.o" for stem in ("reset", "counter")]
+    objects += [f"harness/{machine.harness}/{stem}.o" for stem in ("reset", "counter")]
     objects += [f"model/{stem}.o" for stem in ("net", "net_weights", "net_selftest")]
     image = compiler.link("check.elf", objects, ("-nostartfiles", "-T", "link.ld"))
     assert images.model.is_file()
@@ -483,3 +484,18 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
         "version": [WEIGHTS, WEIGHTS],
         "odd": [ALIGNMENT, ALIGNMENT],
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "place", "told"),
+    [
+        (replace(board(fast=512), arena_memory="fast"), Places(), True),
+        (board(), Places(), False),  # the board's own memory is the slow one
+        (replace(board(fast=512), arena_memory="fast"), Places(("auto",)), False),
+    ],
+    ids=["too-small", "fits", "split"],
+)
+def test_an_arena_in_slower_memory_is_told(target: Board, place: Places, told: bool):
+    memories = tuple(m for m in target.memories if m.name not in ("zero", "mid"))
+    notes = compiled(replace(target, memories=memories), place=place).report.notes
+    assert any("slower than 'fast', which has 512; --place auto" in note for note in notes) == told

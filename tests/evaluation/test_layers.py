@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mcugen.evaluation.layers import LayerError, compared
+from mcugen.evaluation.layers import NO_INTEGER_FORM, REMEDIES, LayerError, compared
 from mcugen.report.text import print_comparison
 
 EMPTY = LayerError("", [], "conv", "int8", "", "minmax", -1.0, 1.0, 0.0, 40.0, None, 1.0, 0.0, [])
@@ -44,7 +44,7 @@ def test_worst_first():
 
 
 def printed(all_layers: bool, width: int = 140) -> list[str]:
-    kept = replace(layer("k", 44.0, "d"), precision="float32", reason="no integer form", low=None, high=None)
+    kept = replace(layer("k", 44.0, "d"), precision="float32", reason=NO_INTEGER_FORM, low=None, high=None)
     console = Console(width=width, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
         print_comparison(compared([*CHAIN, kept], 4, 40.0), console, all_layers)
@@ -59,10 +59,10 @@ def test_table(all_layers: bool, order: str):
     assert lines[-3:] == [
         "first layer with an SQNR below 40 dB: c",
         "steepest fall: c",
-        "in float32: k (conv): no integer form",
+        f"in float32: k (conv): no integer form; {REMEDIES[NO_INTEGER_FORM]}",
     ]
 
 
 def test_narrow_terminals_get_fewer_columns():
-    assert all(len(line) <= 80 for line in printed(False, 80))
+    assert all(len(line) <= 80 for line in printed(False, 80)[:-3])  # sentences below the table wrap by themselves
     assert "cosine" not in "".join(printed(False, 80)) and "cosine" in "".join(printed(False, 140))

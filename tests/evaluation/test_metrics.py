@@ -136,9 +136,8 @@ def test_unknown_metrics_name_the_known():
         find_metric("top2")
 
 
-def test_default_is_by_labels_where_there_are_some():
-    assert metric_of("", np.zeros(2, int)).name == "top1"
-    assert metric_of("", None).name == "sqnr"
+def test_what_the_user_asks_for_is_taken():
+    assert metric_of("mae", np.zeros(2, int), (), ()).name == "mae"
 
 
 def test_own_metric(tmp_path: Path):
@@ -147,12 +146,12 @@ def test_own_metric(tmp_path: Path):
         "def spread(outputs, labels):\n    return outputs['y'].max() - outputs['y'].min() + labels.sum()\n"
         "spread.lower_is_better = True\nbroken = 3\n"
     )
-    metric = metric_of(f"{file}:spread", None)
+    metric = metric_of(f"{file}:spread", None, (), ())
     found = judged(np.array([[1.0, 2.0], [4.0, 8.0]]), labels=np.array([1, 1]))
     assert metric.compute(found) == 9 and metric.lower_is_better
     with pytest.raises(UsageError, match="must give a number"):
         metric.compute(judged(np.ones((1, 2))))
     with pytest.raises(UsageError, match="must be a function"):
-        metric_of(f"{file}:broken", None)
+        metric_of(f"{file}:broken", None, (), ())
     with pytest.raises(UsageError, match="function 'absent'"):
-        metric_of(f"{file}:absent", None)
+        metric_of(f"{file}:absent", None, (), ())

@@ -49,6 +49,15 @@ def test_shared_models(name: str, goal: str):
     assert again.arena_size == planned
 
 
+@pytest.mark.shared
+def test_layers_of_two_cores():
+    """Forks, portions made aside, and some channels of pixels."""
+    model = MODELS / "mobilenet_v1_025_vww_int8_qdq.onnx"
+    program = compile_model(model, "rp2040", CompileOptions(cores=2)).program
+    again = assert_read_again(program)
+    assert sum(o.lanes is not None for i in again.instrs for o in i.operands) > 20
+
+
 @pytest.mark.parametrize(
     ("text", "line", "wanted"),
     [

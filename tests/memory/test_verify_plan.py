@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from programs import Sketch
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import Access, Operand
+from mcugen.lir.program import Access, Lanes, Operand
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 
@@ -256,4 +257,47 @@ def test_scratch_of_two_cores_is_apart():
     sketch = shared_layer()
     move("s2", "s1")(sketch)
     with pytest.raises(VerificationError, match="written by one core while the other uses"):
+        verify_plan(sketch.program)
+
+
+def channels_of_two_cores(first: Lanes, second: Lanes, by: int = 0) -> Sketch:
+    """x → y on two cores, which compute these channels of pixels of 32, y over x or `by` bytes behind."""
+    sketch = Sketch()
+    sketch.input("x", 96)
+    sketch.buffer("y", 96)
+    for marker, lanes in (("fork", first), ("else", second)):
+        sketch.emit(marker, *([("y", Access.OUT, "y"), ("x", Access.IN, "x")] if marker == "fork" else []))
+        sketch.emit("kernel", ("x", Access.IN, "x"), ("y", Access.OUT, "y"))
+        kernel = sketch.program.instrs[-1]
+        kernel.operands = tuple(replace(operand, lanes=lanes) for operand in kernel.operands)
+    sketch.emit("end")
+    for instr in sketch.program.instrs:
+        instr.inplace = (("y", "x"),) if instr.operands else ()
+    sketch.output("y")
+    plan_memory(sketch.program)
+    if by:
+        move("y", "x", by)(sketch)
+    return sketch
+
+
+def test_channels_of_two_cores_lie_over_their_inputs():
+    sketch = channels_of_two_cores(Lanes(0, 12, 32), Lanes(12, 20, 32))
+    verify_plan(sketch.program)
+    assert sketch.program.area_sizes == [96]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "by"),
+    [
+        ((Lanes(0, 16, 32), Lanes(12, 20, 32)), 0),  # both write some channels
+        ((Lanes(0, 12, 32), Lanes(16, 16, 32)), 0),  # nobody writes some
+        ((Lanes(0, 14, 32), Lanes(14, 18, 32)), 0),  # both write a part of a word
+        ((Lanes(0, 16, 32), Lanes(16, 16, 32)), 16),  # one writes where the other reads
+    ],
+)
+def test_channels_that_two_cores_confuse(lanes: tuple[Lanes, Lanes], by: int):
+    sketch = channels_of_two_cores(*lanes, by)
+    with pytest.raises(
+        VerificationError, match=r"while the other uses|overlaps operand|an output is overwritten|read after another"
+    ):
         verify_plan(sketch.program)

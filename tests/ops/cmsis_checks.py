@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from cmsis_nn_library import IS_REAL, library
-from compilers import OTHERS, assert_accepted
+from compilers import assert_accepted_in_turn
 from onnx_models import random_feeds
 
 from mcugen.board import load_board
@@ -84,10 +82,7 @@ def _assert_equal(found: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
 
 
 def _check_warnings(compiled: CompiledModel) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = compiled.write(Path(place) / "c")
-        flags = ("-isystem", str(library(compiled.board).include.resolve()))
-        assert_accepted(folder, f"{compiled.bundle.name}.c", by=OTHERS, flags=flags)
+    assert_accepted_in_turn(compiled.bundle, "-isystem", str(library(compiled.board).include.resolve()))
 
 
 def skip_unless_reference() -> None:

@@ -121,11 +121,15 @@ class Layers:
         return self.zeros.pop(0) if self.zeros else int(self.random.integers(-128, 128))
 
     def check(
-        self, kernels: tuple[str, ...], boards: tuple[str, ...] = ("host", "nrf52840"), taken: bool = True
+        self,
+        kernels: tuple[str, ...],
+        boards: tuple[str, ...] = ("host", "nrf52840"),
+        taken: bool = True,
+        made_for: tuple[str, str] = ("nrf52840", "balanced"),
     ) -> CompiledModel:
         """Each layer takes one of the kernels (`taken`), or some do; the code gives numpy's codes everywhere."""
-        model = self.net.model()
-        compiled = compile_model(model, "nrf52840", CompileOptions(kernels=kernels))
+        model, (target, goal) = self.net.model(), made_for
+        compiled = compile_model(model, target, CompileOptions(kernels=kernels, optimize=goal))
         found = {i.kernel for i in compiled.program.instrs if i.operands and any(o.role == "w" for o in i.operands)}
         assert found <= set(kernels) if taken else found & set(kernels)
         feeds = random_feeds(model)
@@ -208,6 +212,36 @@ def test_other_cpus(board: str):
     layers.check(("conv2d_s8_dsp_few", "pointwise_s8_dsp", "conv2d_s8_dsp16", "dense_s8_dsp16"), (board,))
 
 
+@pytest.mark.spread(2)
+@pytest.mark.qemu
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
+@pytest.mark.parametrize("kernels", [INT8, WIDE, INT16, ("conv2d_s8_dsp_few", *WIDE)], ids=lambda k: k[0])
+def test_loads_beside_products(kernels: tuple[str, ...], relu: bool):
+    """What a Cortex-M7 runs for the goal of speed."""
+    layers = Layers(np.int16 if kernels is INT16 else np.int8)
+    for name, case in CASES.items():
+        layers.add_case(name, case, relu=relu)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=relu)
+    layers.check(kernels, ("rt1060",), made_for=("rt1060", "speed"))
+
+
+def test_loads_beside_products_take_less_time():
+    """On the Cortex-M7, though there are more instructions; `balanced` keeps these."""
+    layers = Layers()
+    layers.add("y", (1, 64, 5, 4), layers.weights(16, 64, 1, 1))
+    layers.add("z", (1, 128), layers.weights(32, 128))
+    model, found = layers.net.model(), {}
+    for goal in ("balanced", "speed"):
+        options = CompileOptions(kernels=INT8, optimize=goal)
+        compiled = compile_model(model, "stm32h7a3", options)
+        run = compiled.simulate([random_feeds(model)], cycles=True)
+        assert run.cycles is not None and run.cycles.total is not None and run.instructions is not None
+        found[goal] = run.cycles.total, run.instructions
+    assert found["speed"][0] < 0.85 * found["balanced"][0]
+    assert found["speed"][1] > found["balanced"][1]
+
+
 @pytest.mark.parametrize("kernels", [INT8, WIDE], ids=lambda k: k[0])
 def test_extreme_zero_points_and_saturation(kernels: tuple[str, ...]):
     """Results far outside the codes; the largest sums; padding by −128 and 127."""
@@ -239,16 +273,29 @@ def test_scales_from_a_half_on():
 
 
 def test_long_sums_are_left_to_others():
-    """More than 24 bits of an odd channel, but not of an even one, keep pairs of int8 weights away."""
+    """More than 24 bits of an odd channel, but not of an even one, keep pairs of int8 weights away from pixels."""
     for channels, fits in (((127, 1, 127), True), ((1, 127, 1), False)):
         layers = Layers()
         weights = np.repeat(np.asarray(channels, np.int8)[:, None], 600, axis=1)
         layers.zeros = [-128, 0]
-        layers.add("row", (1, 600), weights)
-        node = next(n for n in compile_model(layers.net.model()).graph.nodes if n.op.name == "dense")
-        kernel = next(k for k in CONV if k.name == "dense_s8_dsp")
+        layers.add("pixels", (1, 600, 1, 2), weights[:, :, None, None])
+        node = next(n for n in compile_model(layers.net.model()).graph.nodes if n.op.name in ("conv", "dense"))
+        kernel = next(k for k in CONV if k.name == "conv2d_s8_dsp")
         assert kernel.fits(node, frozenset({"dsp"})) == fits
-        layers.check(("dense_s8_dsp",) if fits else ("dense_s8_dsp16",))
+        layers.check(("conv2d_s8_dsp",) if fits else ("conv2d_s8_dsp16",))
+
+
+@pytest.mark.parametrize("kernel", ["dense_s8_dsp", "dense_s8_dsp_direct"])
+def test_long_rows_are_taken_in_parts(kernel: str):
+    """As behind the flattened maps of a CNN; the first part has a step, a round, or all that a part may have."""
+    layers = Layers()
+    for depth in (456, 512, 896, 904, 1344, 2048):
+        layers.zeros = [-128, 0]
+        layers.add(f"largest {depth}", (1, depth), np.full((5, depth), 127, np.int8), gain=0.2)
+        layers.zeros = [127, -128]
+        layers.add(f"least {depth}", (1, depth), np.full((4, depth), -127, np.int8), gain=0.2, relu=True)
+    layers.add("usual", (1, 3200), layers.weights(10, 3200))
+    layers.check((kernel,))
 
 
 sizes = st.integers(1, 9)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 from onnx_models import Net
@@ -24,6 +25,7 @@ from mcugen.ops.gradient import gradients
 from mcugen.ops.gradient.rule import rules
 from mcugen.ops.matmul import Dense
 from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.packed import PackedDense
 from mcugen.ops.pointwise import BINARY, UNARY, Binary, Clamp, Unary
 from mcugen.ops.training import TRAINING
 
@@ -53,6 +55,46 @@ def conv(*shapes: tuple[int, ...], **attributes: object) -> Example:
     return Example(lambda net: net.op("Conv", *names, **attributes), dict(zip(names, shapes, strict=True)))
 
 
+def recurrent(
+    op_type: str, shapes: Mapping[str, tuple[int, ...]], outputs: Sequence[str] = ("all", "last"), **attributes: object
+) -> Example:
+    """All results of a layer together, each times another number."""
+    order = ("x", "w", "r", "b", "lens", "h", "c", "p")
+    inputs = [name if name in shapes else "" for name in order[: max(order.index(name) for name in shapes) + 1]]
+
+    def build(net: Net) -> str:
+        hidden = shapes["r"][-1]
+        made = net.ops(op_type, *inputs, outs=list(outputs), hidden_size=hidden, **attributes)
+        flat = [net.op("Reshape", v, net.const([-1], np.int64)) for v in made if v]
+        return net.op("Concat", *flat, axis=0)
+
+    return Example(build, shapes)
+
+
+def scan(**attributes: object) -> Build:
+    """s' = tanh(w·(s + x)), y = s'·x; what all steps read is of the graph around it."""
+
+    def build(net: Net) -> str:
+        body = Net()
+        dtype = net.inputs[0].type.tensor_type.elem_type
+        for name in ("inner_s", "inner_x"):
+            body.inputs.append(onnx.helper.make_tensor_value_info(name, dtype, [3]))
+        after = body.op("Tanh", body.op("MatMul", "w", body.op("Add", "inner_s", "inner_x")))
+        row = body.op("Mul", after, "inner_x")
+        for name in (after, row):
+            body.outputs.append(onnx.helper.make_tensor_value_info(name, dtype, [3]))
+        graph = onnx.helper.make_graph(body.nodes, "step", body.inputs, body.outputs)
+        last, rows = net.ops("Scan", "s", "x", outs=["last", "rows"], body=graph, num_scan_inputs=1, **attributes)
+        return net.op("Concat", last, net.op("Reshape", rows, net.const([-1], np.int64)), axis=0)
+
+    return build
+
+
+def resized(mode: str, *space: int) -> Build:
+    """To that many rows and columns."""
+    return lambda net: net.op("Resize", "x", "", "", net.const([1, 2, *space], np.int64), mode=mode)
+
+
 IMAGE = {"x": (2, 3, 6, 7)}
 NET = {
     "matmul": Example(two("MatMul"), {"x": (3, 4), "w": (4, 2)}),
@@ -63,6 +105,7 @@ NET = {
         lambda net: net.op("Gemm", "x", "w", "b", transB=1, alpha=0.5, beta=2.0), {"x": (3, 4), "w": (2, 4), "b": (2,)}
     ),
     "conv": conv((2, 3, 6, 7), (4, 3, 3, 3), (4,), pads=[1, 1, 1, 1]),
+    "pointwise conv": conv((1, 3, 4, 5), (4, 3, 1, 1), (4,)),
     "strided conv": conv((2, 3, 8, 7), (4, 3, 3, 2), strides=[2, 3], pads=[1, 0, 0, 1]),
     "dilated conv": conv((1, 2, 9, 8), (3, 2, 3, 2), dilations=[2, 3], strides=[2, 1]),
     "depthwise conv": conv((2, 3, 6, 6), (6, 1, 3, 3), (6,), group=3, pads=[1, 1, 0, 0]),
@@ -96,6 +139,16 @@ NET = {
         lambda net: net.op("BatchNormalization", "x", "w", "b", net.const([0.1, 0.2, 0.3]), net.const([1.0, 2.0, 3.0])),
         {"x": (2, 3, 4), "w": (3,), "b": (3,)},
     ),
+    "batch normalization that updates statistics": Example(
+        lambda net: net.ops(
+            "BatchNormalization",
+            *("x", "w", "b"),
+            *(net.const([0.1, 0.2, 0.3]), net.const([1.0, 2.0, 3.0])),
+            outs=["y", "mean", "variance"],
+            training_mode=1,
+        )[0],
+        {"x": (2, 3, 4), "w": (3,), "b": (3,)},
+    ),
     "reshape": Example(one("Reshape", [4, 6])),
     "flatten": Example(one("Flatten")),
     "squeeze": Example(one("Squeeze", [1]), {"x": (2, 1, 4)}),
@@ -111,12 +164,80 @@ NET = {
     "gather of columns": Example(one("Gather", [1, 1, 0], axis=1)),
     "gather by element": Example(one("GatherElements", [[[0, 3, 3]] * 2] * 2, axis=2)),
     "gather by place": Example(one("GatherND", [[1, 2], [0, 0], [1, 2]])),
+    "scatter": Example(
+        lambda net: net.op("ScatterElements", "x", net.const([[2, 0, 1]], np.int64), "w"), {"x": (3, 3), "w": (1, 3)}
+    ),
+    "scatter that adds": Example(
+        lambda net: net.op("ScatterND", "x", net.const([[2], [0], [2]], np.int64), "w", reduction="add"),
+        {"x": (3, 2), "w": (3, 2)},
+    ),
+    "scatter by place": Example(
+        lambda net: net.op("ScatterND", "x", net.const([[2, 1], [0, 0]], np.int64), "w"), {"x": (3, 2), "w": (2,)}
+    ),
+    "largest": Example(lambda net: net.ops("TopK", "x", net.const([2], np.int64), outs=["y", "places"], axis=1)[0]),
+    "triangle": Example(one("Trilu", [0], upper=0)),
+    "cumulative sum": Example(one("CumSum", [1], exclusive=1)),
+    "reversed sequence": Example(one("ReverseSequence", [2, 1, 3], time_axis=0, batch_axis=1), {"x": (3, 3, 2)}),
+    "nearest": Example(resized("nearest", 4, 9), {"x": (1, 2, 2, 5)}),
+    "bilinear": Example(resized("linear", 5, 3), {"x": (1, 2, 3, 4)}),
+    "bicubic": Example(resized("cubic", 6, 4), {"x": (1, 2, 3, 4)}),
+    "transposed conv": Example(
+        lambda net: net.op("ConvTranspose", "x", "w", "b", strides=[2, 3], pads=[1, 0, 0, 1], output_padding=[1, 2]),
+        {"x": (2, 4, 3, 3), "w": (4, 3, 3, 2), "b": (3,)},
+    ),
+    "transposed conv of groups": Example(
+        lambda net: net.op("ConvTranspose", "x", "w", group=2, dilations=[2]), {"x": (1, 4, 5), "w": (4, 1, 3)}
+    ),
+    "group normalization": Example(
+        lambda net: net.op("GroupNormalization", "x", "w", "b", num_groups=2), {"x": (2, 4, 3), "w": (4,), "b": (4,)}
+    ),
+    "RMS normalization": Example(
+        lambda net: net.op("RMSNormalization", "x", "w", axis=-1), {"x": (2, 3, 4), "w": (4,)}
+    ),
+    "pad with a number": Example(
+        lambda net: net.op("Pad", "x", net.const([0, 1, 2, 0], np.int64), "v"), {"x": (2, 3), "v": ()}
+    ),
+    "attention of heads": Example(
+        lambda net: net.op("Attention", "x", "w", "v", is_causal=1),
+        {"x": (1, 2, 3, 4), "w": (1, 2, 3, 4), "v": (1, 2, 3, 2)},
+    ),
+    "grouped queries": Example(
+        lambda net: net.op("Attention", "x", "w", "v", softcap=1.5, scale=0.3),
+        {"x": (1, 4, 3, 2), "w": (1, 2, 3, 2), "v": (1, 2, 3, 2)},
+    ),
     "where": Example(lambda net: net.op("Where", net.op("Greater", "x", "w"), "x", "w"), {"x": (2, 3), "w": (3,)}),
     "broadcast": Example(two("Mul"), {"x": (2, 3, 4), "w": (3, 1)}),
     "square": Example(lambda net: net.op("Mul", "x", "x")),
     "attention": Example(
         lambda net: net.op("MatMul", net.op("Softmax", net.op("MatMul", "x", "w"), axis=-1), "x"),
         {"x": (3, 4), "w": (4, 3)},
+    ),
+    "rnn": recurrent("RNN", {"x": (3, 2, 2), "w": (1, 4, 2), "r": (1, 4, 4), "b": (1, 8), "h": (1, 2, 4)}),
+    "gru": recurrent("GRU", {"x": (3, 2, 2), "w": (1, 9, 2), "r": (1, 9, 3), "b": (1, 18)}),
+    "gru that resets products": recurrent(
+        "GRU",
+        {"x": (3, 1, 2), "w": (2, 9, 2), "r": (2, 9, 3), "b": (2, 18), "h": (2, 1, 3)},
+        direction="bidirectional",
+        linear_before_reset=1,
+    ),
+    "lstm": recurrent("LSTM", {"x": (3, 1, 2), "w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24)}),
+    "lstm of rare options": recurrent(
+        "LSTM",
+        {"x": (2, 3, 2), "w": (1, 12, 2), "r": (1, 12, 3), "b": (1, 24), "h": (2, 1, 3), "c": (2, 1, 3), "p": (1, 9)},
+        direction="reverse",
+        layout=1,
+        clip=1.5,
+        activations=["HardSigmoid", "Softsign", "ScaledTanh"],
+        activation_alpha=[0.3, 1.2],
+        activation_beta=[0.5, 0.7],
+    ),
+    "lstm with coupled gates": recurrent(
+        "LSTM", {"x": (2, 1, 2), "w": (1, 12, 2), "r": (1, 12, 3)}, input_forget=1, outputs=("", "h_n", "c_n")
+    ),
+    "scan": Example(scan(), {"s": (3,), "x": (4, 3), "w": (3, 3)}),
+    "scan backwards": Example(
+        scan(scan_input_directions=[1], scan_output_directions=[1], scan_input_axes=[1], scan_output_axes=[1]),
+        {"s": (3,), "x": (3, 4), "w": (3, 3)},
     ),
     "cross entropy": Example(
         lambda net: net.op("SoftmaxCrossEntropyLoss", "x", net.const([1, 0], np.int64)), {"x": (2, 3)}
@@ -240,8 +361,17 @@ def test_dense_layers_have_the_gradients_of_products() -> None:
     check(graph, samples_of(shapes, np.float32), step=0.5, tolerance=1e-4)  # linear in each: exact at any step
 
 
+def test_layers_of_few_bits_are_differentiated_by_what_they_read() -> None:
+    graph, rng = Graph("net"), np.random.default_rng(4)
+    x = graph.add_input("x", TensorType((2, 3, 8), DType.FLOAT32))
+    codes = graph.constant("codes", rng.integers(-8, 8, (5, 8)).astype(np.int8))
+    scales = graph.constant("scales", rng.uniform(0.1, 1, (5, 2)).astype(np.float32))
+    graph.add_output("y", graph.add(PackedDense(4), [x, codes, scales]).output)
+    check(graph, samples_of({"x": (2, 3, 8)}, np.float32), step=0.5, tolerance=1e-4)
+
+
 def test_every_rule_is_tried() -> None:
-    tried: set[type[Operator]] = {Dense, Elementwise}
+    tried: set[type[Operator]] = {Dense, Elementwise, PackedDense}
     for example in NET.values():
         for dtype in (np.float64, np.float32):
             tried |= {type(node.op) for node in imported(example, dtype).nodes}
@@ -251,11 +381,12 @@ def test_every_rule_is_tried() -> None:
 
 def test_an_operator_without_a_derivative_is_named_with_what_can_be_trained() -> None:
     net = Net()
-    summed = net.op("CumSum", net.op("Mul", net.input("x", 3), net.input("w", 3)), net.const(0, np.int64))
-    net.op("Mul", summed, net.input("v", 3), out="y")
+    found = net.op("Det", net.op("Mul", net.input("x", 3, 3), net.input("w", 3, 3)))
+    net.op("Mul", found, net.input("v"), out="y")
     dw, dv = net.ops("Gradient", "w", "v", outs=["dw", "dv"], domain=TRAINING, xs=["w", "v"], y="y")
-    net.output(dw, dv, shape=[3])
-    with pytest.raises(UnsupportedError, match=r"cumsum 'CumSum_t1'.*train only what lies behind it: 'v'"):
+    net.output(dw, shape=[3, 3])
+    net.output(dv, shape=[])
+    with pytest.raises(UnsupportedError, match=r"det 'Det_t1'.*train only what lies behind it: 'v'"):
         import_onnx(net.plain_model())
 
 

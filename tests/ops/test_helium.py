@@ -184,7 +184,7 @@ def test_vectors(kernel: str) -> None:
 EXTREMES = (-128, -1, 0, 127)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_extreme_inputs(kernel: str) -> None:

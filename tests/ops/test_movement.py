@@ -129,6 +129,26 @@ def test_concats():
     check_everywhere(net.model())
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_largest_part_of_a_concat_spreads_out_in_place(is_last: bool):
+    """As in a DenseNet, where each layer's channels join all that there are: those need no second place."""
+    net, pixels, random = Net(), 16 * 16, np.random.default_rng(0)
+
+    def conv(x: str, inputs: int, outputs: int) -> str:
+        weights = net.const(random.integers(-90, 91, (outputs, inputs, 1, 1)), np.int8)
+        return net.fake(net.op("Conv", x, net.dequantize(weights, 0.002)), 0.05)
+
+    x, channels = conv(net.dequantize(net.input("x", 1, 3, 16, 16, dtype=np.int8), 0.05), 3, 24), 24
+    for _ in range(3):
+        parts = [x, conv(x, channels, 8)]
+        x, channels = net.fake(net.op("Concat", *(parts[::-1] if is_last else parts), axis=1), 0.05), channels + 8
+    net.output(net.quantize(net.op("GlobalAveragePool", x), 0.05, out="y"), dtype=np.int8)
+    model = net.model()
+    check_quantized(model)
+    arena = compile_model(model, "nrf52840").program.arena_size
+    assert arena <= (channels + 8) * pixels + 1024, "the last two and a kernel's scratch memory"
+
+
 def test_expands_and_tiles():
     net = net_of_x(3, 1, 2)
     for index, shape in enumerate(([3, 4, 2], [2, 3, 1, 2], [1], [5, 1, 1, 1])):

@@ -27,9 +27,15 @@ ROWS = ((64, 8), (8, 12), (37, 5), (3, 3), (128, 4), (16, 1), (70, 6), (24, 17))
 """Depth and channels."""
 
 
-def check(net: Net, kernels: tuple[str, ...], board: str, samples: list[dict[str, np.ndarray]] | None = None) -> None:
+def check(
+    net: Net,
+    kernels: tuple[str, ...],
+    board: str,
+    samples: list[dict[str, np.ndarray]] | None = None,
+    goal: str = "balanced",
+) -> None:
     """Every layer takes one of the kernels; their plain C under sanitizers and the board give numpy's codes."""
-    compiled = compile_model(net.model(), board, CompileOptions(kernels=kernels))
+    compiled = compile_model(net.model(), board, CompileOptions(kernels=kernels, optimize=goal))
     assert {i.kernel for i in compiled.program.instrs if i.macs} == set(kernels)
     samples = samples or [random_feeds(compiled.model)]
     expected = [interpret(compiled.graph, feeds) for feeds in samples]
@@ -62,6 +68,12 @@ def products(spread: float = 1.0) -> Net:
 )
 def test_products_of_activations(family: str, spread: float):
     check(products(spread), (f"matmul_s8_{family}",), BOARDS[family])
+
+
+@pytest.mark.qemu
+def test_products_with_loads_beside_them():
+    """What a Cortex-M7 runs for the goal of speed."""
+    check(products(), ("matmul_s8_dsp",), "rt1060", goal="speed")
 
 
 @pytest.mark.spread(2)
@@ -146,6 +158,13 @@ def test_several_rows_by_pairs_of_products(kernel: str):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_by_sixes(gain: str, rows: int):
     check(layers(ROWS, rows, GAINS[gain], gain == "few codes"), ("dense_s8_s16_thumb1",), BOARDS["thumb1"])
+
+
+@pytest.mark.qemu
+def test_rows_by_sixes_whose_weights_are_loaded_by_words():
+    """Where each load waits for flash: of an even number of inputs, so that blocks begin at words."""
+    check(layers(ROWS, 2, GAINS["upper word"], False), ("dense_s8_s16_thumb1",), "stm32g0b1")
+    check(integer_products(ROWS, 2), ("dense_s8_s32_thumb1",), "stm32g0b1")
 
 
 # ------------------------------------------------------------------------------------------- sums as they are

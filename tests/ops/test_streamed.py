@@ -124,6 +124,14 @@ class Image:
         self.size = self.size[0] * times, self.size[1] * times
         return self
 
+    def interpolated(self, high: float, wide: float, mode: str = "half_pixel") -> Image:
+        """By its neighbours, along both axes."""
+        scales = self.net.const([1, 1, high, wide])
+        y = self.net.op("Resize", self.last, "", scales, mode="linear", coordinate_transformation_mode=mode)
+        self._fake(y, -3)
+        self.size = int(self.size[0] * high), int(self.size[1] * wide)
+        return self
+
     def thinned(self, steps: int = 2) -> Image:
         """Every n-th row from the second one on, and a column less."""
         ends = [np.asarray(row, np.int64) for row in ([1, 1], [self.size[0], self.size[1]], [2, 3], [steps, 1])]
@@ -228,6 +236,18 @@ NETS = {
     ),
     "up by three": lambda: Image(5, 5, 3).transposed(4, 5, 3, 1).conv(4).transposed(4, 2, 3, 0, 2).conv(3),
     "grown": lambda: Image(7, 6, 4).conv(6).grown().conv(5).grown(3).max_pool(3, 2, (1, 1, 1, 1)).conv(4),
+    "interpolated": lambda: (
+        Image(6, 5, 4)
+        .conv(4)
+        .interpolated(4, 1.5)
+        .interpolated(0.5, 2)
+        .conv(5)
+        .interpolated(2, 2)
+        .conv(3)
+        .interpolated(3, 1, "asymmetric")
+        .interpolated(1, 2, "align_corners")
+        .conv(4)
+    ),
     "beside": lambda: Image(9, 8, 3).conv(5).beside(lambda x: x.conv(4).conv(3)).conv(6).beside(Image.relu).conv(4),
     "u": lambda: (
         Image(8, 8, 3).conv(5).beside(lambda x: x.max_pool(2, 2, (0, 0, 0, 0)).conv(6).transposed(5, 2, 2, 0)).conv(4)

@@ -75,7 +75,8 @@ def model(layers: Sequence[Layer], seed: int = 0):
 
 def compiled_for(layers: Sequence[Layer], kernel: str, board: str) -> CompiledModel:
     """All layers by one kernel, on a board with memory for them."""
-    compiled = compile_model(model(layers), roomy(board), CompileOptions(kernels=(kernel,)))
+    goal = "speed" if board == "rt1060" else "balanced"  # for which a Cortex-M7 has loops of its own
+    compiled = compile_model(model(layers), roomy(board), CompileOptions(kernels=(kernel,), optimize=goal))
     assert [i.kernel for i in compiled.program.instrs if i.macs] == [kernel] * len(layers)
     return compiled
 
@@ -110,7 +111,7 @@ SUMS = [
 ALL = [*SIZES, *CHANNELS, *CLAMPS, *SURROUNDINGS, *SUMS]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("kernel", FORMS)
 def test_twins_give_the_bits_of_the_reference(kernel: str) -> None:
     check_twin(ALL, kernel)
@@ -147,7 +148,7 @@ def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     check_twin(layers, kernel)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("board", "kernel"),

@@ -55,10 +55,10 @@ def test_a_fifth_is_held_out(count: int, held: int, is_stream: bool) -> None:
 
 
 def test_the_figures_are_those_of_both_models() -> None:
-    model, tests = conv_net(), normal_samples(conv_net(), 12, seed=5)
+    model, tests = conv_net(), normal_samples(conv_net(), 40, seed=5)
     result = estimated(made(model, normal_samples(model)), tests, "held out")
     wanted, found = ([onnxruntime_outputs(m, s)["scores"].ravel() for s in tests] for m in (model, result.proto))
-    assert result.estimate is not None and (result.estimate.samples, result.estimate.kind) == (12, "held out")
+    assert result.estimate is not None and (result.estimate.samples, result.estimate.kind) == (40, "held out")
     assert result.estimate.sqnr_db == pytest.approx(sqnr_db(np.concatenate(found), np.concatenate(wanted)), abs=0.06)
     same = [a.argmax() == b.argmax() for a, b in zip(found, wanted, strict=True)]
     assert result.estimate.agreement == pytest.approx(np.mean(same), abs=1e-4)
@@ -67,7 +67,9 @@ def test_the_figures_are_those_of_both_models() -> None:
 
 def test_codes_at_the_border_change_nothing() -> None:
     model, tests = conv_net(), normal_samples(conv_net(), 8, seed=5)
-    results = [estimated(made(model, normal_samples(model), Scheme(integer_io=io)), tests, "") for io in (False, True)]
+    results = [
+        estimated(made(model, normal_samples(model), Scheme(integer_io=io)), tests, "held out") for io in (False, True)
+    ]
     assert results[0].estimate == results[1].estimate is not None
 
 

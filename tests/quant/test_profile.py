@@ -17,8 +17,18 @@ from onnx_models import Net, onnxruntime_outputs
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
+from mcugen.quant import profile as profiling
 from mcugen.quant.float_model import FloatModel, all_tensors, build_float_model
-from mcugen.quant.profile import BINS, Profile, TensorProfile, fingerprint, histogram, merge_profiles, profile_model
+from mcugen.quant.profile import (
+    BINS,
+    FOLDS,
+    Profile,
+    TensorProfile,
+    fingerprint,
+    histogram,
+    merge_profiles,
+    profile_model,
+)
 from mcugen.quant.profile_file import read_profile, write_profile
 from mcugen.quant.samples import in_own_order
 
@@ -105,6 +115,32 @@ def test_merged_profiles_are_those_of_all_data_together() -> None:
     assert merge_profiles([whole]) is whole
     doubled = merge_profiles([whole, whole])
     assert doubled.histogram == tuple(2 * n for n in whole.histogram)
+
+
+def test_folds_are_profiles_of_their_samples() -> None:
+    """In the bins of all samples, of which each reaches to the end of its outermost ones."""
+    model, samples = fused(conv_net()), in_own_order(normal_samples(conv_net(), 11))
+    whole, parts = profiled(model, samples), [profiled(model, samples[start::FOLDS]) for start in range(FOLDS)]
+    assert len(whole.folds) == FOLDS == 2
+    for fold, part in zip(whole.folds, parts, strict=True):
+        for name, tensor in fold.items():
+            width = whole.tensors[name].edges[1] - whole.tensors[name].edges[0]
+            wanted = part.tensors[name]
+            assert wanted.low - width <= tensor.low <= wanted.low + 1e-6 * width
+            assert wanted.high - 1e-6 * width <= tensor.high <= wanted.high + width
+            assert len(tensor.lows) == len(wanted.lows) and sum(tensor.histogram) == sum(wanted.histogram)
+            assert tensor.edges[1] - tensor.edges[0] == pytest.approx(width, rel=1e-3)
+    sums = [sum(sum(fold[name].histogram) for fold in whole.folds) for name in whole.tensors]
+    assert sums == [sum(tensor.histogram) for tensor in whole.tensors.values()]
+    assert not profiled(model, samples[:9]).folds  # halves of so few say nothing
+
+
+def test_samples_that_are_not_kept_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = fused(conv_net()), normal_samples(conv_net(), 12)
+    wanted = profiled(model, samples)
+    for most in (0, 20_000):
+        monkeypatch.setattr(profiling, "MOST_KEPT", most)
+        assert profiled(model, samples) == wanted
 
 
 def test_the_fingerprint_is_that_of_weights_and_shapes() -> None:

@@ -106,7 +106,7 @@ def test_a_float_layer_in_between() -> None:
 
 def test_sixteen_bits_are_better_than_eight() -> None:
     model = conv_net()
-    feeds = normal_samples(model, 10, seed=9)
+    feeds = normal_samples(model, 40, seed=9)
     exact = [onnxruntime_outputs(model, f)["scores"] for f in feeds]
     narrow, wide = (quantized(model, Scheme(dtype)) for dtype in (DType.INT8, DType.INT16))
     noisy = [sqnr(exact, [onnxruntime_outputs(q.proto, f)["scores"] for f in feeds]) for q in (narrow, wide)]

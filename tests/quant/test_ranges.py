@@ -134,16 +134,19 @@ def test_moving_average_follows_the_samples() -> None:
     assert high == pytest.approx(2.02 + 0.01 * 1.98)
 
 
+@pytest.mark.parametrize(
+    ("method", "percent"), [("percentile", PERCENT), ("percentile99.9", 99.9), ("percentile99.5", 99.5)]
+)
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "relu"])
-def test_percentile_keeps_its_share(name: str) -> None:
+def test_percentile_keeps_its_share(name: str, method: str, percent: float) -> None:
     tensor, data = profile_of(*DATA[name]), np.concatenate(DATA[name])
-    low, high = candidate_ranges(tensor, DType.INT8, INT8)["percentile"]
+    low, high = candidate_ranges(tensor, DType.INT8, INT8)[method]
     width = float(tensor.edges[1] - tensor.edges[0])
-    wanted = np.percentile(data, [(100 - PERCENT) / 2, 100 - (100 - PERCENT) / 2])
+    wanted = np.percentile(data, [(100 - percent) / 2, 100 - (100 - percent) / 2])
     assert [low, high] == pytest.approx(wanted.tolist(), abs=2 * width)
     outside = float(np.mean((data < low) | (data > high)))
     assert clipping_share(tensor, low, high) == pytest.approx(outside, abs=1e-9)
-    assert outside <= 1 - PERCENT / 100 + 1e-9
+    assert outside <= 1 - percent / 100 + 1e-9
 
 
 @pytest.mark.parametrize("name", ["normal", "heavy tails"])
@@ -191,8 +194,8 @@ def test_one_switch_quantizes_one_tensor_and_nothing_else() -> None:
         noise += float(np.square((rounded - real) @ second).sum())
         signal += float(np.square(real @ second).sum())
     judge = OutputNoise(model, [("x",), ("y",), ("z",)], samples)
-    assert judge.noise(("y",), params, DType.INT8) == pytest.approx(noise / signal, rel=1e-3)
-    assert judge.noise(("z",), QuantParams((1e-9,), 0), DType.INT8) == pytest.approx(1, rel=1e-3)
+    assert judge.noise(("y",), [params], DType.INT8) == pytest.approx(noise / signal, rel=1e-3)
+    assert judge.noise(("z",), [QuantParams((1e-9,), 0)], DType.INT8) == pytest.approx(1, rel=1e-3)
 
 
 def test_a_divisor_that_is_rounded_to_zero_is_noise_without_end() -> None:
@@ -201,8 +204,8 @@ def test_a_divisor_that_is_rounded_to_zero_is_noise_without_end() -> None:
     net.output("ratio")
     model = fused(net.model())
     judge = OutputNoise(model, [("divisor",)], normal_samples(net.model(), 3))
-    assert judge.noise(("divisor",), QuantParams((100.0,), 0), DType.INT8) == math.inf
-    assert judge.noise(("divisor",), QuantParams((0.001,), -128), DType.INT16) < 1
+    assert judge.noise(("divisor",), [QuantParams((100.0,), 0)], DType.INT8) == math.inf
+    assert judge.noise(("divisor",), [QuantParams((0.001,), -128)], DType.INT16) < 1
 
 
 def test_large_models_are_judged_by_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,11 +277,33 @@ def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch
     found = chosen(INT8)
     judge = OutputNoise(found.model, [(name,) for name in found.choices], heavy_samples())
     for name in ("x", "logits"):
-        offered = candidate_ranges(found.profile.tensors[name], DType.INT8, INT8).values()
-        params = [activation_params(*map(steady, ends), DType.INT8, INT8) for ends in offered]
+        of = [*found.profile.folds, found.profile.tensors]
+        offered = [candidate_ranges(tensors[name], DType.INT8, INT8) for tensors in of]
+        noises = {}
+        for method in METHODS:
+            *params, whole = (activation_params(*map(steady, o[method]), DType.INT8, INT8) for o in offered)
+            noises[method] = sum(judge.noise((name,), each, DType.INT8) for each in (params, [whole])) / 2
+        assert found.choices[name].method == min(noises, key=noises.__getitem__)
         sqnr = found.choices[name].sqnr_db
         assert sqnr is not None
-        assert 10 ** (-sqnr / 10) == pytest.approx(min(judge.noise((name,), p, DType.INT8) for p in params))
+        assert 10 ** (-sqnr / 10) == pytest.approx(min(noises.values()))
+
+
+def test_a_fold_is_judged_by_what_the_other_suggests() -> None:
+    """Sample by sample, against numpy."""
+    net = Net()
+    net.op("Relu", net.input("x", 1, 8), out="y")
+    net.output("y")
+    samples, params = normal_samples(net.model(), 7), [QuantParams((0.05,), 0), QuantParams((0.3,), 0)]
+    noise = signal = 0.0
+    for index, sample in enumerate(samples):
+        wanted, by_other = np.maximum(sample["x"], 0), params[1 - index % 2]
+        noise += float(
+            np.square(np.maximum(dequantize(quantize(sample["x"], by_other, DType.INT8), by_other), 0) - wanted).sum()
+        )
+        signal += float(np.square(wanted).sum())
+    judge = OutputNoise(fused(net.model()), [("x",)], samples)
+    assert judge.noise(("x",), params, DType.INT8) == pytest.approx(noise / signal, rel=1e-5)
 
 
 def test_outputs_that_saturate_keep_their_range() -> None:
@@ -293,7 +318,7 @@ def test_what_is_chosen_beats_min_max_on_other_samples(with_samples: bool) -> No
     found, plain = chosen(INT8, with_samples), chosen(Scheme(method="minmax"))
     judge = OutputNoise(found.model, [("x",)], heavy_samples(40, seed=5))
     noises = [
-        judge.noise(("x",), activation_params(c.low, c.high, DType.INT8, INT8), DType.INT8)
+        judge.noise(("x",), [activation_params(c.low, c.high, DType.INT8, INT8)], DType.INT8)
         for c in (found.choices["x"], plain.choices["x"])
     ]
     assert found.choices["x"].method != "minmax"

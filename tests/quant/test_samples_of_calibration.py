@@ -135,6 +135,43 @@ def test_disparate_features_that_do_no_harm_are_integers():
     assert set(made.assignment.precision.values()) == {DType.INT8}
 
 
+# -------------------------------------------------------------------------------------------------- heavy tails
+
+
+def recurrent_net() -> onnx.ModelProto:
+    """An LSTM, and a dense layer that reads its last state."""
+    net = Net(17)
+    x = net.input("x", 20, 1, 4)
+    w, r = random_weights(1, 1, 48, 4) * 0.7, random_weights(2, 1, 48, 12)
+    state = net.ops("LSTM", x, net.const(w), net.const(r), outs=["", "state"], hidden_size=12)[1]
+    y = net.op("Reshape", state, net.const([1, 12], np.int64), out="flat")
+    net.op("Gemm", y, net.const(random_weights(3, 5, 12)), transB=1, out="y")
+    net.output("y")
+    return net.model()
+
+
+def sequences(heavy: bool) -> Array:
+    """Ordinary ones, or such of which every third reaches three hundred times as far."""
+    x = np.random.default_rng(7).standard_normal((90, 20, 1, 4))
+    if heavy:
+        x[::3] *= 300
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("heavy", [True, False])
+def test_recurrent_layers_keep_int16_where_that_pays(heavy: bool):
+    x, model = sequences(heavy), recurrent_net()
+    quantizing = Quantizing(calibration={"x": x[:60]})
+    made = Compilation(model, quantizing=quantizing).quantized
+    plain = Compilation(model, quantizing=replace(quantizing, layers={"state": "int8"})).quantized
+    assert (made.assignment.precision["state"] is DType.INT16) == heavy
+    assert any("computed in int16: 'state'; int8 keeps too little" in note for note in made.notes) == heavy
+    samples = [{"x": each} for index, each in enumerate(x[60:]) if index % 3]  # the quiet ones
+    exact = [onnxruntime_outputs(model, s)["y"] for s in samples]
+    found, without = (sqnr(exact, [onnxruntime_outputs(m.proto, s)["y"] for s in samples]) for m in (made, plain))
+    assert found > without + 6 if heavy else found == without
+
+
 def rows_of(rows: Array) -> list[dict[str, Array]]:
     return [{"x": row[None]} for row in rows]
 

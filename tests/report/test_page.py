@@ -17,7 +17,8 @@ from command_line import mcugen
 from convolution_models import convolutions
 
 from mcugen import CompileOptions, compile_model
-from mcugen.evaluation.sample_results import sample_results, view_of
+from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError
+from mcugen.evaluation.sample_results import farthest_results, sample_results, view_of
 from mcugen.report.figures import Report
 from mcugen.report.html import picture, report_page, verdict
 from mcugen.report.memory import arena_buffers
@@ -26,6 +27,7 @@ from mcugen.report.stored import read_report
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J&amp;\"'\u202e"
 MOST_BYTES = 2_000_000
+OTHERS = ("--optimize speed", "--optimize ram", "--optimize flash", "--precision float32")
 
 
 @cache
@@ -56,7 +58,7 @@ def test_charts_show_the_numbers_of_the_report(made: Path) -> None:
     with opened(made / "made.html") as page:
         assert page.errors == []
         assert page.requests == []
-        charts = {"layers", "flash", "memory", "sqnr", "confusion"}
+        charts = {"layers", "flash", "memory", "sqnr", "values", "confusion"}
         assert set(page.run("return Object.keys(mcugenViews)")) == charts
         assert page.run("return document.querySelectorAll('.chart svg').length") == len(charts)
         bars = page.run("return mcugenViews.layers.data('data_0')")
@@ -65,8 +67,18 @@ def test_charts_show_the_numbers_of_the_report(made: Path) -> None:
         assert sorted(b["bytes"] for b in arena) == sorted(b["bytes"] for b in report["buffers"])
         fields = page.run("return mcugenViews.confusion.data('source_0')")
         assert sum(field["samples"] for field in fields) == report["accuracy"]["samples"]
+        flash = page.run("return mcugenViews.flash.data('source_0')")
+        assert sum(bar["bytes"] for bar in flash if bar["part"] == "code") == report["flash"]["code"]
+        assert {bar["what"] for bar in flash} >= {"conv2d_s8_dsp", "(the network itself)"}
+        worst = min(report["quantization"]["layers"], key=lambda layer: layer["sqnr_db"] or 1e9)
+        shown = page.run("return document.querySelector('select[name=shown]').value")
+        assert shown.endswith(worst["name"])
+        found = page.run("return mcugenViews.values.data('data_0')")
+        assert [bar["elements"] for bar in found if bar["model"] == "integer"] == worst["histogram"]["integer"]
+        options = page.run("return [...document.querySelectorAll('#alternatives tbody tr')].map(r => r.innerText)")
+        assert [text.split("\t")[0] for text in options] == ["as it is", *OTHERS]
         first = page.run("return document.querySelector('#verdict').innerText")
-        assert f"{report['ram']['total']:,} bytes of RAM" in first
+        assert f"{report['ram']['total']:,} of 524,288 bytes of RAM" in first
         assert "top-1" in first
 
 
@@ -111,7 +123,13 @@ return mcugenViews.layers.runAsync().then(() => 1);
 def test_names_are_text_and_many_layers_are_drawn(tmp_path: Path) -> None:
     report = compiled_report(HOSTILE)
     layers = [replace(layer, name=f"{layer.name}{i}") for i in range(67) for layer in report.layers[1:4]]
-    report = replace(report, layers=layers, notes=(HOSTILE,), command=HOSTILE, board=HOSTILE)
+    histogram = Histogram.of(np.arange(300.0), np.arange(299.0))
+    errors = [
+        LayerError(f"{i}{HOSTILE}", [], "conv", "int8", "", "mse", -1, 1, 0, 40.0, 30.0, 0.99, 0.1, [], histogram)
+        for i in range(len(layers))
+    ]
+    compared = LayerComparison(16, 20.0, HOSTILE, None, errors)
+    report = replace(report, layers=layers, quantization=compared, notes=(HOSTILE,), command=HOSTILE, board=HOSTILE)
     (tmp_path / "page.html").write_text(report_page(report))
     assert len(report.layers) >= 200
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
@@ -179,6 +197,34 @@ def test_the_verdict_tells_what_is_too_much() -> None:
     assert verdict(tight)[0] == (False, f"at least {report.ram.arena:,} bytes of RAM, of 100 allowed")
 
 
+def test_a_layer_takes_no_more_ram_than_there_is() -> None:
+    report = compiled_report()
+    assert max(layer.ram for layer in report.layers) == report.ram.arena, "buffers over each other count once"
+
+
+@pytest.mark.qemu
+def test_code_lies_in_flash(made: Path) -> None:
+    report = json.loads((made / "report.json").read_text())
+    (flash,) = [use for use in report["memories"] if use["name"] == "flash"]
+    assert (flash["code"], flash["used"]) == (report["flash"]["code"], report["flash"]["total"])
+    functions = report["flash"]["functions"]
+    assert functions["digits_f32_run"] > 0
+    assert sum(functions.values()) <= report["flash"]["code"]
+
+
+@pytest.mark.qemu
+def test_other_options_say_what_they_would_take(made: Path) -> None:
+    report = json.loads((made / "report.json").read_text())
+    taken, *others = report["alternatives"]
+    by_name = {other["options"]: other for other in others}
+    assert tuple(by_name) == OTHERS
+    assert taken["ram"] == report["ram"]["arena"]
+    assert by_name["--optimize ram"]["ram"] <= taken["ram"]
+    assert by_name["--optimize flash"]["flash_estimate"] <= taken["flash_estimate"]
+    assert by_name["--optimize speed"]["instructions_estimate"] <= taken["instructions_estimate"]
+    assert by_name["--precision float32"]["flash_estimate"] > taken["flash_estimate"]
+
+
 # ------------------------------------------------------------------------------------------------ samples
 
 
@@ -195,6 +241,20 @@ def test_samples_that_are_wrong_or_unsure() -> None:
     assert (unlabelled.confusion, unlabelled.wrong) == (None, [])
     assert sample_results([np.zeros(1)], inputs[:1], None) is None
     assert sample_results([np.full(3, np.nan)], inputs[:1], None) is None
+    named = sample_results(outputs, inputs, None, ["cat", "dog"])
+    assert named is not None
+    assert named.names == ["cat", "dog"]
+
+
+def test_of_outputs_that_are_no_classes_the_farthest_are_shown() -> None:
+    reference = [np.full((1, 4), 2.0)] * 3
+    outputs = [reference[0] + 0.2, reference[0] + 1, reference[0]]
+    found = farthest_results(outputs, reference, [{"x": np.zeros((1, 1, 4, 4))}] * 3)
+    assert found is not None
+    assert [(r.index, r.predicted, r.margin) for r in found.farthest] == [(1, None, 6.02), (0, None, 20.0)]
+    page = report_page(replace(compiled_report(), samples=found))
+    assert "sample 1: SQNR 6.0 dB" in page
+    assert farthest_results(reference, reference, [{}] * 3) is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from mcugen.evaluation.samples import random_samples
 from mcugen.options import GOALS
 from mcugen.simulate.build import build_parts
 from mcugen.simulate.machines import find_machine
-from mcugen.simulate.stack import StackBound, stack_bound
+from mcugen.simulate.stack import StackBound, _Walk, stack_bound
+from mcugen.simulate.stack_steps import Step
 
 pytestmark = pytest.mark.qemu
 
@@ -146,6 +147,26 @@ def test_header_and_reports_tell_the_bound(tmp_path: Path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["stack_bound"] == told
     assert report["ram"]["stack"] <= told["bytes"]
+
+
+def test_a_loop_that_pushes_is_walked_once():
+    """As often as it goes round, it is known after one round: walks of a megabyte took seconds."""
+
+    class Counted(dict[int, Step]):
+        looked_up = 0
+
+        def get(self, key: int, default: Step | None = None) -> Step | None:
+            self.looked_up += 1
+            return super().get(key, default)
+
+    code = Counted({at: Step("nop", at + 2) for at in range(0, 400, 2)})
+    code[100] = Step("push {r0, r1}", 102, 8)
+    code[200] = Step("bne 100", 202, target=100)
+    code[300] = Step("add sp, #8", 302, -8)
+    code[398] = Step("bx lr", 400, falls=False)
+    found = _Walk(code, {0: ("looping", 400)}).bound(0)
+    assert found >= 8
+    assert code.looked_up < 3 * len(code)
 
 
 def test_a_board_without_a_cross_compiler_has_no_bound(tmp_path: Path):

@@ -104,6 +104,15 @@ def test_loops_run_from_caches(flash: Memory, before: Sequence[Cache], misses: i
     assert (wait.missed_fetches, wait.fetch_cycles) == (misses, cycles)
 
 
+@pytest.mark.qemu
+@pytest.mark.parametrize(("keeps", "waits_again"), [(True, False), (False, True)])
+def test_what_is_read_ahead_stays_in_caches_before_the_controller(keeps: bool, waits_again: bool):
+    """One that is a part of it has only what branches go to, from run to run."""
+    before = cache(4096, 16, 8, keeps_prefetched=keeps)
+    wait = waits(LOOP, board(waiting(5, 16, prefetch=True), before))
+    assert (wait.fetch_cycles > 0) == waits_again
+
+
 # Loads from a table in flash at places that a linear congruential generator gives, a thousand of them.
 TABLE = 4096
 LOADS = f"""

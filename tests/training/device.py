@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,9 +110,12 @@ class Device:
         """Status and loss."""
         return self._taught("loss", x, target)
 
-    def train(self, x: Array, target: int | Array, rate: float) -> tuple[int, float]:
+    def train(
+        self, x: Array, target: int | Array, rate: float, frozen: Sequence[int] | None = None
+    ) -> tuple[int, float]:
         """Status and loss."""
-        return self._taught("train", x, target, ctypes.c_float(rate))
+        layers = None if frozen is None else (ctypes.c_uint8 * len(frozen))(*frozen)
+        return self._taught("train", x, target, ctypes.c_float(rate), layers)
 
     def store(self, flash: Flash) -> int:
         """Status."""
@@ -131,12 +135,12 @@ class Device:
             at += aligned(endpoint.buffer.nbytes)
         raise KeyError(name)
 
-    def _taught(self, what: str, x: Array, target: int | Array, *rate: ctypes.c_float) -> tuple[int, float]:
+    def _taught(self, what: str, x: Array, target: int | Array, *rest: object) -> tuple[int, float]:
         self._write(x)
         loss = ctypes.c_float(0)
         function = self.library[f"{self.model.bundle.name}_{what}"]
         given = ctypes.c_int32(target) if isinstance(target, int) else address(np.ascontiguousarray(target))
-        status = function(address(self.arena), address(self.state), given, *rate, ctypes.byref(loss))
+        status = function(address(self.arena), address(self.state), given, *rest, ctypes.byref(loss))
         return status, loss.value
 
     def _write(self, x: Array) -> None:

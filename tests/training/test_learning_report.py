@@ -113,6 +113,9 @@ def test_the_layers_that_learn_best_are_found(files: tuple[Path, Path], tmp_path
     net = learning("auto", exam, Teaching(lesson, 0.05))
     trials, chosen = {trial.layers: trial for trial in net.trials}, net.compiled.options.training
     assert {"last:1", "last:2", "bias:2", "last:1,bias:2"} <= trials.keys()
+    (sparse,) = (layers for layers in trials if "[" in layers)
+    assert sparse.endswith(",last:1") and sparse.count(";") == 48 // 4 - 1
+    assert trials["last:1"].ram < trials[sparse].ram < trials["last:2"].ram
     assert chosen is not None
     found = trials[chosen.layers]
     assert all((-t.accuracy, t.ram) >= (-found.accuracy, found.ram) for t in trials.values())
@@ -141,9 +144,10 @@ def test_layers_that_cannot_be_trained_are_passed_over(files: tuple[Path, Path],
     lesson, exam = files
     rng, net = np.random.default_rng(1), Net()
     net.input("image", 1, 64)
-    first = net.op("Gemm", "image", net.const(rng.normal(size=(64, 8))), net.const(rng.normal(size=8)))
-    sums = net.op("CumSum", first, net.const([1], np.int64))
-    net.output(net.op("Gemm", sums, net.const(rng.normal(size=(8, 10))), net.const(rng.normal(size=10))))
+    first = net.op("Gemm", "image", net.const(rng.normal(size=(64, 32))), net.const(rng.normal(size=32)))
+    found = net.op("Det", net.op("Reshape", first, net.const([8, 2, 2], np.int64)))
+    row = net.op("Reshape", found, net.const([1, 8], np.int64))
+    net.output(net.op("Gemm", row, net.const(rng.normal(size=(8, 10))), net.const(rng.normal(size=10))))
     options = CompileOptions(training=Training("auto"))
     found = Compilation(net.model(), "host", options, judging=Judging(data=exam), teaching=Teaching(lesson)).trials
     assert [trial.layers for trial in found] == ["last:1", "adapter:2:1"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
+from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.hir.types import Array
 from mcugen.lir.program import STOP, Access, Space
 from mcugen.ops.onnx_node import Refusal
@@ -74,6 +75,33 @@ def convolutional(quantized: bool = False) -> onnx.ModelProto:
     return net.model()
 
 
+def recurrent(op_type: str, gates: int) -> onnx.ModelProto:
+    """A dense layer of each step, a recurrent one, and a dense one of its last state."""
+    rng, net, hidden = np.random.default_rng(3), Net(), 6
+    net.input("x", 1, 5, 3)
+    front = net.op("MatMul", "x", net.const(rng.normal(0, 0.5, (3, 4))))
+    front = net.op("Tanh", net.op("Add", front, net.const(rng.normal(size=4))))
+    steps = net.op("Transpose", front, perm=[1, 0, 2])
+    rows = gates * hidden
+    weights = [net.const(rng.normal(0, 0.4, shape)) for shape in ((1, rows, 4), (1, rows, hidden), (1, 2 * rows))]
+    _, last = net.ops(op_type, steps, *weights, outs=["all", "last"], hidden_size=hidden)
+    last = net.op("Reshape", last, net.const([1, hidden], np.int64))
+    net.output(net.op("Gemm", last, net.const(rng.normal(0, 0.5, (hidden, 4))), net.const(rng.normal(size=4))))
+    return net.model()
+
+
+def deep() -> onnx.ModelProto:
+    """Four convolutions of which each result is kept for the gradients."""
+    rng, net = np.random.default_rng(5), Net()
+    x, channels = net.input("x", 1, 2, 12, 12), 2
+    for _ in range(4):
+        weights, bias = net.const(rng.normal(0, 0.3, (4, channels, 3, 3))), net.const(rng.normal(size=4))
+        x, channels = net.op("Tanh", net.op("Conv", x, weights, bias, pads=[1, 1, 1, 1])), 4
+    x = net.op("Flatten", net.op("GlobalAveragePool", x))
+    net.output(net.op("Gemm", x, net.const(rng.normal(size=(4, 3))), net.const(rng.normal(size=3))))
+    return net.model()
+
+
 def learning(model: onnx.ModelProto, layers: str, loss: str = "cross-entropy", optimizer: str = "sgd") -> CompiledModel:
     return compile_model(model, "host", CompileOptions(training=Training(layers, loss, optimizer)))
 
@@ -87,7 +115,7 @@ def lessons(model: CompiledModel, count: int, rate: float = 0.05) -> list[dict[s
         sample = {e.name: RNG.normal(size=e.shape).astype(np.float32) for e in model.program.inputs}
         real = RNG.normal(size=lesson.target.shape).astype(np.float32)
         target = np.asarray([index % lesson.classes], np.int32) if lesson.classes else real
-        found.append({**sample, "target": target, "rate": np.asarray([rate], np.float32)})
+        found.append({**sample, "target": target, "rate": np.full(lesson.rate.shape, rate, np.float32)})
     return found
 
 
@@ -112,6 +140,119 @@ def test_any_layers_of_a_network_learn(layers: str, quantized: bool) -> None:
     assert losses[-1] < 0.9 * losses[0]
     for here, there in zip(found[:3], model.reference(given[:3]), strict=True):
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("layers", ["last:2", "last:3", "bias"])
+def test_recurrent_layers_learn_over_a_window(op_type: str, gates: int, layers: str) -> None:
+    model = learning(recurrent(op_type, gates), layers)
+    given = [lesson | {"target": np.asarray([1], np.int32)} for lesson in lessons(model, 1) * 15]
+    found = model.simulate(given, measure=False, sanitize=True).outputs
+    losses = [float(o["loss"][0]) for o in found]
+    assert losses[-1] < 0.9 * losses[0]
+    for here, there in zip(found[:4], model.reference(given[:4]), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-4)
+
+
+def test_results_are_computed_again_where_ram_is_short() -> None:
+    training = Training("last:5")
+    plain = compile_model(deep(), "nrf52840", CompileOptions(training=training))
+    ram = int(0.8 * (plain.program.arena_size + plain.program.state_size))
+    short = compile_model(deep(), "nrf52840", CompileOptions(training=training, max_ram=ram))
+    assert short.program.arena_size + short.program.state_size <= ram
+    assert any(name.endswith(".again") for name in short.bundle.layers)
+    host = compile_model(deep(), "host", CompileOptions(training=training, max_ram=ram))
+    given = lessons(host, 3)
+    for here, there in zip(host.simulate(given, measure=False).outputs, plain.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-4)
+
+
+def test_no_two_gradients_are_kept_at_once() -> None:
+    """Each has become an update before the next one is there."""
+    program = learning(deep(), "last:5").program
+    spans = []
+    for last, update in enumerate(program.instrs):
+        writes = [o.buffer for o in update.operands if o.access is not Access.IN and o.buffer.space is Space.STATE]
+        for gradient in (o.buffer for o in update.operands if o.buffer.nbytes >= 288 and o.buffer.space is Space.ARENA):
+            used = [n for n, instr in enumerate(program.instrs) if any(o.buffer is gradient for o in instr.operands)]
+            spans += [(used[0], last)] * bool(writes)
+    assert len(spans) == 4
+    assert all(end < start for (_, end), (start, _) in pairwise(sorted(spans)))
+
+
+@pytest.mark.parametrize("layers", ["last:1", "last:2", "last:4"])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_weights_that_are_kept_as_int8_learn(layers: str, quantized: bool) -> None:
+    def trained(precision: str) -> CompiledModel:
+        options = CompileOptions(training=Training(layers, precision=precision))
+        return compile_model(convolutional(quantized), "host", options)
+
+    model = trained("int8")
+    given = [lesson | {"target": np.asarray([1], np.int32)} for lesson in lessons(model, 1, 0.02) * 40]
+    found = model.simulate(given, measure=False, sanitize=True).outputs
+    losses = [float(o["loss"][0]) for o in found]
+    plain = trained("float32")
+    wanted = [float(o["loss"][0]) for o in plain.simulate(given, measure=False).outputs]
+    assert losses[-1] < 0.9 * losses[0]
+    np.testing.assert_allclose(losses, wanted, atol=0.1)
+    assert model.program.state_size < plain.program.state_size
+    for here, there in zip(found[:5], model.reference(given[:5]), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+def test_steps_of_less_than_a_code_are_not_lost(tmp_path: Path) -> None:
+    """A hundred steps that a code has no room for move weights as far as real ones."""
+    device, real = (
+        Device(compile_model(perceptron(), "host", CompileOptions(training=Training("last:1", precision=p))), folder)
+        for p, folder in (("int8", _folder(tmp_path / "int8")), ("float32", _folder(tmp_path / "float32")))
+    )
+    x, rate = RNG.normal(size=(1, 6)).astype(np.float32), 1e-4
+    first = device.learned("weights").astype(np.int32)
+    for _ in range(100):
+        device.train(x, 2, rate)
+        real.train(x, 2, rate)
+    moved = device.learned("weights").astype(np.int32) - first
+    before = compile_model(perceptron(), "host", CompileOptions(training=Training("last:1"))).program.lesson
+    assert before is not None
+    (weights,) = (b.data for name, b in before.first.items() if name.endswith("weights"))
+    assert weights is not None
+    wide = np.abs(weights.reshape(5, 8)).max(1)
+    scale = 1.25 * np.maximum(wide, wide.mean()) / 127
+    np.testing.assert_allclose(moved, (real.learned("weights") - weights.reshape(5, 8)) / scale[:, None], atol=1.1)
+    assert np.abs(moved).max() > 0
+
+
+@pytest.mark.qemu
+def test_int8_weights_are_the_same_on_every_cpu() -> None:
+    """Another code would be another score by far more than floats differ."""
+    options = CompileOptions(training=Training("last:1", precision="int8"))
+    scores = []
+    for board in ("host", "rp2040", "nrf52840", "corstone300"):
+        model = compile_model(convolutional(quantized=True), board, options)
+        RNG.bit_generator.state = START
+        given = lessons(model, 40)
+        runs = [{"x": given[0]["x"]}, {"x": given[1]["x"]}]
+        scores.append(list(model.simulate([*given, *runs], measure=False).outputs[-2:]))
+    for there in scores[1:]:
+        for a, b in zip(scores[0], there, strict=True):
+            for name in a:
+                np.testing.assert_allclose(b[name], a[name], atol=1e-6)
+
+
+def test_weights_are_int8_where_float32_does_not_fit() -> None:
+    narrow = CompileOptions(training=Training("last:1", precision="int8"))
+    plain = compile_model(perceptron(), "nrf52840", narrow)
+    ram = plain.program.arena_size + plain.program.state_size
+    training = Training("last:1")
+    short = compile_model(perceptron(), "nrf52840", CompileOptions(training=training, max_ram=ram))
+    assert any(note.startswith("trained weights are int8") for note in short.report.notes)
+    with pytest.raises(DoesNotFitError, match="max-ram"):
+        insisting = Training("last:1", precision="float32")
+        compile_model(perceptron(), "nrf52840", CompileOptions(training=insisting, max_ram=ram))
+    with pytest.raises(UsageError, match="learns by sgd"):
+        compile_model(
+            perceptron(), "host", CompileOptions(training=Training("last:1", optimizer="adam", precision="int8"))
+        )
 
 
 def test_frozen_layers_stay_integers() -> None:
@@ -181,6 +322,24 @@ def test_what_cannot_be_learned_keeps_the_state(
     np.testing.assert_array_equal(device.state, before)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_layers_that_are_frozen_stay_as_they_are(optimizer: str, batch: int, tmp_path: Path) -> None:
+    training = Training("last:2", optimizer=optimizer, batch=batch)
+    model = compile_model(perceptron(), "host", CompileOptions(training=training))
+    device, x = Device(model, tmp_path), RNG.normal(size=(1, 6)).astype(np.float32)
+    names = [e.name for e in model.program.states if "." in e.name]
+    lesson = model.program.lesson
+    assert lesson is not None
+    for place, frozen in enumerate(lesson.layers):
+        before = {name: device.learned(name).copy() for name in names}
+        for _ in range(batch):
+            device.train(x, 2, 0.05, [index == place for index in range(2)])
+        same = {name: np.array_equal(device.learned(name), old) for name, old in before.items()}
+        assert all(is_same for name, is_same in same.items() if name.startswith(f"{frozen}."))
+        assert not any(is_same for name, is_same in same.items() if name.endswith("weights") and frozen not in name)
+
+
 def test_weights_stay_finite_whatever_the_rate(tmp_path: Path) -> None:
     device = Device(learning(perceptron(softmax=False), "last:2", "mse"), tmp_path)
     x = np.full((1, 6), 1e10, np.float32)
@@ -207,11 +366,12 @@ def test_what_has_no_derivative_is_refused_with_what_has() -> None:
     rng, net = np.random.default_rng(1), Net()
     net.input("x", 1, 6)
     hidden = net.op("Gemm", "x", net.const(rng.normal(size=(6, 8))), net.const(rng.normal(size=8)))
-    sums = net.op("CumSum", hidden, net.const([1], np.int64))
-    scores = net.op("Gemm", sums, net.const(rng.normal(size=(8, 5))), net.const(rng.normal(size=5)))
+    found = net.op("Det", net.op("Reshape", hidden, net.const([2, 2, 2], np.int64)))
+    row = net.op("Reshape", found, net.const([1, 2], np.int64))
+    scores = net.op("Gemm", row, net.const(rng.normal(size=(2, 5))), net.const(rng.normal(size=5)))
     net.output(scores)
     assert learning(net.model(), "last:1").bundle.lesson is not None
-    with pytest.raises(Refusal, match=r"cumsum.*try: train only what lies behind it"):
+    with pytest.raises(Refusal, match=r"det.*try: train only what lies behind it"):
         learning(net.model(), "last:2")
 
 
@@ -303,6 +463,28 @@ def test_adapters_begin_as_nothing_and_learn(layers: str, quantized: bool, tmp_p
     given = lessons(model, 3)
     for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_some_channels_learn_alone(quantized: bool, tmp_path: Path) -> None:
+    known = learning(convolutional(quantized), "last:4").program.lesson
+    assert known is not None
+    first, _, pointwise, last = known.layers
+    model = learning(convolutional(quantized), f"{pointwise}[0;3],{last}[1]")
+    x = RNG.normal(size=(1, 2, 8, 8)).astype(np.float32)
+    device = Device(model, tmp_path)
+    losses = [device.train(x, 1, 0.05)[1] for _ in range(20)]
+    assert losses[-1] < 0.9 * losses[0]
+    assert {e.name: e.shape for e in model.program.states} == {
+        f"{pointwise}.channels": (2, 4, 1, 1),
+        f"{last}.channels": (1, 6),
+    }
+    given = lessons(model, 3)
+    for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+    for wrong in (f"{last}[9]", f"{known.layers[1]}[0]", f"{first}[]"):
+        with pytest.raises(UsageError, match="--train"):
+            learning(convolutional(quantized), wrong)
 
 
 @pytest.mark.parametrize("layers", ["adapter:0", "adapter:99", "adapter:1:9"])

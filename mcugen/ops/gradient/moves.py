@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of what moves elements: gradients go the way back, and add up where elements were read several times."""
+"""Derivatives of what moves elements: gradients go the way back, and add up where elements were read several times.
+
+Interpolation moves elements, too, with weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
-from mcugen.ops.gather import Gather, GatherElements, GatherND
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import TensorType
+from mcugen.ops.cumulative import Cumulative
+from mcugen.ops.gather import Gather, GatherElements, GatherND, ReverseSequence
 from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
+from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Concat, Expand, Pad, Reshape, Slice, Transpose, inverse
 from mcugen.ops.onnx_node import Refusal
-from mcugen.ops.padding import Extend
+from mcugen.ops.order import TopK
+from mcugen.ops.padding import Extend, PadWith
+from mcugen.ops.pattern import Trilu
+from mcugen.ops.resize import Resample, ResizeLinear, ResizeNearest
 from mcugen.ops.scatter import ScatterElements, ScatterND
 
 
@@ -69,6 +81,23 @@ def _of_pad(back: Backward, node: Node, gradient: Value) -> Parts:
     return {0: lambda: back.emit(Slice(op.before, x.shape, (1,) * x.rank), gradient)}
 
 
+@derivative_of(PadWith)
+def _of_pad_with(back: Backward, node: Node, gradient: Value) -> Parts:
+    """What lies within; the rest belongs to what surrounds it."""
+    op, x, around = node.op, node.input(0).type, node.input(1).type
+    assert isinstance(op, PadWith)
+    axes = range(x.rank)
+
+    def within() -> Value:
+        return back.emit(Slice(op.before, x.shape, (1,) * x.rank), gradient)
+
+    def outside() -> Value:
+        rest = back.sub(back.reduced("sum", gradient, axes), back.reduced("sum", within(), axes))
+        return back.reshaped(rest, around.shape)
+
+    return {0: within, 1: outside}
+
+
 @derivative_of(Concat)
 def _of_concat(back: Backward, node: Node, gradient: Value) -> Parts:
     """To each its part."""
@@ -115,3 +144,87 @@ def _of_gather_nd(back: Backward, node: Node, gradient: Value) -> Parts:
     if node.op.batch:
         raise Refusal("GatherND is differentiated without batch axes", node.place, "train what lies behind it")
     return {0: lambda: back.emit(ScatterND("add"), back.zeros(x), index, gradient)}
+
+
+@derivative_of(ScatterElements, ScatterND)
+def _of_scatter(back: Backward, node: Node, gradient: Value) -> Parts:
+    """What was replaced has none; what was added, or stands there now, has that of its place."""
+    op, index, updates = node.op, node.input(1), node.input(2).type
+    assert isinstance(op, ScatterElements | ScatterND)
+    if op.reduction not in ("none", "add"):
+        raise Refusal("scatter is differentiated that replaces or adds", node.place, "train what lies behind it")
+    taken = GatherElements(op.axis) if isinstance(op, ScatterElements) else GatherND()
+
+    def by_x() -> Value:
+        return gradient if op.reduction == "add" else back.emit(op, gradient, index, back.zeros(updates))
+
+    return {0: by_x, 2: lambda: back.emit(taken, gradient, index)}
+
+
+@derivative_of(TopK)
+def _of_top_k(back: Backward, node: Node, gradient: Value) -> Parts:
+    """To where the values were."""
+    assert isinstance(node.op, TopK)
+    add, x = ScatterElements(node.op.axis, "add"), node.input(0).type
+    return {0: lambda: back.emit(add, back.zeros(x), node.outputs[1], gradient)}
+
+
+@derivative_of(Trilu)
+def _of_trilu(back: Backward, node: Node, gradient: Value) -> Parts:
+    return {0: lambda: back.emit(node.op, gradient, node.input(1))}
+
+
+@derivative_of(ReverseSequence)
+def _of_reverse_sequence(back: Backward, node: Node, gradient: Value) -> Parts:
+    """Turned once more."""
+    return {0: lambda: back.emit(node.op, gradient, node.input(1))}
+
+
+@derivative_of(Cumulative)
+def _of_cumulative(back: Backward, node: Node, gradient: Value) -> Parts:
+    """Each element is part of all sums behind it."""
+    op = node.op
+    assert isinstance(op, Cumulative)
+    if op.function != "CumSum":
+        raise Refusal("cumulative sums are differentiated", f"{node.place}, a product", "train what lies behind it")
+    return {0: lambda: back.emit(replace(op, reverse=not op.reverse), gradient)}
+
+
+@derivative_of(ResizeNearest)
+def _of_nearest(back: Backward, node: Node, gradient: Value) -> Parts:
+    op = node.op
+    assert isinstance(op, ResizeNearest)
+    axes = {axis: ResizeNearest((None, row)) for axis, row in enumerate(op.indices) if row is not None}
+    return {0: lambda: _resized(back, node, gradient, axes)}
+
+
+@derivative_of(ResizeLinear)
+def _of_linear(back: Backward, node: Node, gradient: Value) -> Parts:
+    op = node.op
+    assert isinstance(op, ResizeLinear)
+    axes = {axis: ResizeLinear((None, taps)) for axis, taps in enumerate(op.taps) if taps is not None}
+    return {0: lambda: _resized(back, node, gradient, axes)}
+
+
+@derivative_of(Resample)
+def _of_resample(back: Backward, node: Node, gradient: Value) -> Parts:
+    op = node.op
+    assert isinstance(op, Resample)
+    return {0: lambda: _resized(back, node, gradient, {op.axis: replace(op, axis=1)})}
+
+
+def _resized(back: Backward, node: Node, gradient: Value, axes: Mapping[int, Operator]) -> Value:
+    """By operators that make [1, m] of [1, n]: products with the matrices that they are, turned."""
+    x = node.input(0).type
+    for axis, op in axes.items():
+        eye = np.eye(x.shape[axis], dtype=x.dtype.numpy)
+        type_ = TensorType(eye.shape, x.dtype)
+        (matrix,) = op.evaluate(Signature((type_,), op.infer(type_)), eye)
+        order = [*(a for a in range(x.rank) if a != axis), axis]
+        rows = back.transposed(gradient, order)
+        shape = rows.type.shape[:-1]
+        flat = back.reshaped(rows, (math.prod(shape), rows.type.shape[-1]))
+        turned = back.constant("matrix", np.ascontiguousarray(matrix.T))
+        made = back.reshaped(back.emit(MatMul(), flat, turned), (*shape, x.shape[axis]))
+        gradient = back.transposed(made, inverse(tuple(order)))
+    return gradient

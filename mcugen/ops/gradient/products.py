@@ -15,6 +15,7 @@ from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Slice
 from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.packed import DequantizeBlocks, PackedDense
 
 
 def _turned(back: Backward, x: Value) -> Value:
@@ -69,15 +70,68 @@ def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
     }
 
 
+@derivative_of(ConvTranspose)
+def _of_conv_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
+    """What a convolution of ∂y by w gives; ∂w correlates ∂y with x."""
+    x, w, op = node.input(0), node.input(1), node.op
+    _require_plain(node, x)
+    assert isinstance(op, ConvTranspose)
+    conv = Conv(_reaching(op.window, op.space, w.type.shape[2:], x.type.shape[2:]), groups=op.groups)
+    axes = [axis for axis in range(gradient.type.rank) if axis != 1]
+
+    def by_x() -> Value:
+        kind = conv if w.is_constant else DirectConv(conv.window, groups=op.groups)
+        made = back.emit(kind, gradient, w)
+        starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
+        return made if made.type.shape == x.type.shape else back.emit(Slice(starts, x.type.shape, steps), made)
+
+    return {
+        0: by_x,
+        1: lambda: _by_weights(back, conv, gradient, w, x),
+        2: lambda: back.reshaped(back.reduced("sum", gradient, axes), (gradient.type.shape[1],)),
+    }
+
+
+def _reaching(window: Window, space: Shape, kernel: Shape, output: Shape) -> Window:
+    """The window with as much padding behind as it takes to have `output` positions at least."""
+    after = []
+    rows = zip(space, kernel, output, window.strides, window.dilations, window.before, strict=True)
+    for n, k, out, stride, dilation, before in rows:
+        after.append(max(0, (out - 1) * stride + dilation * (k - 1) + 1 - before - n))
+    return Window(window.strides, window.before, tuple(after), window.dilations)
+
+
+@derivative_of(PackedDense)
+def _of_packed_dense(back: Backward, node: Node, gradient: Value) -> Parts:
+    """Its weights stay: by x alone."""
+    x, codes, scales = (node.input(i) for i in range(3))
+    _require_plain(node, x)
+    op, rows, channels = node.op, math.prod(x.type.shape[:-1]), codes.type.shape[0]
+    assert isinstance(op, PackedDense)
+
+    def by_x() -> Value:
+        w = back.emit(DequantizeBlocks(1, op.group), codes, scales)
+        return back.reshaped(back.emit(MatMul(), back.reshaped(gradient, (rows, channels)), w), x.type.shape)
+
+    return {0: by_x}
+
+
 def _require_plain(node: Node, x: Value) -> None:
     """Refusal of codes, and of layers that took in an activation, which are not differentiated."""
     if x.type.quant is not None or clamp_of(node.op) is not None:
         raise Refusal("layers are differentiated before they are fused", node.place, "train what lies behind it")
 
 
+_EACH = {rank + 2: Window((1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank) for rank in (1, 2, 3)}
+"""The window that sees single positions, by the rank of images: such convolutions are products of matrices."""
+
+
 def _by_weights(back: Backward, op: Conv, x: Value, w: Value, gradient: Value) -> Value:
     """A convolution of x by ∂y, in which images are channels, strides dilations, and dilations strides."""
     groups, batch = op.groups, x.type.shape[0]
+    if batch == groups == 1 and op.window == _EACH.get(x.type.rank) and math.prod(w.type.shape[2:]) == 1:
+        rows, columns = (back.reshaped(v, (v.type.shape[1], math.prod(v.type.shape[2:]))) for v in (gradient, x))
+        return back.reshaped(back.emit(MatMul(), rows, _turned(back, columns)), w.type.shape)
     window, whole = _exchanged(op.window, x.type.shape[2:], w.type.shape[2:], gradient.type.shape[2:])
     starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
     shape = (*x.type.shape[:2], *whole)

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from mcugen.errors import shortened
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.ops.gradient.rule import Backward, rule_of
+from mcugen.ops.gradient.rule import Backward, derivative_for, zeros
 from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.pointwise import Binary
 
 
 def gradients(graph: Graph, of: Value, by: Sequence[Value], seed: Value | None = None) -> list[Value]:
@@ -20,31 +21,44 @@ def gradients(graph: Graph, of: Value, by: Sequence[Value], seed: Value | None =
     Adds nodes at the end of the graph; a value that `of` does not depend on has a gradient of zeros. Refusal, which
     names the operator and what can be differentiated by nevertheless, where one on the way has no derivative.
     """
+    if seed is None:
+        seed = graph.constant(f"{of.name}.seed", np.ones(of.type.shape, of.type.dtype.numpy))
+    return gradients_of_several(graph, [(of, seed)], by)
+
+
+def gradients_of_several(graph: Graph, seeded: Sequence[tuple[Value, Value]], by: Sequence[Value]) -> list[Value]:
+    """The same of the sum of products of several values with their seeds."""
+    of = list(dict.fromkeys(value for value, _ in seeded))
     way = _way(graph, of, by)
     _require_rules(graph, of, by, way)
-    ones = np.ones(of.type.shape, of.type.dtype.numpy)
-    found: dict[Value, Value] = {of: graph.constant(f"{of.name}.seed", ones) if seed is None else seed}
+    found: dict[Value, Value] = {}
+    for value, seed in seeded:
+        found[value] = graph.add(Binary("Add"), [found[value], seed]).output if value in found else seed
     varying = {*by, *(output for node in way for output in node.outputs)}
     for node in reversed(way):
-        gradient = found.get(node.outputs[0])
-        if gradient is not None:
-            _step(graph, node, gradient, varying, found)
-    zeros = (graph.constant(f"{v.name}.gradient", np.zeros(v.type.shape, v.type.dtype.numpy)) for v in by)
-    return [found.get(value) or zero for value, zero in zip(by, zeros, strict=True)]
+        given = [found.get(output) for output in node.outputs]
+        if any(given):
+            _step(Backward(graph, node, varying), given, found)
+    return [found[v] if v in found else zero_gradient(graph, v) for v in by]
 
 
-def _step(graph: Graph, node: Node, gradient: Value, varying: set[Value], found: dict[Value, Value]) -> None:
+def zero_gradient(graph: Graph, value: Value) -> Value:
+    """Of what nothing depends on."""
+    return zeros(graph, f"{value.name}.gradient", value.type)
+
+
+def _step(back: Backward, given: Sequence[Value | None], found: dict[Value, Value]) -> None:
     """Adds to the gradients by a node's inputs, those that vary."""
-    rule, back = rule_of(node.op), Backward(graph, node)
-    assert rule is not None
-    for index, part in rule(back, node, gradient).items():
+    node, derivative = back.node, derivative_for(back.node.op)
+    assert derivative is not None
+    for index, part in derivative.rule(back, node, given).items():
         value = node.inputs[index] if index < len(node.inputs) else None
-        made = part() if value in varying and value is not None and value.type.dtype.is_float else None
+        made = part() if value in back.varying and value is not None and value.type.dtype.is_float else None
         if value is not None and made is not None:
             found[value] = back.add(found[value], made) if value in found else made
 
 
-def _way(graph: Graph, of: Value, by: Iterable[Value]) -> list[Node]:
+def _way(graph: Graph, of: Iterable[Value], by: Iterable[Value]) -> list[Node]:
     """The nodes that lie between, in order."""
     varying = set(by)
     reached = []
@@ -52,7 +66,7 @@ def _way(graph: Graph, of: Value, by: Iterable[Value]) -> list[Node]:
         if any(v in varying for v in node.inputs) and _carries(node):
             varying.update(node.outputs)
             reached.append(node)
-    wanted, way = {of}, []
+    wanted, way = set(of), []
     for node in reversed(reached):
         if any(v in wanted for v in node.outputs):
             wanted.update(v for v in node.inputs if v is not None and v in varying)
@@ -65,7 +79,7 @@ def _carries(node: Node) -> bool:
     return any(output.type.dtype.is_float for output in node.outputs)
 
 
-def _require_rules(graph: Graph, of: Value, by: Sequence[Value], way: Sequence[Node]) -> None:
+def _require_rules(graph: Graph, of: Collection[Value], by: Sequence[Value], way: Sequence[Node]) -> None:
     refused = [node for node in way if not _is_differentiable(node, of, way)]
     if not refused:
         return
@@ -76,8 +90,8 @@ def _require_rules(graph: Graph, of: Value, by: Sequence[Value], way: Sequence[N
     raise Refusal("an operator on the way must have a derivative", places, remedy)
 
 
-def _is_differentiable(node: Node, of: Value, way: Sequence[Node]) -> bool:
-    """Whether there is a rule, and nothing but the first output counts."""
-    used = set(way)
-    others = any(output is of or used.intersection(output.users) for output in node.outputs[1:])
-    return rule_of(node.op) is not None and not others
+def _is_differentiable(node: Node, of: Collection[Value], way: Sequence[Node]) -> bool:
+    """Whether there is a rule for all outputs that count."""
+    used, derivative = set(way), derivative_for(node.op)
+    others = any(o.type.dtype.is_float and (o in of or used.intersection(o.users)) for o in node.outputs[1:])
+    return derivative is not None and (derivative.of_all or not others)

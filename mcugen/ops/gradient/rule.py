@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +12,28 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.ops.movement import Expand, Reshape, Transpose
+from mcugen.ops.pattern import Zeros
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
+
+FEW = 32
+"""Elements of constants that take about as much flash as the call that would fill them."""
+
+
+def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
+    """A constant, if they are few."""
+    if type_.count <= FEW:
+        return graph.constant(name, np.zeros(type_.shape, type_.dtype.numpy))
+    return graph.add(Zeros(type_.shape, type_.dtype), [], names=[name]).output
 
 
 @dataclass(frozen=True)
 class Backward:
-    """Adds the nodes of one node's derivative to its graph."""
+    """Adds the nodes of one node's derivative to its graph. `varying` are the values that gradients are wanted by."""
 
     graph: Graph
     node: Node
+    varying: Collection[Value] = ()
 
     def emit(self, op: Operator, *inputs: Value, suffix: str = "") -> Value:
         """The only output of a new node."""
@@ -40,8 +52,8 @@ class Backward:
         return self.constant("number", np.full((1,) * like.type.rank, value, like.type.dtype.numpy))
 
     def zeros(self, like: TensorType, shape: Shape | None = None) -> Value:
-        """A constant of zeros."""
-        return self.constant("zeros", np.zeros(like.shape if shape is None else shape, like.dtype.numpy))
+        """Zeros: a constant if they are few."""
+        return zeros(self.graph, f"{self._stem}.zeros", like if shape is None else like.with_shape(shape))
 
     def add(self, x: Value, y: Value) -> Value:
         """The sum."""
@@ -94,25 +106,53 @@ Parts = Mapping[int, Callable[[], Value | None]]
 """By input: what makes the gradient by it; None: nothing changes with it. Inputs that are left out have none."""
 Rule = Callable[[Backward, Node, Value], Parts]
 """The gradients by a node's inputs, of the node and that by its first output. Refusal where it has none."""
+Gradients = Sequence[Value | None]
+"""By each output; None: nothing depends on it."""
 
-_RULES: dict[type[Operator], Rule] = {}
+
+@dataclass(frozen=True)
+class Derivative:
+    """The gradients by a node's inputs. Unless it is `of_all` outputs, none but the first is asked for."""
+
+    rule: Callable[[Backward, Node, Gradients], Parts]
+    of_all: bool
+
+
+_DERIVATIVES: dict[type[Operator], Derivative] = {}
 
 
 def derivative_of(*classes: type[Operator]) -> Callable[[Rule], Rule]:
-    """Declares the derivative of operators, and of those that inherit them."""
+    """Declares the derivative of operators, and of those that inherit them, by their first output."""
 
     def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(classes, rule))
+        def of_first(back: Backward, node: Node, gradients: Gradients) -> Parts:
+            first = gradients[0]
+            return {} if first is None else rule(back, node, first)
+
+        _DERIVATIVES.update(dict.fromkeys(classes, Derivative(of_first, of_all=False)))
         return rule
 
     return register
 
 
-def rule_of(op: Operator) -> Rule | None:
+WholeRule = Callable[[Backward, Node, Gradients], Parts]
+
+
+def derivative_of_all(*classes: type[Operator]) -> Callable[[WholeRule], WholeRule]:
+    """The same by all outputs."""
+
+    def register(rule: WholeRule) -> WholeRule:
+        _DERIVATIVES.update(dict.fromkeys(classes, Derivative(rule, of_all=True)))
+        return rule
+
+    return register
+
+
+def derivative_for(op: Operator) -> Derivative | None:
     """That of the nearest class that has one; None: it cannot be differentiated."""
-    return next((_RULES[c] for c in type(op).__mro__ if c in _RULES), None)
+    return next((_DERIVATIVES[c] for c in type(op).__mro__ if c in _DERIVATIVES), None)
 
 
 def rules() -> Iterator[type[Operator]]:
     """The classes that have a rule of their own."""
-    yield from _RULES
+    yield from _DERIVATIVES

@@ -73,29 +73,29 @@ def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
     """By x: (∂n − mean ∂n − n·mean(∂n·n)) / deviation, n being what is scaled and ∂n its gradient."""
     op, x = node.op, node.input(0)
     assert isinstance(op, Normalize)
-    if op.groups is not None:
-        raise _refuse(node, "statistics of groups of channels")
+    shape, axes = op.view(x.type.shape)
     affine = {i: v for i, v in enumerate(node.inputs) if i and v is not None}
 
     def normalized() -> tuple[Value, Value]:
-        """What is scaled, and the deviation."""
-        centered = back.sub(x, back.reduced("mean", x, op.axes)) if op.centered else x
-        variance = back.reduced("mean", back.mul(centered, centered), op.axes)
+        """What is scaled, and the deviation; where groups have statistics, with an axis of these."""
+        parted = back.reshaped(x, shape)
+        centered = back.sub(parted, back.reduced("mean", parted, axes)) if op.centered else parted
+        variance = back.reduced("mean", back.mul(centered, centered), axes)
         deviation = back.emit(Unary("Sqrt"), back.add(variance, back.number(op.epsilon, variance)))
         return back.div(centered, deviation), deviation
 
     def by_x() -> Value:
         n, deviation = normalized()
-        inner = back.mul(gradient, affine[1]) if 1 in affine else gradient
-        part = back.mul(n, back.reduced("mean", back.mul(inner, n), op.axes))
-        rest = back.sub(inner, back.reduced("mean", inner, op.axes)) if op.centered else inner
-        return back.div(back.sub(rest, part), deviation)
+        inner = back.reshaped(back.mul(gradient, affine[1]) if 1 in affine else gradient, shape)
+        part = back.mul(n, back.reduced("mean", back.mul(inner, n), axes))
+        rest = back.sub(inner, back.reduced("mean", inner, axes)) if op.centered else inner
+        return back.reshaped(back.div(back.sub(rest, part), deviation), x.type.shape)
 
-    return {
-        0: by_x,
-        1: lambda: back.summed_to(back.mul(gradient, normalized()[0]), affine[1].type.shape),
-        2: lambda: back.summed_to(gradient, affine[2].type.shape),
-    }
+    def by_scale() -> Value:
+        n = back.reshaped(normalized()[0], x.type.shape)
+        return back.summed_to(back.mul(gradient, n), affine[1].type.shape)
+
+    return {0: by_x, 1: by_scale, 2: lambda: back.summed_to(gradient, affine[2].type.shape)}
 
 
 @derivative_of(MaxPool)

@@ -8,6 +8,7 @@
 #define REGISTER(address) (*(volatile uint32_t *)(address))
 
 void systick_handler(void);
+void enable_cpu_features(void);
 
 static inline uint32_t semihosting(uint32_t operation, const void *arguments) {
     register uint32_t r0 __asm__("r0") = operation;

@@ -22,7 +22,7 @@ __attribute__((naked)) void fault_handler(void) {
     __asm__ volatile("mov r0, sp\n bl report_frame");
 }
 
-static void enable_cpu_features(void) {
+void enable_cpu_features(void) {
 #if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
     CPACR |= 0xFu << 20;
     __asm__ volatile("dsb\n isb");

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that read features of disparate ranges: one scale serves none but the largest, so they may stay in float."""
+"""Layers that int8 does not serve are computed more precisely, where outputs are bad without that and good with it.
+
+First layers that read features of disparate ranges, in float32: one scale serves none but the largest. Recurrent layers
+whose inputs are mostly far smaller than their extremes, in int16: what is lost of an input is lost in each step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -12,6 +17,7 @@ from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType
+from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.estimate import comparable
 from mcugen.quant.quantize import Quantizer
 from mcugen.quant.samples import Sample
@@ -27,32 +33,52 @@ MOST_SAMPLES = 64
 """By which the two ways are judged."""
 
 
-def float_heads(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
-    """`wanted` with layers in float32 that read disparate features, where outputs are bad without and good with that.
+@dataclass(frozen=True)
+class _Remedy:
+    """Layers, what they may be computed in instead, and why int8 may not serve them."""
 
-    And a note that names them.
-    """
-    names = [name for name in _heads(maker) if name not in wanted]
-    if not names or maker.model.states or maker.scheme.integer_io:
-        return dict(wanted), []
-    raised = {**wanted, **dict.fromkeys(names, DType.FLOAT32)}
+    layers: Sequence[str]
+    dtype: DType
+    why: str
+
+
+def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
+    """`wanted` with the layers that are computed more precisely, and a note for each reason that names them."""
+    remedies = [r for r in _remedies(maker, wanted) if r.layers]
+    layers, notes = dict(wanted), list[str]()
+    if not remedies or maker.model.states or maker.scheme.integer_io:
+        return layers, notes
     samples = spread(maker.samples, MOST_SAMPLES)
     before = _sqnr(maker, maker.quantize(wanted).proto, samples)
-    if before >= BAD_DB:
-        return dict(wanted), []
-    after = _sqnr(maker, maker.quantize(raised).proto, samples)
-    if after < before + BETTER_DB:
-        return dict(wanted), []
-    layers = ", ".join(f"'{name}'" for name in names)
+    for remedy in remedies:
+        if before >= BAD_DB:
+            break
+        raised = {**layers, **dict.fromkeys(remedy.layers, remedy.dtype)}
+        after = _sqnr(maker, maker.quantize(raised).proto, samples)
+        if after >= before + BETTER_DB:
+            named = ", ".join(f"'{name}'" for name in remedy.layers)
+            told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
+            notes.append(f"computed in {remedy.dtype.value}: {named}; {told}")
+            layers, before = raised, after
+    return layers, notes
+
+
+def _remedies(maker: Quantizer, wanted: Mapping[str, DType]) -> Iterator[_Remedy]:
+    """What may be tried, the cheapest first."""
+    if not maker.samples:
+        return
+    if maker.scheme.activations is DType.INT8:
+        cells = [n.outputs[0].name for n in maker.model.graph.nodes if isinstance(n.op, Recurrent)]
+        why = "int8 keeps too little of what a recurrent layer reads"
+        yield _Remedy([name for name in cells if name not in wanted], DType.INT16, why)
     why = f"the features that they read differ in range more than {APART:.0f} times"
-    note = f"computed in float32: {layers}; {why}, and outputs have {after:.1f} dB so, not {before:.1f}"
-    return raised, [note]
+    yield _Remedy([name for name in _heads(maker) if name not in wanted], DType.FLOAT32, why)
 
 
 def _heads(maker: Quantizer) -> list[str]:
     """The first layers behind inputs of disparate features."""
     inputs = [v for v in maker.model.graph.inputs if v.type.dtype is DType.FLOAT32 and v.type.rank > 1]
-    apart = [v for v in inputs if maker.samples and _is_disparate(v, maker.samples)]
+    apart = [v for v in inputs if _is_disparate(v, maker.samples)]
     return list(dict.fromkeys(node.outputs[0].name for value in apart for node in _readers(value)))
 
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs that are boxes around objects, and their mean average precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array
+
+Outputs = Mapping[str, Array]
+
+TRUTH = ("class", "left", "top", "right", "bottom")
+"""What each row of labels has; a row of a negative class is none."""
+
+SUPPRESSED = 0.5
+"""A box whose IoU with a better one of its class is larger is the same object (non-maximum suppression)."""
+
+LEAST_SCORE, MOST_BOXES = 0.01, 100
+"""What counts as found: boxes above that score, so many of a class and a sample, as COCO's evaluation has it."""
+
+THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
+"""Of IoU, over which COCO's mAP is the mean."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The boxes of one sample (corners: left, top, right, bottom), and their scores: boxes x classes."""
+
+    boxes: Array
+    scores: Array
+
+
+def found_boxes(sample: Outputs) -> Found:
+    """What a sample's outputs name. UsageError where they are neither boxes with scores, nor rows of both."""
+    flat = [array[0] if array.ndim > 1 and len(array) == 1 else array for array in sample.values()]
+    boxes = next((array for array in flat if array.ndim == 2 and array.shape[1] == 4), None)
+    if boxes is not None:
+        others = [a for a in flat if a is not boxes and a.ndim in (1, 2) and len(a) == len(boxes)]
+        if others:
+            return Found(boxes, others[0].reshape(len(boxes), -1))
+    rows = next((array for array in flat if array.ndim == 2 and array.shape[1] == 6), None)
+    if rows is None:
+        shapes = ", ".join(str(array.shape) for array in sample.values())
+        rule = "outputs must be boxes (N x 4 corners) with scores (N x classes), or rows of 4 corners, score, class"
+        raise UsageError(rule, f"outputs of {shapes}", "decode them in a metric of your own: --metric FILE.py:FUNCTION")
+    classes = np.rint(rows[:, 5]).astype(np.int64)
+    scores = np.zeros((len(rows), int(classes.max(initial=0)) + 1))
+    scores[np.arange(len(rows)), np.maximum(classes, 0)] = rows[:, 4]
+    return Found(rows[:, :4], scores)
+
+
+def overlaps(boxes: Array, others: Array) -> Array:
+    """IoU of each with each: the area that both have ÷ the area that either has."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    both = np.prod(np.maximum(high - low, 0), axis=2)
+    areas = [np.prod(np.maximum(b[:, 2:] - b[:, :2], 0), axis=1) for b in (boxes, others)]
+    either = areas[0][:, None] + areas[1][None, :] - both
+    shares: Array = np.divide(both, either, out=np.zeros_like(both), where=either > 0)
+    return shares
+
+
+def suppressed(boxes: Array, scores: Array) -> list[int]:
+    """Which boxes of a class are left, the best first."""
+    order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > LEAST_SCORE]
+    kept: list[int] = []
+    while order and len(kept) < MOST_BOXES:
+        best, rest = order[0], order[1:]
+        kept.append(best)
+        near = overlaps(boxes[[best]], boxes[rest])[0] if rest else []
+        order = [i for i, share in zip(rest, near, strict=True) if share <= SUPPRESSED]
+    return kept
+
+
+def mean_average_precision(outputs: Sequence[Outputs], truth: Array, thresholds: Sequence[float]) -> float:
+    """Over the classes that occur, and over thresholds of IoU from which on a box is right."""
+    found = [found_boxes(sample) for sample in outputs]
+    classes = sorted({int(row[0]) for sample in truth for row in sample if row[0] >= 0})
+    if not classes:
+        raise UsageError("mAP needs objects", "labels without any")
+    return float(np.mean([_class_precision(found, truth, number, thresholds) for number in classes]))
+
+
+def _class_precision(found: Sequence[Found], truth: Array, number: int, thresholds: Sequence[float]) -> float:
+    """The mean of average precisions of one class."""
+    scores, shares, objects = [], [], 0
+    for sample, rows in zip(found, truth, strict=True):
+        wanted = rows[rows[:, 0] == number, 1:].astype(np.float64)
+        objects += len(wanted)
+        if number >= sample.scores.shape[1]:
+            continue
+        boxes = sample.boxes.astype(np.float64)
+        kept = suppressed(boxes, sample.scores[:, number])
+        scores.append(sample.scores[kept, number])
+        shares.append(overlaps(boxes[kept], wanted))
+    return float(np.mean([_average_precision(scores, shares, objects, t) for t in thresholds]))
+
+
+def _average_precision(scores: Sequence[Array], shares: Sequence[Array], objects: int, threshold: float) -> float:
+    """The area below precision over recall, where precision is the best at that recall or beyond.
+
+    `scores` and `shares` (IoU with each object) are those of each sample's boxes, the best first.
+    """
+    right = [_hits(sample, threshold) for sample in shares]
+    order = np.argsort(-np.concatenate(scores or [np.zeros(0)]), kind="stable")
+    hits = np.concatenate(right or [np.zeros(0, bool)])[order]
+    total = np.cumsum(hits)
+    precision = total / np.arange(1, len(hits) + 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return float((best * hits).sum() / objects)
+
+
+def _hits(shares: Array, threshold: float) -> Array:
+    """Which boxes find an object that no better one has found."""
+    free = np.ones(shares.shape[1], bool)
+    hits = np.zeros(len(shares), bool)
+    for index, row in enumerate(shares):
+        near = np.where(free, row, -1.0)
+        if near.size and near.max() >= threshold:
+            hits[index], free[near.argmax()] = True, False
+    return hits

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs that name a class at each position: pixels of a segmentation, steps of a sequence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array
+
+Outputs = Mapping[str, Array]
+
+IGNORED = 255
+"""A label that counts for nothing, as in common data sets; negative ones do not, either."""
+
+LEAST_PROBABILITY = 1e-7
+"""What a label is given at least, so that codes of zero make no infinite perplexity."""
+
+FAR_FROM_ONE = 0.1
+"""By how much probabilities may add up to something else, of few bits and rounded; what is farther are logits."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """One sample's: the class that each position was taken for, its label, and its scores by class, where there are."""
+
+    found: Array
+    labels: Array
+    scores: Array | None
+
+
+def positions(outputs: Sequence[Outputs], labels: Array) -> Iterator[Positions]:
+    """Of each sample, by the first output that fits the labels. UsageError where none does, or a label is too large."""
+    for sample, wanted in zip(outputs, labels, strict=True):
+        shape = tuple(n for n in wanted.shape if n != 1)
+        read = next((r for array in sample.values() if (r := _read(array, shape)) is not None), None)
+        if read is None:
+            shapes = ", ".join(str(array.shape) for array in sample.values())
+            rule = f"an output must have a class, or scores by class, at each of the labels' {shape} positions"
+            raise UsageError(rule, f"outputs of {shapes}", "resize the labels, or give --metric FILE.py:FUNCTION")
+        found, scores = read
+        flat = wanted.reshape(-1).astype(np.int64)
+        counts = (flat >= 0) & (flat != IGNORED)
+        if scores is not None and flat[counts].max(initial=0) >= scores.shape[1] > 1:
+            raise UsageError(f"labels must be below {scores.shape[1]}, the number of classes", f"{flat[counts].max()}")
+        yield Positions(found[counts], flat[counts], None if scores is None else scores[counts])
+
+
+def _read(array: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None] | None:
+    """Classes and scores of an output; of one score at each position, what is above a half is class 1."""
+    whole = array.reshape([n for n in array.shape if n != 1])
+    if whole.shape == shape:
+        if whole.dtype.kind in "iu":
+            return whole.reshape(-1).astype(np.int64), None
+        return (whole.reshape(-1) > 0.5).astype(np.int64), whole.reshape(-1, 1)
+    for axis in (0, -1):  # scores of ONNX come first
+        if whole.ndim == len(shape) + 1 and np.moveaxis(whole, axis, -1).shape[:-1] == shape:
+            scores = np.moveaxis(whole, axis, -1).reshape(-1, whole.shape[axis])
+            return scores.argmax(1), scores
+    return None
+
+
+def share_right(outputs: Sequence[Outputs], labels: Array) -> float:
+    """Of all positions of all samples."""
+    parts = list(positions(outputs, labels))
+    total = sum(len(part.labels) for part in parts)
+    return sum(int((part.found == part.labels).sum()) for part in parts) / total if total else math.nan
+
+
+def mean_iou(outputs: Sequence[Outputs], labels: Array) -> float:
+    """The mean over classes of positions that are and were taken for it ÷ those that are or were; of no class, NaN."""
+    parts = list(positions(outputs, labels))
+    count = 1 + max(int(max(part.found.max(initial=0), part.labels.max(initial=0))) for part in parts)
+    both, either = np.zeros(count), np.zeros(count)
+    for part in parts:
+        hits = np.bincount(part.labels[part.found == part.labels], minlength=count)
+        both += hits
+        either += np.bincount(part.found, minlength=count) + np.bincount(part.labels, minlength=count) - hits
+    present = either > 0
+    return float((both[present] / either[present]).mean()) if present.any() else math.nan
+
+
+def perplexity(outputs: Sequence[Outputs], labels: Array) -> float:
+    """exp of the mean of −log of the probability that labels were given."""
+    logs: list[Array] = []
+    for part in positions(outputs, labels):
+        if part.scores is None or part.scores.shape[1] < 2:
+            raise UsageError("perplexity needs a score for each class", "none", "take --metric error")
+        chances = _probabilities(part.scores.astype(np.float64))
+        logs.append(np.log(np.maximum(chances[np.arange(len(chances)), part.labels], LEAST_PROBABILITY)))
+    return float(np.exp(-np.concatenate(logs).mean()))
+
+
+def _probabilities(scores: Array) -> Array:
+    """Rows that add up to one: of what are no probabilities, by softmax."""
+    sums = scores.sum(1)
+    if scores.min(initial=0) >= 0 and np.abs(sums - 1).max(initial=0) <= FAR_FROM_ONE:
+        chances: Array = scores / sums[:, None]
+        return chances
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    softmax: Array = powers / powers.sum(1, keepdims=True)
+    return softmax

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers two cores share: as many as have room together, those that save most before others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile
+
+from mcugen.fitting.cores import Form, Forms
+from mcugen.hir.graph import Graph, Node
+from mcugen.kernels.choose import all_fitting
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import MOVE, Control, Program
+from mcugen.ops.fork import Forked
+
+MOST_RAM = 1.1
+"""A layer stays whole where its portions would make RAM grow beyond so many times what one core takes."""
+
+STACK = 300
+"""Bytes of RAM besides the arena, as most models take at least."""
+
+MOST_TRIES = 32
+"""Programs that are made in search of what has room together."""
+
+Offer = tuple[Node, Sequence[Form]]
+"""The forms of a layer, the fastest first: those behind take less memory, perhaps."""
+
+Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
+"""A planned program by these kernels, within so many bytes if such a plan is found; for 0 the least one."""
+
+
+def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> Program:
+    """The program for two cores: like `whole`, which is one core's, but for the layers that they share.
+
+    It takes MOST_RAM of that one's arena, and `room` bytes more than that at most. One of layers row by row stays as it
+    is.
+    """
+    if any(instr.control is Control.STREAM for instr in whole.instrs):
+        return whole
+    limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
+    limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
+    kernels = _kernels(graph, whole, forms.features)
+    found = {node: forms.of(node, kernels.get(node.outputs[0].name)) for node in graph.nodes}
+    offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
+    search = _Search(graph, kernels, build, limit, _living_beside(whole))
+    taken = search.most({}, offers)
+    program = search.program(taken, 0) if taken else whole
+    return program if program.arena_size <= limit and not _copied(program) else whole
+
+
+def _kernels(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
+    """By output the kernel that a program computes a node with, where it has a choice."""
+    used = {(instr.name, instr.kernel) for instr in program.instrs}
+    fitting = all_fitting(graph, features)
+    return {n.outputs[0].name: k for n, found in fitting.items() for k in found if (n.outputs[0].name, k.name) in used}
+
+
+@dataclass
+class _Search:
+    """For the forms of layers that have room together, beside what else lives."""
+
+    graph: Graph
+    kernels: Mapping[str, Kernel]
+    """Of whole layers, by output."""
+    build: Build
+    limit: int
+    beside: Mapping[str, int]
+    tries: int = MOST_TRIES
+
+    def most(self, taken: Mapping[Node, Form], offers: Sequence[Offer]) -> Mapping[Node, Form]:
+        """What is taken and, of what is offered, as much as has room: all at once, or one half after the other.
+
+        A layer for itself takes its next form where one has no room. Portions that would be copied, as they cannot lie
+        in place, are in the second half.
+        """
+        offers = [(node, kept) for node, forms in offers if (kept := self._fitting(node, forms))]
+        if not offers or not self.tries:
+            return taken
+        self.tries -= 1
+        more = {**taken, **{node: forms[0] for node, forms in offers}}
+        program = self.program(more, self.limit)
+        copied = _copied(program)
+        if program.arena_size <= self.limit and not copied:
+            return more
+        if len(offers) == 1:
+            ((node, forms),) = offers
+            return self.most(taken, [(node, forms[1:])])
+        bad = [offer for offer in offers if offer[0].output.name in copied]
+        good = [offer for offer in offers if offer not in bad]
+        if not good or not bad:
+            good, bad = offers[: len(offers) // 2], offers[len(offers) // 2 :]
+        return self.most(self.most(taken, good), bad)
+
+    def program(self, taken: Mapping[Node, Form], enough: int) -> Program:
+        """Of the graph, whose layers are forks where these forms are taken."""
+        other = self.graph.copy()
+        forms = {node.output.name: form for node, form in taken.items()}
+        kernels = {node: kernel for form in forms.values() for node, kernel in form.kernels.items()}
+        for node in list(other.nodes):
+            name = node.outputs[0].name
+            if name in forms:
+                inputs = [v for v in node.inputs if v is not None and not v.is_constant]
+                other.rewrite(node, forms[name].fork, inputs, types=[node.output.type])
+            elif name in self.kernels:
+                kernels[node] = self.kernels[name]
+        return self.build(other, kernels, enough)
+
+    def _fitting(self, node: Node, forms: Sequence[Form]) -> Sequence[Form]:
+        """These from the first on that has room if no other layer is shared: programs of one layer are made fast."""
+        room = self.limit - self.beside.get(node.output.name, 0)
+        return list(dropwhile(lambda form: not self._fits_alone(node, form, room), forms))
+
+    def _fits_alone(self, node: Node, form: Form, room: int) -> bool:
+        program = self.build(_alone(node, form.fork), form.kernels, max(room, 1))
+        return program.arena_size <= room and not _copied(program)
+
+
+def _living_beside(program: Program) -> dict[str, int]:
+    """By layer the bytes that live while it is computed, and that it does not use; the most of several instructions."""
+    ranges = program.live_ranges()
+    found: dict[str, int] = {}
+    for index, instr in enumerate(program.instrs):
+        used = {operand.buffer for operand in instr.operands}
+        others = sum(b.nbytes for b, (first, last) in ranges.items() if first <= index <= last and b not in used)
+        found[instr.name] = max(found.get(instr.name, 0), others)
+    return found
+
+
+def _alone(node: Node, form: Forked) -> Graph:
+    """A graph of a layer alone, in this form."""
+    graph = Graph("layer")
+    inputs = [graph.add_input(v.name, v.type) for v in node.inputs if v is not None and not v.is_constant]
+    made = graph.add(form, inputs, node.origin, names=[node.output.name], types=[node.output.type])
+    graph.add_output(node.output.name, made.output)
+    return graph
+
+
+def _copied(program: Program) -> frozenset[str]:
+    """The layers of forks around which something is moved that was to lie in place."""
+    moves = (i for i in program.instrs if i.op == Forked.mnemonic and i.kernel == MOVE and not i.stays)
+    return frozenset(move.name for move in moves if not move.moves_nothing)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of kernels whose inner loops are written as a board rewards it (mcugen.memory.loops)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import PAIRED_LOADS, WORD_WEIGHTS, Options, Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loops(Options):
+    """Of loops over products of 16 bits."""
+
+    paired: Annotated[bool, "whether words are loaded one by one, beside products (PAIRED_LOADS)"]
+
+    @staticmethod
+    def of(site: Site) -> Loops:
+        """On a board."""
+        return Loops(paired=PAIRED_LOADS in site.features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightLoads(Options):
+    """Of layers of six channels at a time."""
+
+    by_words: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS), where all blocks begin at one"]
+
+    @staticmethod
+    def of(spec: ConvSpec, site: Site) -> WeightLoads:
+        """Of a layer on a board."""
+        return WeightLoads(by_words=WORD_WEIGHTS in site.features and spec.depth % 2 == 0)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two cores do when, and what keeps them from being twice as fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from shared_models import MODELS
+
+from mcugen.compiler import compile_model
+from mcugen.fitting.cores import BARRIER
+from mcugen.options import CompileOptions
+from mcugen.report.layer_charts import charts_of
+from mcugen.report.text import totals
+from mcugen.report.two_cores import Span, two_cores
+
+
+@dataclass(frozen=True)
+class Done:
+    """A layer that ran."""
+
+    core: int | None
+    instructions: int | None
+    cycles_estimate: int | None = None
+
+
+LAYERS = [Done(None, 1000), Done(0, 5000), Done(1, 4000), Done(None, 500), Done(0, 2000), Done(1, 3000)]
+
+
+def test_a_timeline_of_both_cores():
+    found = two_cores(LAYERS)
+    assert found is not None
+    assert found.spans == [
+        Span(0, 0, 0, 1000),
+        Span(1, 0, 1000, 6000),
+        Span(2, 1, 1000, 5000),
+        Span(3, 0, 6000 + BARRIER, 6500 + BARRIER),
+        Span(4, 0, 6500 + BARRIER, 8500 + BARRIER),
+        Span(5, 1, 6500 + BARRIER, 9500 + BARRIER),
+    ]
+    assert (found.total, found.alone, found.unit) == (9500 + 2 * BARRIER, 15500, "instructions")
+    assert found.slowest == [0, 3]
+    assert found.waiting[0] == pytest.approx(1000 / found.total)
+    assert found.waiting[1] == pytest.approx(2500 / found.total)
+
+
+def test_what_is_lost_is_what_twice_the_speed_would_save():
+    found = two_cores(LAYERS)
+    assert found is not None
+    lost = (found.whole + found.uneven + found.barriers) * found.total
+    assert lost == pytest.approx(found.total - found.alone / 2)
+    assert found.limits.startswith("of the time lost to uneven portions")
+
+
+def test_cycles_count_where_they_are_known():
+    found = two_cores([replace(layer, cycles_estimate=2 * (layer.instructions or 0)) for layer in LAYERS])
+    assert found is not None
+    assert (found.unit, found.total) == ("cycles", 2 * (9500 + 2 * BARRIER))
+
+
+@pytest.mark.parametrize("layers", [[], LAYERS[:1], [Done(0, None), Done(1, None)]])
+def test_one_core_has_no_timeline(layers: list[Done]):
+    assert two_cores(layers) is None
+
+
+@pytest.mark.shared
+def test_a_report_tells_of_both_cores():
+    report = compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", CompileOptions(cores=2)).report
+    cores = [layer.core for layer in report.layers if layer.core is not None]
+    assert cores == [0, 1] * 10
+    layers = [replace(layer, instructions=100_000) for layer in report.layers]
+    ran = replace(report, layers=layers, two_cores=two_cores(layers))
+    assert len(charts_of(ran)["cores"]["data"]["values"]) == len(layers)
+    assert any(label == "two cores: speed-up" for label, _, _ in totals(ran))
+    assert "cores" not in charts_of(report)

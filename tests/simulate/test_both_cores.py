@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models on both cores of a simulated chip: the bits of one core, and the instructions of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shared_models import MODELS
+
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import UsageError
+from mcugen.fitting.cores import BARRIER
+from mcugen.options import CompileOptions
+from mcugen.simulate import simulate
+from mcugen.simulate.both_cores import run_on_both_cores
+
+pytestmark = [pytest.mark.qemu, pytest.mark.shared]
+
+
+def compiled(board: str, cores: int) -> CompiledModel:
+    return compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", board, CompileOptions("net", cores=cores))
+
+
+def sample_of(model: CompiledModel) -> dict[str, np.ndarray]:
+    (port,) = model.bundle.inputs
+    return {port.name: np.random.default_rng(3).integers(-128, 128, port.shape).astype(np.int8)}
+
+
+@pytest.mark.parametrize("board", ["rp2040", "rp2350"])
+def test_both_cores_share_the_instructions_of_one(board: str, tmp_path: Path) -> None:
+    """DS-CNN within 0.56 times the instructions of one core, barriers included, by exact counts."""
+    one, two = compiled(board, 1), compiled(board, 2)
+    sample = sample_of(two)
+    run = run_on_both_cores(two.bundle, load_board(board), sample, tmp_path / "counted")
+    expected = simulate(one.bundle, load_board(board), [sample], setup=None)
+    for name, array in expected.outputs[0].items():
+        np.testing.assert_array_equal(run.alone[name], array)
+        np.testing.assert_array_equal(run.together[name], array)
+    assert expected.instructions is not None
+    assert run.slower < 0.56 * expected.instructions
+    assert len(run.forks) == 10
+    assert 0 < run.barrier < 2 * BARRIER  # of both cores
+    assert all(0 < fork.end < BARRIER for fork in run.forks)
+
+
+@pytest.mark.parametrize("board", ["rp2040", "rp2350"])
+def test_cores_that_signal_by_sev(board: str, tmp_path: Path) -> None:
+    """As boards do; QEMU runs both cores at once then."""
+    two = compiled(board, 2)
+    run = run_on_both_cores(two.bundle, load_board(board), sample_of(two), tmp_path, counts=False)
+    for name, array in run.alone.items():
+        np.testing.assert_array_equal(run.together[name], array)
+
+
+def test_models_for_one_core_are_refused(tmp_path: Path) -> None:
+    one = compiled("rp2040", 1)
+    with pytest.raises(UsageError, match="compiled for two cores of an Arm board"):
+        run_on_both_cores(one.bundle, load_board("rp2040"), sample_of(one), tmp_path)

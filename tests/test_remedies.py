@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After an error stands a command to paste: the user's own as the remedy changes it, or one that shows more."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+from command_line import mcugen
+from onnx_models import Net
+
+from mcugen.errors import DoesNotFitError, InternalError, Interrupted, McugenError, ModelError, OutputError, UsageError
+from mcugen.remedies import Invocation, command_that_helps
+
+OPTIONS = {
+    "--board": True,
+    "-b": True,
+    "--metric": True,
+    "--calibration": True,
+    "--force": False,
+    "--max-latency": True,
+}
+
+
+def pasted(error: McugenError, *arguments: str) -> str:
+    return command_that_helps(error, Invocation("report", arguments, OPTIONS))
+
+
+def net(folder: Path) -> Path:
+    made = Net()
+    made.output(made.op("Relu", made.input("x", "N", 4)))
+    onnx.save(made.model(), folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+# ------------------------------------------------------------------------------------------------ as a user sees it
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (("inspect", "MODEL", "--board", "nrf52841", "-q"), ("inspect", "MODEL", "-q", "--board", "nrf52840")),
+        (("inspect", "MODEL", "-b", "nrf52841"), ("inspect", "MODEL", "--board", "nrf52840")),
+        (("inspect", "MODEL", "--optimize", "fast"), ("inspect", "MODEL", "--optimize", "balanced")),
+        (("inspect", "MODEL", "--dim", "M=2"), ("inspect", "MODEL", "--dim", "N=2")),
+        (("inspect", "MODEL", "--max-ram", "2x"), ("inspect", "MODEL", "--max-ram", "20000")),
+        (("boards", "show", "nrf52841"), ("boards", "show", "nrf52840")),
+    ],
+)
+def test_what_is_pasted_works(wrong: tuple[str, ...], right: tuple[str, ...], tmp_path: Path) -> None:
+    model = str(net(tmp_path))
+    given, expected = ([model if word == "MODEL" else word for word in words] for words in (wrong, right))
+    failed = mcugen(*given)
+    assert failed.code == 2, failed.err
+    command = failed.err.splitlines()[-1].strip()
+    assert command == shlex.join(["mcugen", *expected])
+    assert mcugen(*expected).code == 0
+
+
+def test_what_shows_more_names_the_users_files(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    failed = mcugen("inspect", tmp_path / "bad.onnx")
+    assert failed.err.splitlines()[-1].strip().startswith("python -c 'import onnx; onnx.checker.check_model(")
+    assert f'"{tmp_path}/bad.onnx"' in failed.err
+    absent = mcugen("inspect", tmp_path / "none.onnx")
+    assert absent.err.splitlines()[-1] == f"    ls -l {tmp_path}"
+
+
+# ------------------------------------------------------------------------------------------------ each kind of remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (UsageError("x", "none", "give --calibration SAMPLES.npz or --profile P"), " --calibration SAMPLES.npz"),
+        (UsageError("x", "none", "add labels, or take --metric sqnr"), " --metric sqnr"),
+        (UsageError("x", "none", "give --force to replace it, or edit it"), " --force"),
+        (UsageError("--metric must be known", "'x'", "one of: top1, top5"), " --metric top1"),
+        (UsageError("--max-latency must have a unit", "'x'", "e.g. 20ms, 500us or 1.5s"), " --max-latency 20ms"),
+    ],
+)
+def test_options_of_remedies_are_given(error: McugenError, expected: str) -> None:
+    assert pasted(error, "net.onnx", "-b", "host") == f"mcugen report net.onnx -b host{expected}"
+
+
+def test_what_is_to_be_left_out_is() -> None:
+    given = ("net.onnx", "--metric", "sqnr", "--force")
+    assert pasted(UsageError("x", "--metric", "leave it out"), *given) == "mcugen report net.onnx --force"
+    assert pasted(UsageError("x", "y", "leave out --force"), *given) == "mcugen report net.onnx --metric sqnr"
+
+
+def test_commands_of_remedies_are_taken_as_they_are() -> None:
+    assert pasted(UsageError("x", "y", "mcugen doctor")) == "mcugen doctor"
+    assert pasted(UsageError("x", "y", "see them by: mcugen doctor")) == "mcugen doctor"
+    assert pasted(UsageError("x", "y", "write it with `mcugen profile net.onnx`, say")) == "mcugen profile net.onnx"
+
+
+def test_without_an_option_another_command_shows_more() -> None:
+    assert pasted(DoesNotFitError("x", "y", "allow more"), "my net.onnx") == "mcugen boards --fits 'my net.onnx'"
+    late = pasted(DoesNotFitError("x", "y", "allow more"), "net.onnx", "--max-latency", "1ms")
+    assert late == "mcugen explore net.onnx --max-latency 1ms"
+    assert pasted(InternalError("x"), "net.onnx") == "MCUGEN_TRACEBACK=1 mcugen report net.onnx"
+    assert pasted(ModelError("x", "y", "repair it"), "net.onnx").startswith("python -c ")
+    assert pasted(OutputError("x", "y", "check space")) == "df -h . && ls -ld ."
+    assert pasted(UsageError("x", "y", "see it")) == "mcugen report --help-all"
+    assert pasted(Interrupted("interrupted")) == ""

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boards with two cores, of any that has one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcugen.board import Board, Core, load_board
+
+
+def two_cores(name: str) -> Board:
+    """A board with a second core like its first."""
+    board = load_board(name)
+    return replace(board, cores=(Core("a", board.cpu, board.clock_hz), Core("b", board.cpu, board.clock_hz)))
