@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizes and reports the digits example on this CPU, and on one without AVX (under QEMU): equal bytes and figures.
+"""Quantizes and reports the digits example on this CPU and on others (under QEMU): equal bytes and figures.
 
 ONNX Runtime and numpy take other instructions there. Needs Debian's qemu-user; takes some minutes.
 """
@@ -7,6 +7,7 @@ ONNX Runtime and numpy take other instructions there. Needs Debian's qemu-user; 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import subprocess
@@ -23,8 +24,11 @@ REPORTS = {
     "quantized by ONNX Runtime": (DIGITS / "digits_int8.onnx",),
     "quantized by mcugen": (DIGITS / "digits_f32.onnx", *CALIBRATION, "--compare-layers"),
 }
-SLOWEST = "Nehalem"
-"""The first x86 CPU that numpy runs on: SSE 4.2."""
+CPUS = ("Nehalem", "Haswell")
+"""The first x86 CPU that numpy runs on (SSE 4.2), and one with AVX2 but no VNNI, where products of bytes saturate."""
+
+OF_THE_HOST = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+"""Variables that choose instructions for this CPU; numpy would take them on the others, too."""
 
 NEAR = 1e-4
 """Relative: figures of float tensors differ in their last bits."""
@@ -33,14 +37,30 @@ NEAR = 1e-4
 def main() -> None:
     """Exits with 1 and what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cpu", default=SLOWEST, help=f"of qemu-x86_64 (default: {SLOWEST})")
-    slow = ("qemu-x86_64", "-cpu", parser.parse_args().cpu)
+    parser.add_argument("--cpu", nargs="+", default=CPUS, help=f"of qemu-x86_64 (default: {' '.join(CPUS)})")
+    parser.add_argument("--tests", nargs=argparse.REMAINDER, help="arguments of pytest, which is run there instead")
+    arguments = parser.parse_args()
+    differ = _test if arguments.tests else _compare
+    sys.exit(max(differ(cpu, arguments.tests) for cpu in arguments.cpu))
+
+
+def _test(cpu: str, arguments: Sequence[str]) -> bool:
+    command = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments)
+    return subprocess.run([*_emulated(cpu), *command]).returncode != 0
+
+
+def _compare(cpu: str, _: Sequence[str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        fast, other = (_results(prefix, Path(folder)) for prefix in ((), slow))
-    differences = list(different(fast, other))
+        here, there = (_results(prefix, Path(folder)) for prefix in ((), _emulated(cpu)))
+    differences = list(different(here, there))
     print(*differences, sep="\n")
-    print(f"{'not ' if differences else ''}equal on this CPU and {' '.join(slow)}")
-    sys.exit(bool(differences))
+    print(f"{'not ' if differences else ''}equal on this CPU and a {cpu}", flush=True)
+    return bool(differences)
+
+
+def _emulated(cpu: str) -> tuple[str, ...]:
+    """What runs a program on another CPU, whose choice of instructions is its own."""
+    return ("qemu-x86_64", *itertools.chain.from_iterable(("-U", name) for name in OF_THE_HOST), "-cpu", cpu)
 
 
 def _results(prefix: Sequence[str], folder: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Buffer
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
-from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds
+from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds, real_product
 from mcugen.numerics.window import Window
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -54,12 +54,12 @@ def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
 
 
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
-    """Channels last, without bias: float by BLAS, integers exactly."""
+    """Channels last, without bias: floats rounded once, integers exactly."""
     kernel, depth = w.shape[1:-1], w.shape[-1]
     rows = unfold(window, groups, x, kernel)
     # patches end in [C, *kernel]: bring the weights to that order
     columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth * math.prod(kernel)).transpose(0, 2, 1)
-    product = rows @ columns if x.dtype.kind == "f" else exact_product(rows, columns)
+    product = real_product(rows, columns) if x.dtype.kind == "f" else exact_product(rows, columns)
     return product.transpose(1, 0, 2).reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
 
 

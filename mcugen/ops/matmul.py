@@ -41,6 +41,7 @@ from mcugen.numerics.sums import (
     layer_bounds,
     most_sum,
     product_sums,
+    real_product,
 )
 from mcugen.ops.conversion import Cast, cast
 from mcugen.ops.elementwise import emit_elementwise
@@ -78,7 +79,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         if sig.input(0).quant is None:
-            y = x @ w.T + bias
+            y = real_product(x, w.T) + bias
             return (y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32),)
         sums = _rows_by_weights(x.astype(np.int64) - sig.input(0).q.zero_point, w)
         return (self._finish(sig, sums, w, bias),)
@@ -198,7 +199,7 @@ class CodedDense(Operator):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The formula."""
         x, w, scale, bias = arrays
-        return ((x @ w.T.astype(np.float32)) * scale + bias,)
+        return (real_product(x, w.T.astype(np.float32)) * scale + bias,)
 
     def macs(self, sig: Signature) -> int:
         """rows · N · K."""
@@ -239,7 +240,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         """Product of floats or of wrapping integers, or exact integers."""
         a, b = arrays
         if sig.input(0).quant is None:
-            product = a @ b
+            product = real_product(a, b)
             return (product if self.factor == 1 else product * product.dtype.type(self.factor),)
         zero = [sig.input(i).q.zero_point for i in (0, 1)]
         acc = exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1])

@@ -41,6 +41,7 @@ from mcugen.lir.kernel import Params, Site
 from mcugen.lir.program import Overlap
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.fixedpoint import Range, clamp_range, dequantize, is_quantized
+from mcugen.numerics.sums import real_product
 from mcugen.ops.conversion import Dequantize
 
 WORTH = 512
@@ -101,7 +102,8 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         x, codes, scales = arrays[:3]
         bias = arrays[3] if len(arrays) > 3 else np.zeros(len(codes), np.float32)
         if sig.input(0).quant is None:
-            real = x @ (codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])).T + bias
+            weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
+            real = real_product(x, weights.T) + bias
             return (self._clamped(real),)
         sums = self._sums(x.astype(np.int64) - sig.input(0).q.zero_point, codes)
         if sig.output.quant is None:

@@ -36,6 +36,7 @@ from mcugen.kernels.recurrent import (
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Options
 from mcugen.lir.program import Buffer, real_param
+from mcugen.numerics.sums import real_product
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import UNARY
 
@@ -267,8 +268,9 @@ class Recurrent(Partial, Cell, Operator):
     def _sums(self, x: Array, h: Array, weights: Weights) -> dict[str, Array]:
         """Both products and their sum."""
         w, r, b, _ = weights
-        projection = x @ w.T if b is None else x @ w.T + self.summed_bias(b)
-        recurrence = h @ r.T
+        product = real_product(x, w.T)
+        projection = product if b is None else product + self.summed_bias(b)
+        recurrence = real_product(h, r.T)
         return {"projection": projection, "recurrence": recurrence, "gates": projection + recurrence}
 
     def _gate(self, values: Array, activation: Activation) -> Array:
@@ -444,16 +446,16 @@ class Gru(Recurrent):
         f, g = self.activations[d]
         bias = np.zeros(4 * h.shape[1], x.dtype) if b is None else self.summed_bias(b)
         split = 2 * h.shape[1]
-        projection = x @ w.T + bias[: len(w)]
-        recurrence = h @ r[:split].T
+        projection = real_product(x, w.T) + bias[: len(w)]
+        recurrence = real_product(h, r[:split].T)
         first = projection[:, :split] + recurrence
         z, reset = np.split(self._gate(first, f), 2, axis=1)
         if self.linear:
-            product = h @ r[split:].T + bias[len(w) :]
+            product = real_product(h, r[split:].T) + bias[len(w) :]
             scaled = hidden = reset * product
         else:
             scaled = reset * h
-            product = hidden = scaled @ r[split:].T
+            product = hidden = real_product(scaled, r[split:].T)
         second = projection[:, split:] + hidden
         fresh = self._gate(second, g)
         return {

@@ -518,3 +518,25 @@ def test_special_values_pass_through():
     model = net.model()
     assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
     assert random_feeds(model).keys() == {"x"}
+
+
+@pytest.mark.parametrize("kind", ["dense", "product", "convolution"])
+def test_real_products_are_rounded_once(kind: str) -> None:
+    """The same bits in whatever order they are summed, which is another on each CPU; codes are chosen by them."""
+
+    def found(order: np.ndarray) -> np.ndarray:
+        net, columns = Net(), rng().standard_normal((300, 8)).astype(np.float32)[order]
+        feeds = {"x": rng(4).standard_normal((6, 300)).astype(np.float32)[:, order]}
+        if kind == "product":
+            feeds["w"], w = columns, net.input("w", 300, 8)
+        else:
+            w = net.const(columns if kind == "dense" else columns.T[..., None])
+        if kind == "convolution":
+            feeds["x"] = np.ascontiguousarray(feeds["x"].T[None])
+        x = net.input("x", *feeds["x"].shape)
+        net.output(net.op("Conv" if kind == "convolution" else "MatMul", x, w, out="y"))
+        return numpy_outputs(net.model(), feeds)["y"]
+
+    forward = np.arange(300)
+    for order in (forward[::-1], rng(5).permutation(300)):
+        np.testing.assert_array_equal(found(forward), found(order))
