@@ -18,8 +18,10 @@ from mcugen.compiler import compile_model
 from mcugen.options import CompileOptions
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = "needs cppcheck: sudo apt-get install cppcheck"
-pytestmark = pytest.mark.skipif(shutil.which("cppcheck") is None, reason=NEEDED)
+TOOLS = ("cppcheck", "clang-tidy")
+pytestmark = pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in TOOLS), reason=f"needs sudo apt-get install {' '.join(TOOLS)}"
+)
 
 BOARDS = {"plain": "nrf52840", "m0": "rp2040", "m4": "nrf52840", "m55": "corstone300", "rv32": "gd32vf103"}
 """For whose code a CPU's macros are looked at."""

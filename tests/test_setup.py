@@ -35,6 +35,7 @@ FOR_TESTS = {
     "clang": "clang",
     "tcc": "tcc",
     "pcc": "pcc",
+    "clang-tidy": "clang-tidy",
     "cppcheck": "cppcheck",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
