@@ -25,11 +25,11 @@ from typer.core import TyperCommand, TyperOption
 from mcugen.board import board_names
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, printable, shortened
-from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.limits import LONGEST_LABEL, MAX_DIGITS
 from mcugen.options import (
     AUTO_PLACE,
     CMSIS_NN,
+    DIVERGED_DB,
     FAMILIES,
     FEW_BITS,
     GOALS,

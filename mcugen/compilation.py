@@ -17,7 +17,6 @@ from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
-from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
@@ -26,7 +25,7 @@ from mcugen.latency import Deadline, within
 from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import MIXED, CompileOptions, Training
+from mcugen.options import DIVERGED_DB, MIXED, CompileOptions, Training
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing

@@ -16,12 +16,12 @@ from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
-from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import Metric, find_metric, label_metric, own_metric
 from mcugen.evaluation.sample_results import SampleResults, farthest_results, sample_results
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
+from mcugen.options import DIVERGED_DB
 from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel

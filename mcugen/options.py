@@ -39,6 +39,9 @@ FEW_BITS = "w4a8"
 MIXED = "auto"
 """The precision that is chosen layer by layer."""
 
+DIVERGED_DB = 20.0
+"""An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
+
 METRICS = {
     "top1": "top-1",
     "top5": "top-5",

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.hir.types import Array
-
-DIVERGED_DB = 20.0
-"""An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
-
+from mcugen.options import DIVERGED_DB
 
 AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
 APART = "its parts' ranges differ too much for one scale"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcugen.evaluation.layers import DIVERGED_DB, Histogram, LayerComparison, LayerError, compared
+from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError, compared
 from mcugen.evaluation.metrics import cosine, max_abs_error, sqnr_db
 from mcugen.evaluation.samples import as_stored, graph_endpoints
 from mcugen.evaluation.session import Session
@@ -18,6 +18,7 @@ from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.numerics.fixedpoint import dequantize
+from mcugen.options import DIVERGED_DB
 from mcugen.pipeline import convert_integers
 from mcugen.quant.float_model import FloatModel, all_tensors
 from mcugen.quant.plan import Codes, Plan, Stored

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
-from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Judged, Outputs, names_classes
 from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
+from mcugen.options import DIVERGED_DB
 from mcugen.quant.compare import compare_layers
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.quantize import Quantization, with_states
