@@ -6,21 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from benchmark.subjects import DIGITS, INT8_MODELS
 from markers import replace_between_markers
 
 from mcugen.board import Board, load_board
 from mcugen.compilation import Compilation
 from mcugen.report.figures import Report
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "performance.md"
-MODELS = ROOT.parent / "shared" / "models"
-NAMES = {
-    "ResNet8": "resnet8_cifar10_int8_qdq",
-    "DS-CNN": "ds_cnn_kws_int8_qdq",
-    "MobileNetV1": "mobilenet_v1_025_vww_int8_qdq",
-    "autoencoder": "autoencoder_ad_int8_qdq",
-}
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 HEADINGS = ("", "instructions: as ever", "twins", "plain", "code: as ever", "twins", "plain", "arena: as ever", "plain")
 
 
@@ -36,24 +29,24 @@ def plain(board: Board) -> Board:
 
 def main() -> None:
     """Measures, and writes the table."""
-    rows = [HEADINGS, *(measured(title, name) for title, name in NAMES.items())]
+    rows = [HEADINGS, *(measured(path) for path in INT8_MODELS if path.parent != DIGITS)]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---|" + "--:|" * (len(HEADINGS) - 1))
     DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "plain", "\n".join(lines)))
 
 
-def measured(title: str, name: str) -> tuple[str, ...]:
+def measured(path: Path) -> tuple[str, ...]:
     """A row of the table."""
     board = load_board("nrf52840")
-    own, of_twins, of_plain = (_report(name, target) for target in (board, twins(board), plain(board)))
+    own, of_twins, of_plain = (_report(path, target) for target in (board, twins(board), plain(board)))
     count = own.instructions or 0
     times = [f"{report.instructions:,} ({(report.instructions or 0) / count:.1f}x)" for report in (of_twins, of_plain)]
     code = [f"{report.flash.code:,}" for report in (own, of_twins, of_plain)]
-    return (title, f"{count:,}", *times, *code, f"{own.ram.arena:,}", f"{of_plain.ram.arena:,}")
+    return (path.stem, f"{count:,}", *times, *code, f"{own.ram.arena:,}", f"{of_plain.ram.arena:,}")
 
 
-def _report(name: str, board: Board) -> Report:
-    return Compilation(MODELS / f"{name}.onnx", board).report()
+def _report(path: Path, board: Board) -> Report:
+    return Compilation(path, board).report()
 
 
 if __name__ == "__main__":
