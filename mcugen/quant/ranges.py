@@ -83,8 +83,10 @@ def choose_ranges(
         choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
         suggested = [[_suggestion(c.method, part, dtype, scheme) for part in parts] for c in choices]
         expected = [_expected(each, parts, dtype) for each in suggested]
-        noises = _measured(judge, group, dtype, suggested, [_params(c, dtype, scheme) for c in choices])
-        noises = noises or expected
+        noises = expected
+        if judge:
+            noise = partial(judge.noise, group, dtype=dtype)
+            noises = _measured(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
         best = _least(noises, expected)
         sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
         low, high = steady(choices[best].low), steady(choices[best].high)
@@ -95,23 +97,25 @@ def choose_ranges(
 
 
 def _measured(
-    judge: OutputNoise | None,
-    group: tuple[str, ...],
-    dtype: DType,
+    noise: Callable[..., float],
     suggested: Sequence[Sequence[QuantParams]],
     whole: Sequence[QuantParams],
+    expected: Sequence[float],
 ) -> list[float]:
     """Of each candidate, the mean of two noises: each fold by what the other suggests, and all by the whole range.
 
-    The first tells what the next samples will be like, the second is of the range that will be used. Empty without a
-    judge.
+    The first tells what the next samples will be like, the second is of the range that will be used. Infinite where
+    either is too much to be chosen. What is likely best comes first, as that soon shows that others are worse.
     """
-    if judge is None:
-        return []
-    others = [judge.noise(group, each, dtype) for each in suggested]
-    likely = [noise <= LIKELY * min(others) for noise in others]
-    own = [judge.noise(group, [each], dtype) if k else math.inf for each, k in zip(whole, likely, strict=True)]
-    return [(a + b) / 2 for a, b in zip(others, own, strict=True)]
+    others = [math.inf] * len(suggested)
+    for k in sorted(range(len(others)), key=expected.__getitem__):
+        others[k] = noise(suggested[k], limit=LIKELY * min(others))
+    measured = [math.inf] * len(others)
+    for k in sorted(range(len(others)), key=others.__getitem__):
+        if others[k] <= LIKELY * min(others):
+            own = noise([whole[k]], limit=2 * (1 + CHANCE) * min(measured) - others[k])
+            measured[k] = (others[k] + own) / 2
+    return measured
 
 
 def _params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -15,21 +16,21 @@ from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Value
 from mcugen.hir.traits import Saturating
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.importer.nodes import rename_inputs
-from mcugen.quant.float_model import FloatModel
+from mcugen.importer.nodes import reads, rename_inputs
+from mcugen.quant.float_model import FloatModel, all_tensors
 
 LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""
 
+PORTION = 10
+"""Samples that are run before the noise so far is looked at: it may be too much already."""
+
 MOST_MACS = 10**11
 """Of one run for each group of tensors and each sample; large models get fewer samples."""
 
-_NONE = -1
-"""The group that nobody is in."""
-
 
 class OutputNoise:
-    """The model with a switch behind each tensor of `groups`, in ONE session: a candidate costs nothing but runs."""
+    """Each group of tensors in turn has a session of its own, of what lies behind it: nothing before it runs again."""
 
     def __init__(
         self, model: FloatModel, groups: Sequence[tuple[str, ...]], samples: Sequence[Mapping[str, Array]]
@@ -37,42 +38,76 @@ class OutputNoise:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
         self.places = _spread(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
         self.samples = [dict(samples[place]) for place in self.places]
-        self.groups = {group: index for index, group in enumerate(groups)}
-        self.outputs = judged_tensors(model)
-        proto = switched(model, groups, self.outputs)
-        self.outputs = [o.name for o in proto.graph.output]
-        self.session = Session(proto, literal=False, threads=1)
+        self.model, self.outputs = model, judged_tensors(model)
+        self.session = Session(all_tensors(model), literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
-        self.exact = self._run(_NONE, [QuantParams((1.0,), 0)], DType.INT8)
-        self.powers = [max(sum(power(sample[i]) for sample in self.exact), 1e-300) for i in range(len(self.outputs))]
+        self.exact = self._exact(self.outputs)
+        self.powers = {o: max(sum(power(sample[o]) for sample in self.exact), 1e-300) for o in self.outputs}
+        self._last: _Tail | None = None
 
-    def noise(self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType) -> float:
+    def noise(
+        self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType, limit: float = np.inf
+    ) -> float:
         """Of the outputs relative to the signal, in power: the mean of all outputs. Infinite where one is no number.
 
         `params` are the integers', or those that each fold of the samples suggests, by which the next one is judged.
+        Noise beyond `limit` is infinite, too: it only grows from sample to sample, and the rest of them is not run.
         """
-        found = self._run(self.groups[group], params, dtype)
-        powers = np.zeros(len(self.outputs))
-        for arrays, wanted in zip(found, self.exact, strict=True):
-            powers += [power(a.astype(np.float64) - b) for a, b in zip(arrays, wanted, strict=True)]
-        noise = float((powers / self.powers).mean()) if self.outputs else 0.0
-        return noise if np.isfinite(noise) else np.inf
+        tail = self._tail(group)
+        codes = [_codes(each, dtype) for each in params]
+        inputs = [codes[(place + 1) % len(codes)] | known for place, known in zip(self.places, tail.known, strict=True)]
+        powers, noise = dict.fromkeys(self.outputs, 0.0), 0.0
+        for first in range(0, len(inputs), PORTION):
+            some = slice(first, first + PORTION)
+            for found, exact in zip(self.pool.map(tail.run, inputs[some]), self.exact[some], strict=True):
+                for name, array in found.items():
+                    powers[name] += power(array.astype(np.float64) - exact[name])
+            noise = float(np.mean([powers[o] / self.powers[o] for o in self.outputs])) if self.outputs else 0.0
+            if not noise <= limit:
+                return np.inf
+        return noise
 
-    def _run(self, group: int, params: Sequence[QuantParams], dtype: DType) -> list[list[Array]]:
-        """The judged tensors, sample by sample."""
-        switches = [_switches(group, each, dtype) for each in params]
+    def _tail(self, group: tuple[str, ...]) -> _Tail:
+        if self._last is None or self._last.group != group:
+            proto, outputs = behind(self.model, group, self.outputs)
+            known = self._exact([i.name for i in proto.graph.input if i.name not in _CODES])
+            session = Session(proto, literal=False, threads=1) if outputs else None
+            self._last = _Tail(group, session, outputs, known)
+        return self._last
 
-        def run(place: int, sample: dict[str, Array]) -> list[Array]:
-            return list(self.session.run(self.outputs, sample | switches[(place + 1) % len(switches)]).values())
+    def _exact(self, names: Sequence[str]) -> list[dict[str, Array]]:
+        """These tensors of the float model, sample by sample."""
 
-        return list(self.pool.map(run, self.places, self.samples))
+        def run(sample: dict[str, Array]) -> dict[str, Array]:
+            found = sample | self.session.run([name for name in names if name not in sample], sample)
+            return {name: found[name] for name in names}
+
+        return list(self.pool.map(run, self.samples))
 
 
-def _switches(group: int, params: QuantParams, dtype: DType) -> dict[str, Array]:
-    """The inputs that quantize a group."""
+@dataclass(frozen=True)
+class _Tail:
+    """What lies behind a group: no `session` if nothing is judged there.
+
+    `outputs`: judged tensors by what they are called there. `known`: its inputs, sample by sample.
+    """
+
+    group: tuple[str, ...]
+    session: Session | None
+    outputs: Mapping[str, str]
+    known: Sequence[dict[str, Array]]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The judged tensors that the group has a part in."""
+        found = self.session.run(list(self.outputs), inputs) if self.session else {}
+        return {self.outputs[name]: array for name, array in found.items()}
+
+
+def _codes(params: QuantParams, dtype: DType) -> dict[str, Array]:
+    """The inputs that say how a group is quantized."""
     least, most = (code - params.zero_point for code in dtype.limits)
-    numbers = {_SCALE: float(params.scale[0]), _LEAST: least, _MOST: most}
-    return {_GROUP: np.asarray(group, np.int64)} | {n: np.asarray(v, np.float32) for n, v in numbers.items()}
+    numbers = (float(params.scale[0]), least, most)
+    return {name: np.asarray(number, np.float32) for name, number in zip(_CODES, numbers, strict=True)}
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
@@ -90,7 +125,9 @@ def _tails(model: FloatModel) -> list[list[str]]:
     graph = model.graph
     written = {name for node in model.proto.graph.node for name in node.output} | {v.name for v in graph.inputs}
     outputs = zip(graph.output_names, graph.outputs, strict=True)
-    return [_tail(name, value, written) for name, value in outputs if value.type.dtype is DType.FLOAT32]
+    return [
+        _tail(name, value, written) for name, value in outputs if value.type.dtype is DType.FLOAT32 and value.type.count
+    ]
 
 
 def _tail(output: str, value: Value, written: set[str]) -> list[str]:
@@ -108,62 +145,86 @@ def _tail(output: str, value: Value, written: set[str]) -> list[str]:
     return [output]
 
 
-def switched(model: FloatModel, groups: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> onnx.ModelProto:
-    """The float model with new inputs that say which group of tensors is quantized, and how; and with `outputs`."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    graph = proto.graph
-    members = {name: index for index, group in enumerate(groups) for name in group}
-    values = {v.name: v for v in model.graph.values()}
-    names = {name: f"{name}{_SUFFIX}" for name in members if not _follows(values[name], members)}
+def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """What of the float model follows from a group of tensors, which is quantized as new inputs say.
+
+    Tensors that the group has no part in are inputs. Also, by what they are called there: the `outputs` that it has.
+    """
+    changed = _computed_from(model, group)
+    known = ({v.name for v in model.tensors} | {v.name for v in model.graph.inputs}) - changed
+    kept = {name for name in outputs if name in changed or name in group}
     nodes: list[onnx.NodeProto] = []
-    for name in (i.name for i in graph.input):
-        nodes += _switch(name, members[name]) if name in names else ()
+    for node in reversed(model.proto.graph.node):
+        if not (kept - known).isdisjoint(node.output):
+            nodes.insert(0, node)
+            kept.update(reads(node))
+    inputs = (kept & known).difference(*(node.output for node in nodes))
+    values = {v.name: v for v in model.graph.values()}
+    names = {name: f"{_PREFIX}{name}" for name in group if name in kept and not _follows(values[name], group)}
+    proto = _part(model.proto, [values[name] for name in sorted(inputs)], nodes, names, kept)
+    found = {names.get(name, name): name for name in outputs if name in changed or name in group}
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in found)
+    return proto, found
+
+
+def _computed_from(model: FloatModel, group: Sequence[str]) -> set[str]:
+    """The tensors that some tensor of a group has a part in; of the group those that come of others in it."""
+    found: set[str] = set()
     for node in model.proto.graph.node:
-        copy = onnx.NodeProto()
+        if not found.union(group).isdisjoint(reads(node)):
+            found.update(node.output)
+    return found
+
+
+def _part(
+    model: onnx.ModelProto,
+    inputs: Sequence[Value],
+    nodes: Sequence[onnx.NodeProto],
+    names: dict[str, str],
+    kept: set[str],
+) -> onnx.ModelProto:
+    """A model of some nodes, with constants that are `kept`; tensors in `names` are quantized, and so called."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    graph = proto.graph
+    del graph.node[:], graph.input[:], graph.output[:], graph.value_info[:], graph.initializer[:]
+    graph.initializer.extend(t for t in model.graph.initializer if t.name in kept)
+    types = [(v.name, helper.np_dtype_to_tensor_dtype(np.dtype(v.type.dtype.numpy))) for v in inputs]
+    graph.input.extend(helper.make_tensor_value_info(name, dtype, None) for name, dtype in types)
+    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, ()) for name in _CODES)
+    for value in inputs:
+        graph.node.extend(_quantized(value.name, names))
+    for node in nodes:
+        copy = graph.node.add()
         copy.CopyFrom(node)
         rename_inputs(copy, names)
-        nodes.append(copy)
         for name in node.output:
-            nodes += _switch(name, members[name]) if name in names else ()
-    del graph.node[:], graph.output[:], graph.value_info[:]
-    graph.node.extend(nodes)
-    graph.output.extend(helper.make_empty_tensor_value_info(names.get(name, name)) for name in outputs)
-    graph.input.append(helper.make_tensor_value_info(_GROUP, TensorProto.INT64, ()))
-    graph.input.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, ()) for n in (_SCALE, _LEAST, _MOST))
+            graph.node.extend(_quantized(name, names))
     return proto
 
 
-_PREFIX = "mcugen.switch."
-_GROUP, _SCALE, _LEAST, _MOST = (f"{_PREFIX}{what}" for what in ("group", "scale", "least", "most"))
-_SUFFIX = ".switched"
+_PREFIX = "mcugen.quantized."
+_CODES = _SCALE, _LEAST, _MOST = "mcugen.scale", "mcugen.least", "mcugen.most"
 
 
-def _follows(value: Value, members: Mapping[str, int]) -> bool:
+def _follows(value: Value, group: Sequence[str]) -> bool:
     """Whether a tensor merely consists of elements of its own group, which are quantized already."""
     node = value.producer
     if node is None or not node.op.moves_data:
         return False
     sources = [v for v in node.inputs if v is not None and v.type.dtype is DType.FLOAT32]
-    return all(members.get(v.name) == members[value.name] for v in sources)
+    return all(v.name in group for v in sources)
 
 
-def _switch(name: str, group: int) -> list[onnx.NodeProto]:
-    """`name` → its rounded and clipped twin if that group is on. A branch, as nearly all are off in each run."""
-    wanted, number = f"{name}.on", f"{name}.group"
-    result = helper.make_empty_tensor_value_info
-    steps = [("Div", name, _SCALE), ("Round", f"{name}.0"), ("Max", f"{name}.1", _LEAST), ("Min", f"{name}.2", _MOST)]
-    steps.append(("Mul", f"{name}.3", _SCALE))
-    codes = [helper.make_node(op, inputs, [f"{name}.{i}"]) for i, (op, *inputs) in enumerate(steps)]
-    same = [helper.make_node("Identity", [name], [f"{name}.same"])]
-    branches = {
-        "then_branch": helper.make_graph(codes, "quantized", [], [result(f"{name}.4")]),
-        "else_branch": helper.make_graph(same, "real", [], [result(f"{name}.same")]),
-    }
+def _quantized(name: str, names: Mapping[str, str]) -> list[onnx.NodeProto]:
+    """`name` → its rounded and clipped twin, if it has one."""
+    if name not in names:
+        return []
+    steps = [("Div", _SCALE), ("Round",), ("Max", _LEAST), ("Min", _MOST), ("Mul", _SCALE)]
+    places = [name, *(f"{names[name]}.{i}" for i in range(len(steps) - 1)), names[name]]
     return [
-        helper.make_node("Constant", [], [number], value_int=group),
-        helper.make_node("Equal", [_GROUP, number], [wanted]),
-        helper.make_node("If", [wanted], [f"{name}{_SUFFIX}"], **branches),
+        helper.make_node(op, [source, *others], [target])
+        for (op, *others), source, target in zip(steps, places[:-1], places[1:], strict=True)
     ]
 
 

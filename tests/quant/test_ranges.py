@@ -198,6 +198,28 @@ def test_one_switch_quantizes_one_tensor_and_nothing_else() -> None:
     assert judge.noise(("z",), [QuantParams((1e-9,), 0)], DType.INT8) == pytest.approx(1, rel=1e-3)
 
 
+def test_noise_beyond_the_limit_is_infinite() -> None:
+    model, samples = fused(conv_net()), normal_samples(conv_net(), 3 * sensitivity.PORTION)
+    judge, params = OutputNoise(model, [("x",)], samples), [QuantParams((0.05,), 0)]
+    noise = judge.noise(("x",), params, DType.INT8)
+    assert 0 < noise == judge.noise(("x",), params, DType.INT8, limit=noise)
+    assert judge.noise(("x",), params, DType.INT8, limit=0.999 * noise) == math.inf
+
+
+def test_what_a_group_has_no_part_in_stays_as_it_is() -> None:
+    net = Net()
+    net.op("Relu", net.input("x", 1, 8), out="r")
+    net.ops("TopK", "r", net.const([3], np.int64), outs=["best", "places"])
+    net.op("Gather", net.input("table", 8, 4), "places", out="found", axis=0)
+    net.op("Add", net.op("Unsqueeze", "best", net.const([2], np.int64), out="column"), "found", out="sum")
+    net.op("Neg", net.input("other", 1, 2), out="apart")
+    net.output("sum", "apart")
+    model, samples = fused(net.model()), normal_samples(net.model(), 4)
+    groups: list[tuple[str, ...]] = [("table",), ("best", "column"), ("other",), ("r",)]
+    judge, fine = OutputNoise(model, groups, samples), [QuantParams((2.0**-12,), 0)]
+    assert all(0 < judge.noise(group, fine, DType.INT16) < 1e-6 for group in groups)
+
+
 def test_a_divisor_that_is_rounded_to_zero_is_noise_without_end() -> None:
     net = Net()
     net.op("Div", net.input("x", 1, 4), net.input("divisor", 1, 4), out="ratio")
