@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint lint-c bench zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
+.PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
 	fuzz fuzz-graphs fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
@@ -36,6 +36,9 @@ zoo: setup  ## every model of ../shared, as given and quantized, on a board for 
 
 two-cores: setup  ## models on both cores of a simulated chip; rewrites the table of docs/two_cores.md
 	$(BIN)/python tools/two_cores.py
+
+plain-c: setup  ## what plain C costs on an nRF52840; rewrites the table of docs/performance.md
+	$(BIN)/python tools/plain_c.py
 
 gallery: setup  ## the models of ../shared on some boards, by `mcugen explore`; rewrites docs/gallery.md
 	$(BIN)/python tools/gallery.py
