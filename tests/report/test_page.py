@@ -88,7 +88,8 @@ def test_bars_and_tables_are_sorted_and_names_are_told(made: Path) -> None:
     report = json.loads((made / "report.json").read_text())
     cycles = [layer["cycles"] for layer in report["layers"]]
     with opened(made / "made.html", width=400, dark=True) as page:
-        assert page.run("return document.documentElement.scrollWidth") == 400  # what is wider scrolls by itself
+        assert page.run("return document.documentElement.scrollWidth") == 400
+        assert page.run(_SIDEWAYS) == []
         page.run(_CHOOSE, "order", "the largest first")
         found = page.run("return mcugenViews.layers.scale('y').domain()")
         order = sorted(range(len(cycles)), key=lambda i: -cycles[i])
@@ -119,10 +120,17 @@ return mcugenViews.layers.runAsync().then(() => 1);
 """
 
 
+_SIDEWAYS = """
+const wide = [...document.querySelectorAll(".wide")];
+return wide.filter(e => e.scrollWidth > e.clientWidth).map(e => e.getAttribute("aria-label"));
+"""
+"""Tables that are wider than the window."""
+
+
 @needs_chromium
 def test_names_are_text_and_many_layers_are_drawn(tmp_path: Path) -> None:
     report = compiled_report(HOSTILE)
-    layers = [replace(layer, name=f"{layer.name}{i}") for i in range(67) for layer in report.layers[1:4]]
+    layers = [replace(layer, name=f"{3 * layer.name}{i}") for i in range(67) for layer in report.layers[1:4]]
     histogram = Histogram.of(np.arange(300.0), np.arange(299.0))
     errors = [
         LayerError(f"{i}{HOSTILE}", [], "conv", "int8", "", "mse", -1, 1, 0, 40.0, 30.0, 0.99, 0.1, [], histogram)
@@ -139,6 +147,7 @@ def test_names_are_text_and_many_layers_are_drawn(tmp_path: Path) -> None:
         assert page.run("return document.querySelectorAll('main img, main script, iframe').length") == 0
         assert page.run("return document.querySelectorAll('#chart-layers .mark-rect path').length") >= 200
         assert "<img src=x" in page.run("return document.querySelector('#notes').innerText")
+        assert page.run(_SIDEWAYS) == []
 
 
 # ------------------------------------------------------------------------------------------------ as text
