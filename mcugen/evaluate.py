@@ -154,7 +154,7 @@ def _sample_results(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], reference: Sequence[Sample], classes: bool
 ) -> SampleResults | None:
     """By the first output that has numbers, in reals."""
-    (numeric, *_) = [[e] for e in compiled.program.outputs if e.name in outputs[0]]
+    numeric = [e for e in compiled.program.outputs if e.name in outputs[0]][:1]
     found = [next(iter(sample.values())) for sample in reals(outputs, numeric)]
     views = samples.inputs if samples.raw is None else [{"raw": raw} for raw in samples.raw]
     if classes:
