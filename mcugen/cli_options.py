@@ -191,6 +191,17 @@ StackBound = Annotated[
         "--stack-bound", help="the header tells the most stack that a run takes, as the board's compiler builds it"
     ),
 ]
+SelfTest = Annotated[
+    int,
+    typer.Option(
+        "--self-test",
+        help="the self-test has at most so many samples, of yours (--data, --calibration) and made ones, chosen for "
+        "the flipped bits of constants that they find",
+        min=0,
+        max=16,
+        show_default=False,
+    ),
+]
 CheckWeights = Annotated[
     bool,
     typer.Option("--check-weights", help="functions that compare weights and tables with checksums, also in steps"),
@@ -372,6 +383,7 @@ class CompileArguments(RunningArguments):
     helpers: Helpers = False
     labels: Labels = None
     stack_bound: StackBound = False
+    self_test: SelfTest = 0
 
     def made(self) -> CompileOptions:
         """The same."""
@@ -381,6 +393,7 @@ class CompileArguments(RunningArguments):
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             stack_bound=self.stack_bound,
+            self_test=self.self_test,
         )
 
 
@@ -641,7 +654,7 @@ PANELS = {
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "helpers", "labels"),
-    "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
+    "Safety": ("stack_bound", "self_test", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
     "Computers": ("jobs", "cluster"),
     "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),

@@ -113,7 +113,7 @@ def _compiled(
     figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(hardware.features, registry.templates)
-    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
 
 

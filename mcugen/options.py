@@ -168,10 +168,11 @@ class CompileOptions:
     no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `library` is what
     the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds the firmware's
     part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most stack that a call
-    takes when the board's compiler builds it (see mcugen.stack_bounds). `check_weights`: functions that compare the
-    constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
-    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise. With `training` there
-    is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
+    takes when the board's compiler builds it (see mcugen.stack_bounds). The self-test has at most `self_test` samples,
+    chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that compare the constants with
+    checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With `checked_indices` no damaged
+    constant leads out of memory, which some kernels cannot promise. With `training` there is a function that goes on
+    training the model, which has what it learned in its state (see mcugen.training).
     """
 
     name: str = ""
@@ -202,6 +203,7 @@ class CompileOptions:
     max_step_cycles: int | None = None
     by_rows: frozenset[str] = frozenset()
     stack_bound: bool = False
+    self_test: int = 0
     check_weights: bool = False
     checked_arena: bool = False
     checked_indices: bool = False
@@ -243,7 +245,9 @@ class CompileOptions:
         parts += ["input of raw data"] * bool(self.input_pipeline)
         parts += ["steps"] * (self.steps and self.max_step_cycles is None)
         parts += [f"steps of at most {n} cycles" for n in (self.max_step_cycles,) if n is not None]
-        parts += ["stack bound"] * self.stack_bound + ["checked weights"] * self.check_weights
+        parts += ["stack bound"] * self.stack_bound
+        parts += [f"self-test of at most {self.self_test} samples"] * bool(self.self_test)
+        parts += ["checked weights"] * self.check_weights
         parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
         parts += [f"{self.cores} cores"] * (self.cores > 1)
         parts += [self.training.describe()] if self.training else []

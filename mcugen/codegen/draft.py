@@ -30,7 +30,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and expected outputs of the self-test, by endpoint name."""
+    """Inputs and expected outputs of the self-test, by endpoint name. All of a model allow the same differences."""
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
@@ -75,6 +75,8 @@ class Form:
     """The hook of layers is called for steps instead: a form for measuring."""
     stack: StackNote | None = None
     """If it is known."""
+    self_test: str = ""
+    """What is said of the self-test's samples, where they were chosen."""
     checks: bool = False
     """There are functions that compare constants with checksums."""
     guards: bool = False
@@ -88,7 +90,7 @@ class Draft(NamedTuple):
 
     program: Program
     provenance: Provenance
-    sample: Sample
+    samples: tuple[Sample, ...]
     report: Mapping[str, object]
     placement: Placement
     form: Form = Form()

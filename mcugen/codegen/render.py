@@ -13,7 +13,7 @@ import jinja2
 import ml_dtypes
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, InputCode, Port
+from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray
 from mcugen.codegen.checks import Entry, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
@@ -54,6 +54,9 @@ from mcugen.lir.program import (
 )
 from mcugen.resources import runtime_headers
 from mcugen.version import __version__
+
+_LENT = 16
+"""Elements: a multiple of them is as aligned as any type asks for."""
 
 ABI_VERSION = 2
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
@@ -102,6 +105,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         inputs,
         outputs,
         tuple(layer.name for layer in layers),
+        _constants(renderer, memory),
         has_state=bool(program.states),
         lesson=lesson_ports(program),
         symbols=tuple(program.symbols),
@@ -115,6 +119,16 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         reads_weights=memory.is_read,
         input_code=made,
     )
+
+
+def _constants(renderer: Renderer, memory: MemoryContext) -> tuple[StoredArray, ...]:
+    program = renderer.program
+    readers: dict[Buffer, int] = {}
+    for layer, span in enumerate(program.layers()):
+        for operand in (operand for i in span for operand in program.instrs[i].operands):
+            readers.setdefault(operand.buffer, layer)
+    arrays = [b for b in memory.arrays if b in readers and b.nbytes]
+    return tuple(StoredArray(renderer.array(b), b.nbytes, readers[b]) for b in arrays)
 
 
 def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> dict[str, Any]:
@@ -140,13 +154,14 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "run_arguments": ", ".join(word for _, word in parameters),
         "stack": form.stack,
         "guards": form.guards,
+        "self_test": form.self_test,
         "checked": _checked(renderer, memory) if form.checks else [],
         "constants": [constant(b, renderer, memory.place(b)) for b in memory.arrays],
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library})),
         **_helpers(form, program, outputs),
         **memory.context(renderer.names),
-        "sample": _sample_context(program, inputs, outputs, draft.sample),
+        "sample": _sample_context(program, inputs, outputs, draft.samples),
     }
 
 
@@ -320,6 +335,7 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
         context["needs_libm"],
         [library.versions for library in context["libraries"]],
         f"{program.name}_selftest({context['arena']}{weights})",
+        context["self_test"],
         f"{context['firmware'] or program.name}_memory.ld",
     )
 
@@ -481,38 +497,68 @@ def _closeness(dtype: DType, tolerance: float) -> _Closeness:
     return _Closeness(dtype.tag, dtype.c, "float", WIDEN[dtype].symbol, c_float(tolerance + step))
 
 
+def _golden(port: Port, arrays: Sequence[Array]) -> dict[str, object]:
+    """The literals of an endpoint's samples, and C expressions of where one begins and of its bytes.
+
+    Where the run function gets a pointer to it, each begins as aligned as the first.
+    """
+    name, count = f"golden_{port.accessor}", arrays[0].size
+    stride = max(-(-count // _LENT) * _LENT if port.is_lent else count, 1)
+    if len(arrays) == 1:
+        return {
+            "stride": max(count, 1),
+            "rows": list(c_rows(arrays[0])) or ["0,"],
+            "golden": name,
+            "copied": f"sizeof {name}",
+        }
+    padded = [np.pad(array, (0, stride - count)) for array in arrays]
+    return {
+        "stride": stride,
+        "rows": list(c_rows(np.concatenate(padded))),
+        "golden": f"{name} + (sample * {stride}u)",
+        "copied": f"{arrays[0].nbytes}u",
+    }
+
+
 def _sample_context(
-    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample
+    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], samples: Sequence[Sample]
 ) -> dict[str, object]:
-    def rows(endpoints: list[Endpoint], ports: tuple[Port, ...], arrays: dict[str, Array]) -> list[dict[str, object]]:
+    """Arrays hold an endpoint's elements of all samples, one behind the other."""
+    sample = samples[0]
+
+    def rows(
+        endpoints: Sequence[Endpoint], ports: Sequence[Port], given: Sequence[Mapping[str, Array]]
+    ) -> list[dict[str, object]]:
         return [
             {
                 "accessor": port.accessor,
                 "ctype": e.dtype.c,
                 "is_streamed": bool(port.rows),
                 "is_lent": port.is_lent,
-                "count": arrays[e.name].size,
+                "count": given[0][e.name].size,
                 "is_float": e.dtype.is_float or e.dtype.is_narrow_float,
                 "close": _closeness(e.dtype, sample.tolerance),
-                "rows": list(c_rows(port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy))) or ["0,"],
+                **_golden(port, [port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy) for arrays in given]),
             }
             for e, port in zip(endpoints, ports, strict=True)
         ]
 
+    given, expected = [s.inputs for s in samples], [s.outputs for s in samples]
     sides = {
-        "inputs": rows(program.inputs, inputs, sample.inputs),
-        "outputs": rows(program.outputs, outputs, sample.outputs),
+        "inputs": rows(program.inputs, inputs, given),
+        "outputs": rows(program.outputs, outputs, expected),
     }
     lesson = lesson_ports(program)
-    taught = rows([program.lesson.target], (lesson.target,), sample.inputs) if program.lesson and lesson else []
-    taught += rows([program.lesson.loss], (lesson.loss,), sample.outputs) if program.lesson and lesson else []
-    lent = [(row, f"golden_{row['accessor']}") for row in sides["inputs"] if row["is_lent"]]
+    taught = rows([program.lesson.target], (lesson.target,), given) if program.lesson and lesson else []
+    taught += rows([program.lesson.loss], (lesson.loss,), expected) if program.lesson and lesson else []
+    lent = [(row, row["golden"]) for row in sides["inputs"] if row["is_lent"]]
     lent += [(row, f"{row['accessor']}_buffer") for row in sides["outputs"] if row["is_lent"]]
     return {
         **sides,
         "lesson": taught,
         "rate": c_float(RATE),
         "lent": [word if row["count"] else "NULL" for row, word in lent],
-        "uses_math": any(is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
+        "uses_math": any(is_unbounded(array) for side in (*given, *expected) for array in side.values()),
         "steps": sample.steps,
+        "samples": len(samples),
     }
