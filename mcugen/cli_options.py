@@ -7,6 +7,7 @@ numpy and the compiler are imported by the functions that need them, so that hel
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -40,6 +41,7 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    SAMPLES,
     STATISTICS,
     TRAINED_AS,
     CompileOptions,
@@ -218,6 +220,19 @@ CheckedIndices = Annotated[
         "--checked-indices", help="no kernels whose constants hold addresses: damaged ones never lead out of memory"
     ),
 ]
+CheckedSteps = Annotated[
+    bool,
+    typer.Option("--checked-steps", help="a checksum of the arena between steps; implies --steps"),
+]
+PlausibleOutputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plausible",
+        help="NAME_check_outputs tells outputs that lie outside of a range: NAME=LOW..HIGH, or 'samples' for all, as "
+        "your samples have them",
+        show_default=False,
+    ),
+]
 Steps = Annotated[
     bool,
     typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
@@ -328,6 +343,7 @@ class RunningArguments(ReadingArguments):
     check_weights: CheckWeights = False
     checked_arena: CheckedArena = False
     checked_indices: CheckedIndices = False
+    checked_steps: CheckedSteps = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     cores: Cores = 1
@@ -361,7 +377,8 @@ class RunningArguments(ReadingArguments):
             check_weights=self.check_weights,
             checked_arena=self.checked_arena,
             checked_indices=self.checked_indices,
-            steps=self.steps or self.max_step_cycles is not None,
+            checked_steps=self.checked_steps,
+            steps=self.steps or self.checked_steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
             training=self._training(),
@@ -384,6 +401,7 @@ class CompileArguments(RunningArguments):
     labels: Labels = None
     stack_bound: StackBound = False
     self_test: SelfTest = 0
+    plausible: PlausibleOutputs = None
 
     def made(self) -> CompileOptions:
         """The same."""
@@ -394,6 +412,7 @@ class CompileArguments(RunningArguments):
             labels=_labels(self.labels),
             stack_bound=self.stack_bound,
             self_test=self.self_test,
+            plausible=_plausible(self.plausible or []),
         )
 
 
@@ -654,7 +673,15 @@ PANELS = {
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "helpers", "labels"),
-    "Safety": ("stack_bound", "self_test", "check_weights", "checked_arena", "checked_indices"),
+    "Safety": (
+        "stack_bound",
+        "self_test",
+        "check_weights",
+        "checked_arena",
+        "checked_indices",
+        "checked_steps",
+        "plausible",
+    ),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
     "Computers": ("jobs", "cluster"),
     "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
@@ -923,6 +950,28 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
         low, high = sizes[0] or 0, sizes[-1] or 0
         dims.append((key, low if len(ends) == 1 else (low, high)))
     return _named_once("--dim", dims)
+
+
+def _plausible(texts: list[str]) -> dict[str, tuple[float, float]]:
+    """Ranges of outputs; SAMPLES for those of samples."""
+    ranges: list[tuple[str, tuple[float, float]]] = []
+    for text in texts:
+        name, _, ends = text.rpartition("=")
+        low, _, high = (_number(end) for end in ends.partition(".."))
+        if text != SAMPLES and (not name or low is None or high is None or low > high):
+            examples = "e.g. --plausible y=-1.5..2, or --plausible samples"
+            raise UsageError("--plausible must read NAME=LOW..HIGH with LOW not above HIGH", f"'{text}'", examples)
+        ranges.append((name or text, (low or 0.0, high or 0.0)))
+    return _named_once("--plausible", ranges)
+
+
+def _number(text: str) -> float | None:
+    """A finite number; None for any other text."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:

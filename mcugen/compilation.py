@@ -29,6 +29,7 @@ from mcugen.options import DIVERGED_DB, MIXED, CompileOptions, Training
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
+from mcugen.plausibility import with_plausibility
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
@@ -249,7 +250,10 @@ class Compilation:
         compiled = self._within_limits(options, deadline)
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
-        return with_selftest(compiled, self._given(compiled)) if options.self_test else compiled
+        given = self._given(compiled) if options.self_test or options.plausible else []
+        if options.plausible:
+            compiled = with_plausibility(compiled, given)
+        return with_selftest(compiled, given) if options.self_test else compiled
 
     def _given(self, compiled: CompiledModel) -> list[dict[str, Array]]:
         """Samples of the user's, as the generated code takes them."""

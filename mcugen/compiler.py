@@ -175,6 +175,7 @@ def _with_input(
         options.steps,
         validation=options.validation,
         checks=options.check_weights,
+        checks_steps=options.checked_steps,
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )

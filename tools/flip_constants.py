@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zoo import BOUND, SIZES
+
 from mcugen import CompileOptions, McugenError, compile_model, load_board
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--boards", default="host", help="names, between commas")
     parser.add_argument("--each", type=int, default=6, help="single flips of each array")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=5, help="of CPU, that a run may take")
     parser.add_argument("--check", action="store_true", help="call the check of weights before each run")
     parser.add_argument("--checked-indices", action="store_true", help="as `compile --checked-indices`")
     given = parser.parse_args()
@@ -91,16 +94,16 @@ def main() -> None:
     for path in models(given.paths):
         for name in given.boards.split(","):
             options = CompileOptions(check_weights=given.check, checked_indices=given.checked_indices)
-            print(row(path, load_board(name), options, given.each, given.seed), flush=True)
+            print(row(path, load_board(name), options, given.each, given.seed, given.seconds), flush=True)
 
 
-def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int) -> str:
+def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int, seconds: int) -> str:
     """Of the table, for a model and a board."""
     roomy = tuple(replace(m, size=1 << 28) for m in board.memories)
-    wanted = replace(options, dims={"batch": 1} if "dynbatch" in path.stem else {})
+    wanted = replace(options, dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))
     try:
         compiled = compile_model(path, replace(board, memories=roomy), wanted)
-        found = campaign(compiled, each, seed, checks=options.check_weights)
+        found = campaign(compiled, each, seed, seconds, checks=options.check_weights)
     except McugenError as error:
         print(f"{path.stem}, {board.name}: {error}", file=sys.stderr)
         return f"| {path.stem} | {board.name} | | | | | | | | | not compiled |"

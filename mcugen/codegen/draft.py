@@ -51,6 +51,13 @@ class StackNote(NamedTuple):
     calls_back: bool
 
 
+class Plausible(NamedTuple):
+    """Ranges of outputs by their names, in units as stored, and where they are from."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    origin: str
+
+
 MakeInputCode = Callable[[str, str], InputCode]
 """Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
 
@@ -79,6 +86,10 @@ class Form:
     """What is said of the self-test's samples, where they were chosen."""
     checks: bool = False
     """There are functions that compare constants with checksums."""
+    checks_steps: bool = False
+    """There is a checksum of the arena between steps."""
+    plausible: Plausible | None = None
+    """There is a function that says whether outputs are plausible."""
     guards: bool = False
     """The header has functions that run with an arena whose size is told, or between canaries."""
     input_code: MakeInputCode | None = None

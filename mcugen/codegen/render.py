@@ -24,7 +24,7 @@ from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.learned import lesson_context, lesson_ports
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.codegen.literals import c_float, c_rows
+from mcugen.codegen.literals import c_float, c_int, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
 from mcugen.codegen.run import (
@@ -155,6 +155,8 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "stack": form.stack,
         "guards": form.guards,
         "self_test": form.self_test,
+        "checks_steps": form.checks_steps,
+        **_plausible_context(program, outputs, renderer, form),
         "checked": _checked(renderer, memory) if form.checks else [],
         "constants": [constant(b, renderer, memory.place(b)) for b in memory.arrays],
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
@@ -163,6 +165,31 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, draft.samples),
     }
+
+
+def _plausible_context(program: Program, ports: Sequence[Port], renderer: Renderer, form: Form) -> dict[str, object]:
+    """What is said of plausible outputs."""
+    rows = []
+    for endpoint, port in zip(program.outputs, ports, strict=True):
+        if form.plausible is None or endpoint.name not in form.plausible.ranges:
+            continue
+        low, high = form.plausible.ranges[endpoint.name]
+        close = _closeness(endpoint.dtype, 0.0)
+        whole, lent = endpoint.dtype.is_integer, renderer.names[endpoint.buffer] if port.is_lent else ""
+        rows.append(
+            {
+                "ctype": endpoint.dtype.c,
+                "real": "int32_t" if whole else close.real,
+                "read": close.read,
+                "low": c_int(int(low)) if whole else c_float(low),
+                "high": c_int(int(high)) if whole else c_float(high),
+                "macro": port.accessor.upper(),
+                "lent": lent,
+                "parameter": f"const {endpoint.dtype.c} *{lent}",
+                "accessor": port.accessor,
+            }
+        )
+    return {"plausible": rows, "plausible_origin": form.plausible.origin if form.plausible else ""}
 
 
 def _encoder(name: str, tensor: Mapping[str, Any]) -> str:
@@ -250,11 +277,13 @@ def _taken(
     external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
     if form.checks:
         external |= {f"{name}_{word}" for word in ("check", "check_some", "check_weights")} | {"checked"}
+    external |= {f"{name}_check_outputs"} if form.plausible else set()
     if form.guards:
         guards = ("run_sized", "run_guarded", "canary", "guarded_arena", "check_guards")
         external |= {f"{name}_{word}" for word in guards} | {"arena_size"}
     if form.steps:
-        external |= {f"{name}_{word}" for word in ("begin", "step", "steps")} | {"steps", "at"}
+        external |= {f"{name}_{word}" for word in ("begin", "step", "steps")}
+        external |= {"steps", "at", "next_step", "crc_of_arena"}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 

@@ -314,6 +314,15 @@ class SelfTestFigures:
 
 
 @dataclass(frozen=True)
+class PlausibleRange:
+    """What an output's elements must lie in to be plausible, as real numbers."""
+
+    output: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -374,6 +383,8 @@ class Report:
     """Of a model for two cores, once it ran."""
     self_test: SelfTestFigures | None = None
     """Where its samples were chosen."""
+    plausible: tuple[PlausibleRange, ...] = ()
+    """Where outputs are checked."""
 
     @property
     def library_calls(self) -> str:

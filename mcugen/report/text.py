@@ -173,6 +173,8 @@ def _add_memory(table: Facts, report: Report) -> None:
         table.add_row(
             "self-test: samples", _number(test.samples), f"{test.given} of them given, which find {test.coverage}"
         )
+    for known in report.plausible:
+        table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
     made = report.input_pipeline
     if made is not None:
         table.add_row(

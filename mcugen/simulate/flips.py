@@ -38,7 +38,7 @@ def run_flips(
     checks: bool = False,
     seconds: int = 5,
 ) -> list[str]:
-    """For each set of flips, a letter for each of the self-test's samples; a sample takes `seconds` at most.
+    """For each set of flips, a letter for each of the self-test's samples; a sample takes `seconds` of CPU at most.
 
     With `sanitize` accesses out of bounds are stopped, else only what the system stops; with `checks` the check of
     weights runs first. VerificationError where samples fail without flips.

@@ -42,6 +42,8 @@
 #define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
 #define MCUGEN_ERROR_STORED 21    /* nothing that this model learned is stored whole */
+#define MCUGEN_ERROR_CHANGED 22   /* something else wrote to the arena between steps, or it lost a bit */
+#define MCUGEN_ERROR_RANGE 23     /* an output lies outside of its plausible range, or is no number */
 
 /* What NAME_step returns, besides errors. */
 #define MCUGEN_DONE 0     /* the outputs are there */
