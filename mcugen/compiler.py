@@ -115,7 +115,7 @@ def _compiled(
     figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(hardware.features, registry.templates)
-    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
 
 
@@ -177,6 +177,7 @@ def _with_input(
         options.steps,
         validation=options.validation,
         checks=options.check_weights,
+        checks_steps=options.checked_steps,
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
