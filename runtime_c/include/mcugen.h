@@ -211,6 +211,12 @@ static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
     return mcugen_few_bits(byte, from, 15) - 8;
 }
 
+/* The same where it is stored as it is, in two's complement. */
+static inline int32_t mcugen_signed_nibble(uint8_t byte, int32_t from)
+{
+    return (mcugen_few_bits(byte, from, 15) ^ 8) - 8;
+}
+
 /* The upper word of two. */
 static inline int32_t mcugen_upper(int64_t v)
 {
