@@ -595,6 +595,10 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
+    extreme_inputs: Annotated[
+        bool,
+        typer.Option("--extreme-inputs", help="the best and worst of such, where data decides"),
+    ] = False
     html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
         None
     )
@@ -670,7 +674,7 @@ PANELS = {
     "Samples": ("pixel_scale", "metric", "input_pipeline"),
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
-    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
+    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states", "extreme_inputs"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "helpers", "labels"),
     "Safety": (

@@ -53,6 +53,7 @@ LAYERS = {
     "compiler": 12,
     "evaluate": 12,
     "stepping": 12,
+    "extremes": 12,
     "plausibility": 12,
     "selftests": 12,
     "stack_bounds": 12,

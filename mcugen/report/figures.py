@@ -323,6 +323,18 @@ class PlausibleRange:
 
 
 @dataclass(frozen=True)
+class InstructionRange:
+    """The best and the worst case of a run, in instructions: of any input where it `is_bound`, else of so many `inputs`
+    that ran, and no bound is known.
+    """
+
+    best: int
+    worst: int
+    inputs: int
+    is_bound: bool
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -375,6 +387,8 @@ class Report:
     """That gives the report again."""
     varies: tuple[str, ...] = ()
     """By layers, why instructions depend on data; empty: a run takes as many for any input."""
+    instruction_range: InstructionRange | None = None
+    """Once it ran, where a run takes as many for any input, or extreme ones ran."""
     stack_bound: StackFigures | None = None
     """Once it was built for the board."""
     alternatives: tuple[Alternative, ...] = ()
@@ -497,7 +511,7 @@ def describe(
         quantization_estimate=None,
         layers=_layers(program),
         notes=tuple(notes),
-        varies=variations(program, board.features),
+        varies=variations(program, board),
     )
 
 
@@ -538,10 +552,16 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
         memories=memories,
         accuracy=accuracy,
         layers=layers,
+        instruction_range=_range(report, run.instructions),
         two_cores=two_cores(layers),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
+
+
+def _range(report: Report, instructions: int | None) -> InstructionRange | None:
+    is_known = instructions is not None and not report.varies
+    return InstructionRange(instructions, instructions, 1, is_bound=True) if instructions and is_known else None
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:

@@ -127,6 +127,13 @@ def _add_time(table: Facts, report: Report) -> None:
     if model.dropped_channels:
         table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
+    known = report.instruction_range
+    if known is not None and known.best != known.worst:
+        table.add_row(
+            "  best and worst",
+            f"{known.best:,} to {known.worst:,}",
+            f"of {known.inputs} inputs; unbounded: more may be needed",
+        )
     table.add_row("  for other inputs", "" if report.varies else "the same", _varying(report))
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
