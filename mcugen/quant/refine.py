@@ -47,7 +47,11 @@ def refine(
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), MOST_SAMPLES[plan.scheme.weights])).run(layers, progress)
+            _Walk(
+                model.graph,
+                plan,
+                _spread(model.graph, distinct(samples), MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]),
+            ).run(layers, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
