@@ -24,7 +24,7 @@ from mcugen.numerics.fixedpoint import clamp_range
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.elementwise import Linear
 from mcugen.ops.matmul import Dense, MatMul
-from mcugen.ops.movement import Movement, Reshape
+from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.softmax import Softmax
 from mcugen.training.layers import Layer, layer_name
@@ -84,6 +84,8 @@ def _stage(layer: Layer, out: TensorType) -> Stage | str:
     if type(node.op) is not Dense or not layer.weights or layer.rank or layer.channels:
         return "no dense layer whose weights are trained"
     source = node.input(0).producer
+    while source is not None and isinstance(source.op, Reshape):
+        source = source.input(0).producer
     if source is None or not isinstance(source.op, Dequantize) or source.input(0).type.dtype is not DType.INT8:
         return "its input is not int8"
     x, first = source.input(0), numbers(node.inputs[1])
@@ -101,11 +103,11 @@ def _stage(layer: Layer, out: TensorType) -> Stage | str:
 
 
 def _codes_between(graph: Graph, layer: Layer, following: Layer) -> TensorType | None:
-    """The type in which a layer's result is stored, if the next one reads it, moved at most, and nothing else does."""
+    """The type in which a layer's result is stored, if the next one alone reads it."""
     value, stored = layer.node.output, None
     while value.users != [following.node]:
         node = graph.only_user(value)
-        if node is None or graph.is_output(value) or not isinstance(node.op, Quantize | Dequantize | Movement):
+        if node is None or graph.is_output(value) or not isinstance(node.op, Quantize | Dequantize | Reshape):
             return None
         if isinstance(node.op, Quantize):
             stored = node.output.type
