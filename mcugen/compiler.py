@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from mcugen.board import Board, load_board
@@ -97,6 +98,7 @@ def _compiled(
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
         notes = [
             *graph.notes,
+            *_nan_notes(graph),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
             *read,
@@ -113,7 +115,7 @@ def _compiled(
     figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(hardware.features, registry.templates)
-    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
 
 
@@ -175,6 +177,7 @@ def _with_input(
         options.steps,
         validation=options.validation,
         checks=options.check_weights,
+        checks_steps=options.checked_steps,
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
@@ -198,6 +201,17 @@ def _slow_arena_notes(program: Program, board: Board, placement: Placement, opti
 
 
 _SPLIT = "--place auto leaves there what is used least, and report tells what either takes"
+
+
+def _nan_notes(graph: Graph) -> list[str]:
+    """Infinity may be meant (a mask, say), NaN hardly is."""
+    constants = {v.name: v.data for part in graph.nested() for v in part.values() if v.data is not None}
+    bad = [name for name, data in constants.items() if data.dtype.kind == "f" and np.isnan(data).any()]
+    if not bad:
+        return []
+    names = ", ".join(f"'{shortened(name, 40)}'" for name in bad[:3])
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return [f"constants hold NaN, and so may all results: {names}{more}; train or export the model again"]
 
 
 def _widened_notes(graph: Graph) -> list[str]:

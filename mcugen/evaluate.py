@@ -166,7 +166,7 @@ def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample
     """With what making the input takes. VerificationError where its bits are not numpy's."""
     (port, *_), figures, ram = compiled.bundle.inputs, report.input_pipeline, report.ram
     assert figures is not None
-    for number, (sample, crc) in enumerate(zip(stored, run.input_crcs, strict=True)):
+    for number, (sample, crc) in enumerate(zip(stored, run.crcs, strict=True)):
         if zlib.crc32(np.ascontiguousarray(sample[port.name]).tobytes()) != crc:
             found = f"another input for sample {number}"
             raise VerificationError("the generated pipeline must give the bits that numpy gives", found)

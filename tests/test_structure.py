@@ -53,6 +53,8 @@ LAYERS = {
     "compiler": 12,
     "evaluate": 12,
     "stepping": 12,
+    "plausibility": 12,
+    "selftests": 12,
     "stack_bounds": 12,
     "lessons": 12,
     "mixed": 13,

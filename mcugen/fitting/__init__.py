@@ -14,6 +14,7 @@ from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
+from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
@@ -90,6 +91,8 @@ def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
         if not found or ram <= NEARBY * min(program.arena_size for program, _ in found):
             found.append((planned(lowered(way, board, options)), way))
     program = _least(program for program, _ in found)
+    if options.optimize == GOALS[0] and not options.stream_input:
+        return grouped(graph, board, options, program)
     if options.optimize != "ram":
         return program
     (way,) = (way for made, way in found if made is program)

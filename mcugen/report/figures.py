@@ -281,6 +281,48 @@ class StackFigures:
 
 
 @dataclass(frozen=True)
+class SelfTestLayer:
+    """Of flipped bits of a layer's constants how many are `significant`: they change an output for some sample that was
+    tried; and how many the self-test finds.
+    """
+
+    layer: str
+    flips: int
+    significant: int
+    found: int
+
+
+@dataclass(frozen=True)
+class SelfTestFigures:
+    """What a self-test finds whose samples were chosen for that: how many `samples`, and how many of these were `given`
+    by the user; single flipped bits of all layers, as in SelfTestLayer, others than those that chose the samples.
+    """
+
+    samples: int
+    given: int
+    flips: int
+    significant: int
+    found: int
+    layers: list[SelfTestLayer]
+
+    @property
+    def coverage(self) -> str:
+        """In words."""
+        share = 100 * self.found / max(self.significant, 1)
+        counts = f"{self.found} of {self.significant}, of {self.flips} tried"
+        return f"{share:.0f} % of the flipped bits of constants that change a result ({counts})"
+
+
+@dataclass(frozen=True)
+class PlausibleRange:
+    """What an output's elements must lie in to be plausible, as real numbers."""
+
+    output: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -339,6 +381,10 @@ class Report:
     """What other options would change, where that was asked for."""
     two_cores: TwoCores | None = None
     """Of a model for two cores, once it ran."""
+    self_test: SelfTestFigures | None = None
+    """Where its samples were chosen."""
+    plausible: tuple[PlausibleRange, ...] = ()
+    """Where outputs are checked."""
 
     @property
     def library_calls(self) -> str:

@@ -168,6 +168,13 @@ def _add_memory(table: Facts, report: Report) -> None:
         path = ", ".join(call.removeprefix(f"{model.name}_") for call in bound.path)
         table.add_row("RAM: stack bound", _number(bound.bytes), bound.note or f"bytes whatever the input: {path}")
     table.add_row("RAM: total", _number(ram.total), "bytes")
+    test = report.self_test
+    if test is not None:
+        table.add_row(
+            "self-test: samples", _number(test.samples), f"{test.given} of them given, which find {test.coverage}"
+        )
+    for known in report.plausible:
+        table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
     made = report.input_pipeline
     if made is not None:
         table.add_row(

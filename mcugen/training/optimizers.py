@@ -104,11 +104,16 @@ GOLDEN = 0x9E3779B9
 """2³² by the golden ratio: its multiples, cut to 32 bits, lie evenly however many there are (Weyl, 1916)."""
 
 
+def turned(graph: Graph, count: Value) -> Value:
+    """uint32 [1] by how often was updated, evenly among all."""
+    call = OnnxCalls(graph, "dither")
+    return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
+
+
 def dithered(graph: Graph, count: Value) -> Value:
     """0 … 1 by how often was updated: float32 [1], the same bits everywhere."""
     call = OnnxCalls(graph, "dither")
-    product = call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
-    whole = call("BitShift", product, np.asarray([8], np.uint32), direction="RIGHT")
+    whole = call("BitShift", turned(graph, count), np.asarray([8], np.uint32), direction="RIGHT")
     return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
 
 

@@ -55,7 +55,7 @@ def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
         yield bias
     if layer.weights:
         assert bias is not None
-        first = _numbers(node.inputs[1])
+        first = numbers(node.inputs[1])
         weights = _coded(graph, node, first) if coded else _parameter(graph, node, "weights", first)
         yield weights
         graph.rewrite(node, _direct(node.op), [node.inputs[0], weights.value, bias.value])
@@ -77,15 +77,20 @@ def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
     node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
     for index in (W, R, B) if layer.weights else (B,):
         if len(node.inputs) > index and node.inputs[index] is not None:
-            parameter = _parameter(graph, node, roles[index], _numbers(node.inputs[index]))
+            parameter = _parameter(graph, node, roles[index], numbers(node.inputs[index]))
             node.set_input(index, parameter.value)
             yield parameter
 
 
 def _bias(graph: Graph, node: Node) -> Parameter:
-    channels = node.input(1).type.shape[0]
-    first = _numbers(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(channels, np.float32)
-    return _parameter(graph, node, "bias", first.reshape(-1))
+    return _parameter(graph, node, "bias", bias_of(node))
+
+
+def bias_of(node: Node) -> Array:
+    """The biases of a layer, by output channel: zeros where it has none."""
+    if len(node.inputs) > 2:
+        return numbers(node.inputs[2]).reshape(-1)
+    return np.zeros(node.input(1).type.shape[0], np.float32)
 
 
 def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]:
@@ -186,7 +191,7 @@ def without_reals(graph: Graph, parameters: Iterable[Parameter]) -> None:
                 graph.rewrite(node, CodedDense(), [node.inputs[0], codes, scale, node.inputs[2]])
 
 
-def _numbers(value: Value | None) -> Array:
+def numbers(value: Value | None) -> Array:
     """The reals of a constant, or of codes behind their Dequantize."""
     assert value is not None
     if value.data is not None:
