@@ -159,13 +159,14 @@ class Quantizer:
         return refine(self.model, plan, (), self.profile, partial(self.progress, "rounding weights"))
 
     def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
-        """With the layers whose weights take 4 bits; those of `wanted` precision keep 8."""
+        """With the layers whose weights take 4 bits; those of `wanted` precision keep theirs."""
         if self.scheme.weights is not DType.INT4:
             return plan
         layers = [n for n in few_bits.candidates(self.model, plan) if n.output.name not in wanted]
-        plan.few_bits = frozenset(n.output.name for n in layers)
+        asked = plan.few_bits
+        plan.few_bits = asked.union(n.output.name for n in layers)
         if self.samples and layers:
-            plan.few_bits = frozenset(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
+            plan.few_bits = asked.union(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
         return self._without_growth(plan)
 
     def _without_growth(self, plan: Plan) -> Plan:
