@@ -111,7 +111,6 @@ def _taught(
     graph.add_output(name, found.loss)
     graph.sort()
     first = {parameter.kept.name: parameter.first for parameter in parameters}
-    without_reals(graph, parameters)
     names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
     ends = found.target.name, rate.name, name
     graph.lesson = Lesson(*ends, states, names, first, found.classes, training.loss, MOVES)
@@ -163,7 +162,9 @@ def _learned(
             kept, new = [tensor, *memories, total], in_batches(graph, optimizer, group, batch, total)
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
-    _soon(graph, [node for node in graph.nodes if node not in before])
+    updates = [node for node in graph.nodes if node not in before]
+    without_reals(graph, parameters)
+    _soon(graph, updates)
     return states
 
 
