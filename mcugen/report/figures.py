@@ -23,7 +23,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
-from mcugen.report.two_cores import FIRST, OTHER, TwoCores, two_cores
+from mcugen.report.two_cores import FIRST, OTHER, Helped, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -471,8 +471,10 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
-def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board: Board) -> Report:
-    """The report with what a simulation of the board found."""
+def measured(
+    report: Report, run: Measurement, accuracy: Accuracy | None, board: Board, helped: Measurement | None = None
+) -> Report:
+    """The report with what a simulation of the board found, and one of its second core if that is another kind."""
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
@@ -492,10 +494,16 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
         memories=memories,
         accuracy=accuracy,
         layers=layers,
-        two_cores=two_cores(layers),
+        two_cores=two_cores(layers, _helped(report, helped, board)),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
+
+
+def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
+    if run is None or board.helper is None:
+        return None
+    return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.helper.clock_hz))
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:
