@@ -39,10 +39,15 @@ class Costs:
     inference: int
 
 
-def costs(model: Path | onnx.ModelProto, board: str, layers: str) -> Costs:
+KB = 1024
+LAST_BLOCK = "t273,t278,t282"
+"""Expansion, depthwise convolution and projection of the last of MobileNetV2's blocks."""
+
+
+def costs(model: Path | onnx.ModelProto, board: str, training: Training, max_ram: int | None = None) -> Costs:
     """Of a step of learning a class."""
     plain = compile_model(model, board)
-    found = compile_model(model, board, CompileOptions(training=Training(layers)))
+    found = compile_model(model, board, CompileOptions(training=training, max_ram=max_ram))
     assert found.bundle.lesson is not None
     (sample,) = random_samples(plain.program.inputs).inputs
     lesson = {
@@ -57,20 +62,24 @@ def costs(model: Path | onnx.ModelProto, board: str, layers: str) -> Costs:
     return Costs(program.arena_size, plain.program.arena_size, proven, program.state_size, step, run)
 
 
-def cases() -> Iterator[tuple[str, Path | onnx.ModelProto, str, str]]:
-    """Name, model, board, and what is trained of it."""
-    yield "DS-CNN", SHARED / "ds_cnn_kws_int8_qdq.onnx", "nrf52840", "last:1"
-    yield "examples/learning", ROOT / "examples" / "learning" / "learning.onnx", "nrf52840", "last:1"
+def cases() -> Iterator[tuple[str, Path | onnx.ModelProto, str, Training, int | None]]:
+    """Name, model, board, what is trained of it, and within how many bytes."""
+    last, integers = Training("last:1"), Training("last:1", precision="int8")
+    for training in (last, integers):
+        yield "DS-CNN", SHARED / "ds_cnn_kws_int8_qdq.onnx", "nrf52840", training, None
+    yield "examples/learning", ROOT / "examples" / "learning" / "learning.onnx", "nrf52840", last, None
     network = mobile_net((96, 96), MOBILENET_V2_035, head=1280)
-    yield "MobileNetV2 0.35", network, "stm32h743", "last:1"
-    yield "MobileNetV2 0.35", network, "stm32h743", "last:1,bias:12"
+    for training in (last, integers, Training("last:1,bias:12")):
+        yield "MobileNetV2 0.35", network, "stm32h743", training, None
+    yield "MobileNetV2 0.35", network, "stm32h743", Training(f"last:1,{LAST_BLOCK}", precision="int8"), 192 * KB
 
 
 def main() -> None:
     """Prints a line a model and what is trained of it."""
-    for name, model, board, layers in cases():
-        found = costs(model, board, layers)
-        print(json.dumps({"model": name, "board": board, "trained": layers, **asdict(found)}), flush=True)
+    for name, model, board, training, max_ram in cases():
+        found = costs(model, board, training, max_ram)
+        asked = {"trained": training.layers, "weights": training.precision, "max_ram": max_ram}
+        print(json.dumps({"model": name, "board": board, **asked, **asdict(found)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from mcugen.lir.kernel import Kernel, Options, reads, writes
 class DescentOptions(Options):
     """What moves."""
 
-    t: Annotated[str, "C type of the matrix"]
     codes: Annotated[bool, "whether it holds int8 codes, which a dither rounds"]
 
 
@@ -33,6 +32,15 @@ DESCEND = Kernel(
     options=(DescentOptions,),
 )
 
+
+@dataclass(frozen=True, kw_only=True)
+class ProductLoops(Options):
+    """Of rows."""
+
+    many: Annotated[bool, "whether there are four"]
+    rest: Annotated[bool, "whether some are left over"]
+
+
 CODED_PRODUCT = Kernel(
     "coded_product",
     what="a product of reals by int8 codes that are learned, as they lie",
@@ -42,4 +50,5 @@ CODED_PRODUCT = Kernel(
         writes("y", "their product", DType.FLOAT32),
     ),
     params=(Rows,),
+    options=(ProductLoops,),
 )

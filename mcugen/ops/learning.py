@@ -12,7 +12,7 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.learning import CODED_PRODUCT, DESCEND, DescentOptions
+from mcugen.kernels.learning import CODED_PRODUCT, DESCEND, DescentOptions, ProductLoops
 from mcugen.kernels.portable import Rows
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
@@ -59,7 +59,7 @@ class Descend(Operator):
         operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[1]
         dtype = node.output.type.dtype
-        options = DescentOptions(t=dtype.c, codes=dtype is DType.INT8)
+        options = DescentOptions(codes=dtype is DType.INT8)
         params = [Rows(rows=rows, depth=depth, channels=channels)]
         builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
 
@@ -89,7 +89,10 @@ class CodedProduct(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Codes as they lie."""
-        operands = {"x": builder.buffer(node.input(0)), "w": builder.buffer(node.input(1))}
+        roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None}
         (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
         params = [Rows(rows=rows, depth=depth, channels=channels)]
-        builder.call(node, Call(CODED_PRODUCT, operands | {"y": builder.buffer(node.output)}, params))
+        loops = ProductLoops(many=rows >= 4, rest=rows % 4 != 0)
+        variant = f"{'4' if loops.many else ''}{'1' if loops.rest else ''}"
+        builder.call(node, Call(CODED_PRODUCT, operands, params, [loops], variant=variant))

@@ -143,6 +143,7 @@ def _learned(
     shared = optimizer.scaled is not None and len(rates) == 1 and not is_coded
     seed = next(iter(rates.values())) if shared else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
+    given = set(graph.nodes)
     slopes = gradients(graph, found.loss, by, seed)
     before = set(graph.nodes)
     states: dict[str, str] = {}
@@ -163,7 +164,7 @@ def _learned(
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
     updates = [node for node in graph.nodes if node not in before]
-    without_reals(graph, parameters)
+    without_reals(graph, parameters, [node for node in graph.nodes if node in before - given])
     _soon(graph, updates)
     return states
 

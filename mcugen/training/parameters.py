@@ -16,7 +16,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
 from mcugen.ops.conv_transpose import ConvTranspose
-from mcugen.ops.conversion import Cast
+from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.learning import CodedProduct
 from mcugen.ops.matmul import CodedDense, DirectDense, MatMul
 from mcugen.ops.movement import Reshape, Transpose
@@ -179,24 +179,38 @@ CODES = 127
 """The largest code."""
 
 
-def without_reals(graph: Graph, parameters: Iterable[Parameter]) -> None:
-    """Products read codes, once all gradients are there: reals are made for other convolutions alone."""
+def without_reals(graph: Graph, parameters: Iterable[Parameter], back: Iterable[Node]) -> None:
+    """Products read codes, once all gradients are there, which `back` computes: reals are made for other convolutions
+    alone. So do those by weights that stay, on the way back.
+    """
     for parameter in parameters:
         if parameter.coded is not None:
+            codes, scales = parameter.coded
+            assert scales.data is not None
             for node in parameter.value.users:
-                _read_codes(graph, node, parameter, *parameter.coded)
+                _read_codes(graph, node, parameter.value, codes, scales.data)
+    for node in back:
+        weights = node.inputs[1] if len(node.inputs) > 1 else None
+        source = weights.producer if weights is not None else None
+        if source is not None and isinstance(source.op, Dequantize) and _is_symmetric(type_ := source.input(0).type):
+            each = np.broadcast_to(type_.q.scales, type_.shape[:1]).astype(np.float32)
+            _read_codes(graph, node, source.output, source.input(0), each)
 
 
-def _read_codes(graph: Graph, node: Node, parameter: Parameter, codes: Value, scales: Value) -> None:
+def _is_symmetric(codes: TensorType) -> bool:
+    """int8, with one scale or one for each output channel."""
+    return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
+
+
+def _read_codes(graph: Graph, node: Node, weights: Value, codes: Value, scales: Array) -> None:
     """Rewrites a product with weights (C by K): of rows in the layer, or of gradients on the way back."""
-    assert scales.data is not None
     products, patch = _Products(graph, node), codes.type.shape[1:]
-    scale = graph.constant(f"{parameter.layer}.scale", scales.data.reshape(-1))
+    scale = graph.constant(f"{weights.name}.scale", scales.reshape(-1))
     op, x = node.op, node.input(0)
     is_pixelwise = x.type.rank > 2 and x.type.shape[0] == 1 and math.prod(patch[1:]) == 1
-    if type(op) is DirectDense and node.inputs[1] is parameter.value:
+    if type(op) is DirectDense and node.inputs[1] is weights:
         graph.rewrite(node, CodedDense(), [x, codes, scale, node.inputs[2]])
-    elif op == MatMul() and node.inputs[1] is parameter.value:
+    elif op == MatMul() and node.inputs[1] is weights and x.type.rank == len(patch) + 1:
         graph.replace(node.output, products.back(x, codes, scale))
     elif is_pixelwise and type(op) is DirectConv and op.groups == 1 and op.window == _each(op.window):
         rows = products.add(CodedDense(), products.rows(x), products.matrix(codes), scale, node.input(2))

@@ -18,7 +18,7 @@ from onnx_models import Net
 from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
 from mcugen.options import GOALS, Training
@@ -179,6 +179,47 @@ def test_no_two_gradients_are_kept_at_once() -> None:
             spans += [(used[0], last)] * bool(writes)
     assert len(spans) == 4
     assert all(end < start for (_, end), (start, _) in pairwise(sorted(spans)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_gradients_that_are_products_are_nowhere_kept(precision: str) -> None:
+    """Those of pixelwise convolutions; nor do int8 weights become reals on the way there or back."""
+    training = Training("last:3", precision=precision)
+    program = compile_model(convolutional(quantized=True), "host", CompileOptions(training=training)).program
+    kept = {
+        o.buffer.name: o.buffer for instr in program.instrs for o in instr.operands if o.buffer.space is Space.ARENA
+    }
+    weights = next(b.buffer.count for b in program.states if b.shape == (6, 4, 1, 1))
+    backward = {name: b for name, b in kept.items() if ".backward." in name or ".weights" in name}
+    assert backward
+    assert all(b.count != weights for b in backward.values())
+    assert [i.kernel for i in program.instrs].count("descend") == 1
+
+
+def test_frozen_codes_stay_codes_on_the_way_back() -> None:
+    """The weights of a pixelwise convolution and of a dense layer, with biases trained before them."""
+    model = learning(convolutional(quantized=True), "bias")
+    products = [node for node in model.graph.nodes if node.op.name == "coded_product"]
+    assert len(products) == 2
+    assert all(node.input(1).type.dtype is DType.INT8 for node in products)
+    given = lessons(model, 3)
+    for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_product_that_is_no_number_moves_nothing(precision: str, tmp_path: Path) -> None:
+    options = CompileOptions(training=Training("last:3", precision=precision))
+    device = Device(compile_model(convolutional(), "host", options), tmp_path)
+    x, moved = RNG.normal(size=(1, 2, 8, 8)).astype(np.float32), []
+    for rate in (1e-3, 3e38):
+        for _ in range(3):
+            device.train(x, 1, rate)
+        weights = [device.learned(e.name) for e in device.model.program.states if e.shape == (6, 4, 1, 1)]
+        assert np.isfinite(weights[0].astype(np.float64)).all()
+        assert precision == "float32" or np.abs(weights[0].astype(np.int32)).max() <= 127
+        moved.append(weights[0].copy())
+    assert not np.array_equal(*moved)
 
 
 @pytest.mark.parametrize("layers", ["last:1", "last:2", "last:4"])
