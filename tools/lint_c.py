@@ -36,7 +36,7 @@ EXPLAINED: Mapping[str, str] = {
     "10.5": "a truth value is kept as a number",
     "11.4": "only the last bits of an address are looked at, for its alignment",
     "11.5": "the arena is void *, and aligned for what lies in it",
-    "12.1": "the add-on asks for parentheses wherever operators of two precedences meet; -Wparentheses where people err",
+    "12.1": "the add-on asks for parentheses wherever two precedences meet; -Wparentheses where people err",
     "12.3": "several variables declared in one line, and loops that move several pointers on",
     "13.3": "*to++ = *from++",
     "15.5": "arguments are checked first, and each check returns",
