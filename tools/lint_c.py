@@ -38,7 +38,7 @@ EXPLAINED: Mapping[str, str] = {
     "11.5": "the arena is void *, and aligned for what lies in it",
     "12.1": "the add-on asks for parentheses wherever two precedences meet; -Wparentheses where people err",
     "12.3": "several variables declared in one line, and loops that move several pointers on",
-    "13.3": "*to++ = *from++",
+    "13.3": "`*to++ = *from++`",
     "15.5": "arguments are checked first, and each check returns",
     "17.8": "pointers and counts that a function was given move on",
     "18.4": "pointers move on by rows and pixels, as the layout of tensors has it",
