@@ -537,10 +537,17 @@ class JudgingArguments:
             "--min-sqnr", help="of --precision auto, in dB, in place of accuracy or besides", show_default=False
         ),
     ] = None
+    max_weights: Annotated[
+        str,
+        typer.Option(
+            help="of --precision auto: 60% of the bytes of int8 weights, by weights of 4 bits", show_default=False
+        ),
+    ] = ""
 
     def made(self) -> Judging:
         """As a compilation takes them."""
-        return Judging(self.data, self.pixel_scale, self.metric, self.max_accuracy_drop, self.min_sqnr)
+        share = _share("--max-weights", self.max_weights)
+        return Judging(self.data, self.pixel_scale, self.metric, self.max_accuracy_drop, self.min_sqnr, share)
 
 
 @dataclass(frozen=True)
@@ -669,7 +676,7 @@ PANELS = {
             "layer",
             "float16_weights",
         ),
-        *("max_accuracy_drop", "min_sqnr"),
+        *("max_accuracy_drop", "min_sqnr", "max_weights"),
     ),
     "Samples": ("pixel_scale", "metric", "input_pipeline"),
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
@@ -911,10 +918,11 @@ def _layers(texts: list[str]) -> dict[str, str]:
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
-        if not name or precision not in PRECISIONS:
-            examples = f"a precision is one of: {', '.join(PRECISIONS)}"
+        known = {**PRECISIONS, FEW_BITS: "int4"}
+        if not name or precision not in known:
+            examples = f"a precision is one of: {', '.join(known)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
-        pairs.append((name, PRECISIONS[precision]))
+        pairs.append((name, known[precision]))
     return _named_once("--layer", pairs)
 
 
@@ -1023,6 +1031,17 @@ def _size(option: str, text: str) -> int | None:
     if text and number is None:
         raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
     return number * _UNITS[(found[2] or "").upper()] if found and number else None
+
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
+
+
+def _share(option: str, text: str) -> float | None:
+    """A share of 1 from percent. None where nothing is given."""
+    found = _PERCENT.fullmatch(text)
+    if text and (found is None or not 0 < float(found[1]) <= 100):
+        raise UsageError(f"{option} must be a share of at most 100 %", f"'{text}'", "e.g. 60%")
+    return float(found[1]) / 100 if found else None
 
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|µs|ms|s)")

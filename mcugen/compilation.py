@@ -108,7 +108,7 @@ class Compilation:
     def float_model(self) -> FloatModel:
         """What is quantized or profiled."""
         layers = self.quantizing.layers.values()
-        wide = self.quantizing.precision == MIXED or "int16" in layers
+        wide = self.quantizing.precision == MIXED or not {"int16", "int4"}.isdisjoint(layers)
         return float_model(self.source, self.options, self._scheme, wide)
 
     @cached_property
@@ -158,7 +158,7 @@ class Compilation:
         endpoints = graph_endpoints(graph, self.options.states)
         samples = basis.data or basis.given or random_samples(endpoints)
         metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
-        demand = Demand(metric, judging.max_drop, judging.min_sqnr)
+        demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
         if self.workers.cluster:
             elsewhere = _Elsewhere(self.source.proto, self.target, self.options, self.quantizing, judging)

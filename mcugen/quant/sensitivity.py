@@ -19,10 +19,10 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer.nodes import reads, rename_inputs
 from mcugen.quant.float_model import FloatModel, all_tensors
 
-LEAST_SAMPLES, MOST_SAMPLES = 8, 100
+LEAST_SAMPLES, MOST_SAMPLES = 8, 32
 """That are run for each candidate, spread over all."""
 
-PORTION = 10
+PORTION = 8
 """Samples that are run before the noise so far is looked at: it may be too much already."""
 
 MOST_MACS = 10**11

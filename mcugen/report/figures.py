@@ -23,7 +23,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
-from mcugen.report.two_cores import FIRST, OTHER, TwoCores, two_cores
+from mcugen.report.two_cores import FIRST, OTHER, Helped, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -531,8 +531,10 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
-def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board: Board) -> Report:
-    """The report with what a simulation of the board found."""
+def measured(
+    report: Report, run: Measurement, accuracy: Accuracy | None, board: Board, helped: Measurement | None = None
+) -> Report:
+    """The report with what a simulation of the board found, and one of its second core if that is another kind."""
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
@@ -553,7 +555,7 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
         accuracy=accuracy,
         layers=layers,
         instruction_range=_range(report, run.instructions),
-        two_cores=two_cores(layers),
+        two_cores=two_cores(layers, _helped(report, helped, board)),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -562,6 +564,12 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
 def _range(report: Report, instructions: int | None) -> InstructionRange | None:
     is_known = instructions is not None and not report.varies
     return InstructionRange(instructions, instructions, 1, is_bound=True) if instructions and is_known else None
+
+
+def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
+    if run is None or board.helper is None:
+        return None
+    return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.helper.clock_hz))
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:

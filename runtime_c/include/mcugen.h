@@ -211,6 +211,41 @@ static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
     return mcugen_few_bits(byte, from, 15) - 8;
 }
 
+/* The same where it is stored as it is, in two's complement. */
+static inline int32_t mcugen_signed_nibble(uint8_t byte, int32_t from)
+{
+    return (mcugen_few_bits(byte, from, 15) ^ 8) - 8;
+}
+
+/* Bits of bytes from one on, in the upper 25 of the result at least; the first bit of a byte is its uppermost. */
+static inline uint32_t mcugen_bits_at(const uint8_t *bytes, uint32_t bit)
+{
+    const uint8_t *const at = bytes + bit / 8u;
+    const uint32_t word = ((uint32_t)at[0] << 24u) | ((uint32_t)at[1] << 16u) | ((uint32_t)at[2] << 8u) | (uint32_t)at[3];
+    return word << (bit % 8u);
+}
+
+/* Of a number that is not 0. */
+static inline uint32_t mcugen_leading_zeros(uint32_t v)
+{
+#if defined(__GNUC__) && __SIZEOF_INT__ == 4
+    return (uint32_t)__builtin_clz(v);
+#else
+    uint32_t zeros = 0;
+    for (; v < 0x80000000u; v *= 2u) {
+        ++zeros;
+    }
+    return zeros;
+#endif
+}
+
+/* The number of which n is the place in 0, -1, 1, -2, 2, ... */
+static inline int32_t mcugen_zigzag(uint32_t n)
+{
+    const int32_t half = (int32_t)(n / 2u);
+    return n % 2u != 0u ? -half - 1 : half;
+}
+
 /* The upper word of two. */
 static inline int32_t mcugen_upper(int64_t v)
 {
