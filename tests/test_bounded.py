@@ -12,6 +12,7 @@ import pytest
 from compilers import assert_accepted
 from onnx_models import Net, assert_close, onnxruntime_outputs
 
+from mcugen.codegen.checks import table_entry
 from mcugen.codegen.sizes import CodeTable, SizedParams
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
@@ -295,7 +296,8 @@ def test_tables_are_looked_up_in_c():
         ("b", "int32_t", "7"),
         ("c", "int64_t", "(int64_t)n * INT64_C(68719476736)"),
     ]
-    assert sized.tables == [CodeTable("n_table", "int32_t", 3, ("1, 4, 2,",))]
+    entry = table_entry("n_table", "int32_t", (1, 4, 2))
+    assert sized.tables == [CodeTable("n_table", "int32_t", 3, ("1, 4, 2,",), entry)]
 
 
 def test_state_and_a_size():

@@ -35,11 +35,11 @@ WARNINGS = (
     "-Wshadow",
     "-pedantic",
     "-Wcast-align=strict",
+    "-Wfloat-equal",
     "-Wunused-macros",
     "-Wundef",
     "-Wmissing-prototypes",
 )
-"""Not -Wfloat-equal: code compares floats for equality where that is meant, with NaN (v != v) and for ONNX's Equal."""
 
 CLANG_TARGETS = {
     ARM.name: ("--target=arm-none-eabi", "-isystem", "/usr/lib/arm-none-eabi/include"),

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import onnx
 import typer
 from analyzers import CHECKS, WARNINGS, complaints
-from lint_c import ADVISORY, Finding, misra, readable, rule_key, unseen
+from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key, unseen
 from markers import replace_between_markers
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
@@ -90,12 +90,13 @@ def _remembered(content: object, find: Callable[[], list[tuple[Any, ...]]]) -> l
 def table(found: dict[str, set[Finding]]) -> str:
     """Lines by rule and CPU, in Markdown."""
     counts = {cpu: Counter(finding.rule for finding in findings) for cpu, findings in found.items()}
-    rows = [f"| rule | | {' | '.join(counts)} |", f"|---|---|{'--:|' * len(counts)}"]
+    rows = [f"| rule | | {' | '.join(counts)} | why |", f"|---|---|{'--:|' * len(counts)}---|"]
     for rule in sorted(set[str]().union(*counts.values()), key=rule_key):
         category = "advisory" if rule in ADVISORY else "required"
-        rows.append(f"| {rule} | {category} | {' | '.join(str(count[rule]) for count in counts.values())} |")
+        numbers = " | ".join(str(count[rule]) for count in counts.values())
+        rows.append(f"| {rule} | {category} | {numbers} | {EXPLAINED.get(rule, '')} |")
     required = [sum(count[rule] for rule in count if rule not in ADVISORY) for count in counts.values()]
-    return "\n".join([*rows, f"| all | required | {' | '.join(map(str, required))} |"])
+    return "\n".join([*rows, f"| all | required | {' | '.join(map(str, required))} | |"])
 
 
 def main(
@@ -106,7 +107,7 @@ def main(
     compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/misra.md.")] = False,
 ) -> None:
-    """Exit code 1 where a required or mandatory rule is broken without a reason, or an analyzer complains."""
+    """Exit code 1 where a rule is broken without a reason, advisory ones included, or an analyzer complains."""
     for path, precision in () if skip_compiling else wanted(models.split(",")):
         print(f"compiling {path.stem} ({precision})", file=sys.stderr, flush=True)
         compiled(path, precision)
@@ -114,7 +115,7 @@ def main(
     told = 0
     for cpu in cpus.split(","):
         for folder, findings in looked_at(cpu, [VIEWS[cpu]] if cpu in VIEWS else list(VIEWS.values()), every):
-            new = [f for f in set(findings) - found[cpu] if f.is_required]
+            new = [f for f in set(findings) - found[cpu] if f.rule not in EXPLAINED]
             for finding in sorted(new):
                 print(f"{cpu}\t{folder.name}\tMISRA {finding.rule}\t{finding.origin}\t{finding.code}", flush=True)
             found[cpu] |= set(findings)

@@ -51,6 +51,8 @@ _CLANG: Mapping[str, tuple[str, ...]] = {
     "": (),
 }
 """With the headers of the C library that comes with gcc."""
+_ROUNDS = "-ffp-contract=off"
+"""clang fuses products and sums unless told otherwise, gcc does not with -std=c99."""
 _TCC = "/usr/lib/x86_64-linux-gnu/tcc/include"
 _WIDTHS = ("-D__SIZE_TYPE__=unsigned long", "-D__PTRDIFF_TYPE__=long", "-D__WCHAR_TYPE__=int")
 PLAIN: Mapping[str, tuple[str, ...]] = {
@@ -87,7 +89,8 @@ def builds(board: Board) -> Iterator[Build]:
         for level, options in LEVELS.items():
             joins = ("ld.lld-22", "-r") if level == "LTO" else ()
             if not joins or name == "clang-22":
-                yield Build(name, level, (name, *_CLANG[board.toolchain], *flags, *options, *STRICT), joins)
+                command = (name, *_CLANG[board.toolchain], *flags, *options, *STRICT, _ROUNDS)
+                yield Build(name, level, command, joins)
 
 
 def plain_builds() -> Iterator[Build]:

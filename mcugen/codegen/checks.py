@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,13 @@ def array_entry(name: str, data: Array) -> Entry:
     """Of an array of constants."""
     stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return Entry(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
+
+
+def table_entry(name: str, ctype: str, values: Sequence[float]) -> Entry | None:
+    """Of an array of parameters; None where the bits of its numbers are not known, as those of NaN."""
+    if any(isinstance(value, float) and math.isnan(value) for value in values):
+        return None
+    return Entry(name, f"sizeof {name}", zlib.crc32(b"".join(struct.pack(_FORMATS[ctype], value) for value in values)))
 
 
 def struct_entry(name: str, values: Iterable[Param]) -> Entry | None:

@@ -79,6 +79,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     context = {
         **_context(draft, renderer, inputs, outputs),
         **_code(renderer, memory, sized, lines, layers),
+        "checked": _checked(renderer, memory, sized) if form.checks else [],
         **_steps_context(form, lines),
     }
     context |= divided(context)
@@ -157,7 +158,6 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "self_test": form.self_test,
         "checks_steps": form.checks_steps,
         **_plausible_context(program, outputs, renderer, form),
-        "checked": _checked(renderer, memory) if form.checks else [],
         "constants": [constant(b, renderer, memory.place(b)) for b in memory.arrays],
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library})),
@@ -322,10 +322,11 @@ def _run_parameters(
     ]
 
 
-def _checked(renderer: Renderer, memory: MemoryContext) -> list[Entry]:
+def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> list[Entry]:
     """What has a checksum: constants, then tables and parameters. VerificationError where there is nothing."""
     arrays = [array_entry(renderer.array(b), b.data) for b in memory.arrays if b.data is not None and b.data.size]
-    return [*arrays, *renderer.checked]
+    tables = [table.entry for table in (*sized.tables, *renderer.events) if table.entry is not None]
+    return [*arrays, *renderer.checked, *tables]
 
 
 def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:

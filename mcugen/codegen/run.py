@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import jinja2
 import numpy as np
 
-from mcugen.codegen.checks import Entry, struct_entry
+from mcugen.codegen.checks import Entry, array_entry, struct_entry
 from mcugen.codegen.functions import Functions
 from mcugen.codegen.identifiers import comment_lines, identifier
 from mcugen.codegen.lines import fitted, fitted_call
@@ -289,7 +289,8 @@ def _events(renderer: Renderer, instr: Instr) -> CodeTable:
     known = renderer.shared.arrays.get(array_key(ctype, numbers))
     if known is not None:
         return CodeTable(known, ctype, len(numbers))
-    table = CodeTable(renderer.of_layer(instr, "events"), ctype, len(numbers), tuple(c_rows(numbers)))
+    name = renderer.of_layer(instr, "events")
+    table = CodeTable(name, ctype, len(numbers), tuple(c_rows(numbers)), array_entry(name, numbers))
     renderer.events.append(table)
     return table
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mcugen.codegen.checks import Entry, table_entry
 from mcugen.codegen.identifiers import comment, identifier
 from mcugen.codegen.lines import filled_rows
 from mcugen.codegen.literals import c_int, c_param, c_param_type
@@ -65,6 +66,8 @@ class CodeTable:
     ctype: str
     count: int
     rows: tuple[str, ...] = ()
+    entry: Entry | None = None
+    """What is checked of it."""
 
 
 class SizedParams:
@@ -119,7 +122,8 @@ class SizedParams:
         if key not in self._known:
             self._known[key] = self._name_table(f"{table.symbol}_table")
             rows = filled_rows([c_param(v) for v in table.values])
-            self.tables.append(CodeTable(self._known[key], ctype, len(table.values), tuple(rows)))
+            entry = table_entry(self._known[key], ctype, table.values)
+            self.tables.append(CodeTable(self._known[key], ctype, len(table.values), tuple(rows), entry))
         return f"{self._known[key]}[{self.names[table.symbol]} - {table.low}]"
 
 

@@ -242,7 +242,8 @@ static inline uint32_t mcugen_leading_zeros(uint32_t v)
 /* The number of which n is the place in 0, -1, 1, -2, 2, ... */
 static inline int32_t mcugen_zigzag(uint32_t n)
 {
-    const int32_t half = (int32_t)(n / 2u);
+    const uint32_t pair = n / 2u;
+    const int32_t half = (int32_t)pair;
     return n % 2u != 0u ? -half - 1 : half;
 }
 

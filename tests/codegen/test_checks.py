@@ -110,6 +110,33 @@ def test_parameters_have_checksums_too(tmp_path: Path):
     assert printed(changed, tmp_path / "changed", WHOLE).split()[:2] == ["17", "17"]
 
 
+TABLES = {"row by row": r"static const uint8_t (\w+_events)\[", "sizes": r"static const \w+ (\w+_table\w*)\["}
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_tables_of_streams_and_sizes_have_checksums(form: str, tmp_path: Path):
+    """Of events, and of parameters by sizes; the tables are right, and a changed element is found."""
+    make, options = FORMS[form] if form != "sizes" else (sized_tables, replace(BOTH, dims={DIM: (4, 37)}))
+    bundle = compile_model(make().model(), options=options).bundle
+    text = bundle.files["net.c"]
+    names = re.findall(TABLES[form], text)
+    assert names
+    assert all(f"{{{name}, sizeof {name}, 0x" in text for name in names)
+    assert printed(bundle, tmp_path, WHOLE).split()[:2] == ["0", "0"]
+    begin = text.index("= {\n", re.search(TABLES[form], text).start()) + 4  # type: ignore[union-attr]
+    damaged = text[:begin] + re.sub(r"\d+", lambda m: str(int(m[0]) ^ 1), text[begin:], count=1)
+    changed = replace(bundle, files={**bundle.files, "net.c": damaged})
+    assert printed(changed, tmp_path / "changed", WHOLE).split()[:2] == ["17", "17"]
+
+
+def sized_tables() -> Net:
+    """An integer mean over a sequence of any length, whose multiplier no formula tells."""
+    net = Net()
+    x = net.fake(net.input("x", DIM, 8), 0.05, 3)
+    net.output(net.fake(net.op("ReduceMean", x, axes=[0]), 0.03, -5))
+    return net
+
+
 def test_structs_are_laid_out_as_c_does():
     entry = struct_entry("p", [1, Wide(2), 0.5, Double(0.25), 3])
     assert entry is not None

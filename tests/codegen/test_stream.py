@@ -74,7 +74,7 @@ class Draft(Sketch):
         plan_memory(self.program)
         verify_plan(self.program)
         (sample,) = self.samples(1)
-        golden = Sample(sample, self.reference(sample), 0.0, 0)
+        golden = (Sample(sample, self.reference(sample), 0.0, 0),)
         return render(Drafted(self.program, NOBODY, golden, {}, place(self.program, board)))
 
     def check(self, board: str = "host") -> None:
