@@ -90,6 +90,9 @@ def _compiled(
         notes = [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
         placement = place(program, target, options.place)
+        if options.cores > 1:
+            for memory in placement.arenas:
+                target.seen_by_helper(memory)
         notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -114,8 +117,8 @@ def _compiled(
     estimate = quantized.estimate if quantized else None
     figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    kernel_source = KernelSource(hardware.features, registry.templates)
-    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
+    draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
 
 
@@ -177,6 +180,7 @@ def _with_input(
         options.steps,
         validation=options.validation,
         checks=options.check_weights,
+        checks_steps=options.checked_steps,
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
@@ -254,9 +258,9 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     """UsageError for what does not go together with two cores."""
     if options.cores not in (1, 2):
         raise UsageError("--cores must be 1 or 2", str(options.cores))
-    if options.cores > board.equal_cores:
-        found = f"board '{board.name}' lists {len(board.cores) or 1}, {board.equal_cores} of them like the first"
-        raise UsageError("--cores 2: the board must list two equal cores", found, "leave --cores out")
+    if options.cores > 1 and board.helper is None:
+        rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
+        raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
     beside = {
         "--steps": options.steps,
         "--stream-input": options.stream_input,
@@ -267,6 +271,12 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     asked = [name for name, is_asked in beside.items() if is_asked]
     if options.cores > 1 and asked:
         raise UsageError("layers are shared by two cores only where each is one call", asked[0], "leave one out")
+
+
+def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
+    """What the CPUs have that the code is for."""
+    helper = board.helper if options.cores > 1 else None
+    return board.features | helper.board.features if helper and helper.board else board.features
 
 
 def _check_training(options: CompileOptions) -> None:
