@@ -124,6 +124,8 @@ def _known(error: BaseException) -> McugenError:
         found = shortened(str(error), 200) or "no memory left"
         return DoesNotFitError("the work must fit this computer's memory", found, "use smaller shapes or fewer samples")
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
+        if error.filename is None:  # os.getcwd has none
+            return UsageError("the working directory must exist", error.strerror or "", "change to another")
         return UsageError(f"{error.filename}: the path must be usable", error.strerror or "", "give another")
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
         return OutputError("there must be room for files", error.strerror or "", "check space and permissions")

@@ -31,10 +31,11 @@ TINY, HUGE = 1e-40, 1e30
 
 @dataclass(frozen=True)
 class End:
-    """One way to go to the end of everything: zero points, scales of results and weights; None leaves them."""
+    """A way to go to the ends: of zero points, perhaps of scales of results, or of weights."""
 
     high: bool
     scale: float | None = None
+    weights: bool = False
 
     def zero(self, dtype: np.dtype) -> int:
         """Of tensors of 8 bits; others have none."""
@@ -47,7 +48,14 @@ class End:
         return int(limits.max if self.high else -limits.max)
 
 
-ENDS = (End(False), End(True), End(False, SCALES[0]), End(True, SCALES[1]))
+ENDS = (
+    End(False),
+    End(True),
+    End(False, SCALES[0]),
+    End(True, SCALES[1]),
+    End(False, weights=True),
+    End(True, weights=True),
+)
 
 
 def extremes_of(portable: Portable) -> list[CompiledModel]:
@@ -109,7 +117,7 @@ def _at(model: onnx.ModelProto, end: End) -> onnx.ModelProto:
         if what not in constants:
             for zero in zeros:
                 fill(zero, end.zero)
-        elif end.scale is not None and constants[what].data_type == onnx.TensorProto.INT8:
+        elif end.weights and constants[what].data_type == onnx.TensorProto.INT8:
             fill(what, end.code)
         if end.scale is not None and node.output[0] in results:
             fill(scale, lambda _: end.scale)

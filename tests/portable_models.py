@@ -27,6 +27,8 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
+from mcugen.kernels import learning
+from mcugen.kernels.declared import kernels_of
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN
@@ -64,8 +66,9 @@ def _kernels(model: CompiledModel) -> set[str]:
 
 @cache
 def portable_models() -> list[Portable]:
-    """For all declared kernels but those of libraries; the names of the models' files differ."""
-    return models_for([kernel for kernel in declared_kernels() if not kernel.library])
+    """For all declared kernels but those of libraries and of lessons; the names of the models' files differ."""
+    lessons = list(kernels_of(learning))  # a model that learns runs in a way of its own: tests/training
+    return models_for([kernel for kernel in declared_kernels() if not kernel.library and kernel not in lessons])
 
 
 def models_for(wanted: Sequence[Kernel]) -> list[Portable]:

@@ -50,6 +50,7 @@ def failing(error: BaseException) -> int:
         (KeyboardInterrupt(), 130, "interrupted"),
         (ModelError("a rule", "a finding", "a remedy"), 3, "a rule. found: a finding. try: a remedy."),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2, "File name too long"),
+        (OSError(errno.ENOENT, "No such file or directory"), 2, "the working directory must exist"),
         (OSError(errno.ENOSPC, "No space left on device"), 9, "No space left"),
         (GeneratorExit(), 1, "GeneratorExit"),
     ],

@@ -33,7 +33,8 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
     inputs = _ports(bundles, "inputs", name)
     outputs = _ports(bundles, "outputs", name)
     header, source = _texts(bundles, offsets, size, name)
-    files |= {f"{name}.h": header, f"{name}.c": source, f"{name}_weights.c": "typedef int nothing;\n"}
+    weights = [files.pop(f"{bundle.name}_weights.c") + "#undef WEIGHTS\n" for bundle in bundles]
+    files |= {f"{name}.h": header, f"{name}.c": source, f"{name}_weights.c": "".join(weights)}  # one for all: quicker
     return replace(
         bundles[0],
         name=name,

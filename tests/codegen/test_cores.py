@@ -50,10 +50,11 @@ def anew(model: str, board: str) -> CompiledModel:
     return compile_model(MODELS / f"{model}_int8_qdq.onnx", two_cores(board), CompileOptions("net", cores=2))
 
 
+@pytest.mark.parametrize("name", ["ds_cnn_kws", pytest.param("resnet8_cifar10", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("signals", [0, 1, 2], ids=["sent", "lost", "doubled"])
-def test_two_threads_compute_what_one_does(signals: int, tmp_path: Path) -> None:
+def test_two_threads_compute_what_one_does(signals: int, name: str, tmp_path: Path) -> None:
     """Under ThreadSanitizer, with every fault of a worker that the header names."""
-    model = compiled("resnet8_cifar10" if signals == 0 else "ds_cnn_kws", "rp2040")
+    model = compiled(name, "rp2040")
     assert sum(i.control is Control.FORK for i in model.program.instrs) > 1
     model.write(tmp_path)
     shutil.copy(Path(__file__).with_name("two_cores.c"), tmp_path)

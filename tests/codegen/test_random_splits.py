@@ -152,7 +152,8 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return splits.count
 
 
-@pytest.mark.parametrize("board", ["rp2040", "rp2350"])
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("board", ["rp2350", "rp2040"])
 def test_some_random_splits(board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(0, board, tmp_path, monkeypatch) > CHAINS
 

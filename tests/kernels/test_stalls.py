@@ -40,9 +40,10 @@ def figures(kernel: str, depth: int, board: str, goal: str) -> tuple[int, int, i
     return run.cycles.without_waits, run.instructions, KERNELS[kernel].extra_of(node)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.qemu
-@pytest.mark.parametrize("core", ["cortex-m4", pytest.param("cortex-m33", marks=pytest.mark.slow), "cortex-m7"])
 @pytest.mark.parametrize("kernel", STALLS)
+@pytest.mark.parametrize("core", BOARDS)
 def test_stalls_are_those_of_the_loops(kernel: str, core: str):
     """By two layers, whose difference is steps: cycles for speed, beside instructions of loops that were measured."""
     few, many = (figures(kernel, depth, BOARDS[core], "balanced") for depth in (32, 64))

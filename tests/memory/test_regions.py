@@ -136,6 +136,18 @@ def test_a_part_in_use_is_not_computed_in_its_place():
     assert copies(planned(sketch)) == ["window"]
 
 
+def test_a_part_is_not_computed_in_its_place_while_that_is_read():
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("whole", "x", nbytes=32)
+    sketch.step("part", "x")
+    sketch.step("both", "part", "whole")
+    sketch.part("part", "whole", y_at=16)
+    sketch.step("y", "whole", "both")
+    sketch.output("y")
+    assert copies(planned(sketch)) == ["whole"]
+
+
 def test_what_a_branch_may_leave_alone_is_not_overwritten_before_it():
     sketch = Sketch()
     sketch.input("x")

@@ -24,6 +24,7 @@ from mcugen.lir.program import (
     Control,
     Endpoint,
     Instr,
+    LessonPorts,
     Operand,
     Overlap,
     Program,
@@ -262,6 +263,26 @@ def test_a_state_is_read_before_it_is_renewed():
     assert after.index("wide") < after.index("state")
 
 
+def test_states_are_renewed_as_soon_as_they_can_be():
+    """Where the peak is elsewhere, gradients do not wait for each other; the rate, of the caller's, comes along."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.buffer("given", 16, Space.GIVEN)
+    for name in "ab":
+        sketch.buffer(name, 16, Space.STATE)
+        sketch.step(f"d{name}", "x")
+    sketch.buffer("rate")
+    sketch.part("given", "rate")
+    for name in "ab":
+        sketch.step(name, f"d{name}", "rate", access=Access.INOUT)
+    sketch.step("wide", "x", nbytes=400)
+    sketch.step("y", "wide")
+    sketch.output("y")
+    (end,) = sketch.program.outputs
+    sketch.program.lesson = LessonPorts(end, end, end, 1, "a loss", "a rule", {}, ())
+    assert reordered(sketch) == ["da", "rate", "a", "db", "b", "wide", "y"]
+
+
 def test_blocks_and_groups_move_as_a_whole():
     sketch = branches(400, 800)
     inside = sketch.program.instrs[1]
@@ -273,10 +294,11 @@ def test_blocks_and_groups_move_as_a_whole():
     assert after.index("a.end") < start or after.index("b.end") < after.index("a")
 
 
-def test_the_parts_of_a_layer_stay_together():
+@pytest.mark.parametrize("what", ["group", "unit"])
+def test_the_parts_of_a_layer_stay_together(what: str):
     sketch = branches(400, 800)
     for index in (1, 2):  # b and a.end
-        sketch.program.instrs[index].group = 1
+        setattr(sketch.program.instrs[index], what, 1)
     after = reordered(sketch)
     assert after.index("a.end") == after.index("b") + 1
 

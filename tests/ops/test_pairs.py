@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pair matrix: every kind of producer before every operator of several outputs, in all places, for all goals.
 
-Six pairs are a model. All are compiled, and their graphs compute what ONNX Runtime does (of floats; products of codes
+Twelve pairs are a model. All are compiled, and their graphs compute what ONNX Runtime does (of floats; those of codes
 differ by the CPU there). The C of a part runs under the sanitizers, the C of all in the sweep.
 """
 
@@ -26,8 +26,8 @@ from mcugen.ops.training import TRAINING
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import Setup, simulate
 
-GROUP = 6
-BATCH = 6
+GROUP = 12
+BATCH = 4
 """Models of a program."""
 SHARE = 24
 """Of the models, one in so many is run in CI."""
