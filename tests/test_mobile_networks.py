@@ -12,6 +12,7 @@ import pytest
 from mobile_networks import MCUNET_VWW, MOBILENET_V2_035, Block, mobile_net, u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
+from mcugen import fitting
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.fitting.patches import in_patches
@@ -61,6 +62,17 @@ def test_patches_give_the_same(blocks: Sequence[Block]) -> None:
     verify_graph(patched)
     feeds = random_feeds(model)
     assert_close(interpret(patched, feeds), interpret(graph, feeds))
+
+
+@pytest.mark.spread(3)
+@pytest.mark.parametrize("board", ["nrf52840", "rp2040", "corstone300", "rv32imc"])
+def test_patches_on_the_target(board: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where convolutions have other padding at the left than at the right."""
+    model = mobile_net((10, 66), MCUNET_VWW[:2], is_integer=True)
+    monkeypatch.setattr(fitting, "_ways", lambda graph, board, options: [(in_patches(graph, graph.nodes), 0)])
+    compiled, feeds = least(model, board), random_feeds(model)
+    assert sum(instr.name.endswith((".0", ".1")) for instr in compiled.program.instrs) >= 2 * 5
+    assert_close(compiled.simulate([feeds], measure=False).outputs[0], interpret(compiled.graph, feeds))
 
 
 def test_what_reads_whole_images_has_no_patches() -> None:
