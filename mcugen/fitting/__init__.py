@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.fitting.cores import Forms
+from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
@@ -66,9 +66,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         program = build(graph, board, options)
         if options.cores > 1:
             room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
-            program = shared_program(
-                graph, program, Forms(board.features, cost_table(board.cpu), options.kernels), by, room
-            )
+            program = shared_program(graph, program, _forms(board, options), by, room)
         return Attempt(name, program, use_of(program, board, options))
 
     asked = taken = attempt(AS_ASKED, _as_asked)
@@ -84,6 +82,15 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
         layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
     return Fit(budget, taken, asked, layer_by_layer)
+
+
+def _forms(board: Board, options: CompileOptions) -> Forms:
+    """Of layers that the board's first two cores share."""
+    helper = board.helper
+    assert helper is not None
+    other = helper.board or board
+    cores = Side(board.features, cost_table(board.cpu)), Side(other.features, cost_table(other.cpu), helper.pace)
+    return Forms(*cores, options.kernels)
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
