@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.heads import heads_apart
+from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
-from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
+from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
@@ -163,7 +164,7 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     limits, graph = _limits(budget, board), in_order_of_rows(graph)
     streaming = Streaming(graph, board.features, costs, is_streamed_in=options.stream_input)
     plans = list(streaming.plans())
-    near = [plan for plan in plans if max(s.ram for s in plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
+    near = [plan for plan in plans if _ram(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
     attempts = []
     for plan in near[-MOST_WAYS:]:
         way = with_groups(graph, plan, is_streamed_in=options.stream_input)
@@ -221,14 +222,43 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple
         yield from _ways_by_rows(each, board, options)
 
 
+PATCHES_GAIN = 0.97
+"""Layers are computed in patches where by estimate a program takes at most so many times the RAM."""
+
+
 def _ways_by_rows(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple[Graph, int]]:
-    """Those of one graph."""
-    is_streamed_in = options.stream_input
-    streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
-    plans = list(streaming.plans())
-    chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
-    ways = [(with_groups(graph, plan, is_streamed_in=is_streamed_in), plan) for plan in chosen]
-    grouped = [(way, max(s.ram for s in plan)) for way, plan in ways if way is not graph]
-    yield from grouped
-    if not grouped or not is_streamed_in:
+    """Those of one graph; for the least RAM also with what needs most of it in patches, as long as that helps."""
+    plans = _plans(graph, board, options)
+    in_groups = _by_plans(graph, plans, options)
+    yield from in_groups
+    if not in_groups or not options.stream_input:
         yield graph, 0
+    while options.optimize == "ram" and plans and (patched := _patched(graph, plans[0])):
+        before, graph, plans = _ram(plans[0]), patched, _plans(patched, board, options)
+        if not plans or _ram(plans[0]) > PATCHES_GAIN * before:
+            return
+        yield from _by_plans(graph, plans, options)
+
+
+def _plans(graph: Graph, board: Board, options: CompileOptions) -> list[list[Stretch]]:
+    """Those that promise most."""
+    streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=options.stream_input)
+    plans = list(streaming.plans())
+    return plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
+
+
+def _by_plans(graph: Graph, plans: Sequence[Sequence[Stretch]], options: CompileOptions) -> list[tuple[Graph, int]]:
+    """The graph with groups by those plans that have any."""
+    ways = [(with_groups(graph, plan, is_streamed_in=options.stream_input), _ram(plan)) for plan in plans]
+    return [(way, ram) for way, ram in ways if way is not graph]
+
+
+def _ram(plan: Sequence[Stretch]) -> int:
+    """Bytes at its busiest moment, by estimate."""
+    return max(stretch.ram for stretch in plan)
+
+
+def _patched(graph: Graph, plan: Sequence[Stretch]) -> Graph | None:
+    """With the busiest group in patches, if there is such a form of it."""
+    busiest = max(plan, key=lambda stretch: stretch.ram)
+    return in_patches(graph, graph.nodes[busiest.first : busiest.end]) if busiest.op else None

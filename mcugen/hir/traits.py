@@ -122,6 +122,14 @@ class Rowwise:
         return self.by_rows(sig)
 
 
+class Columnwise:
+    """Computes some columns of an image (channels last) from some columns of its first input."""
+
+    def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
+        """How those from `start` to before `stop`, and the columns that are read: the first, and the end."""
+        raise NotImplementedError
+
+
 class Divisible:
     """Can be computed in portions, each for itself, that are not just rows of equal windows."""
 

@@ -14,10 +14,11 @@ import numpy as np
 from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, Division, IntegerForm, Permutation, Portion, RowForm, Run, Signature
+from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Run, Signature
 from mcugen.hir.traits import (
     Channelwise,
     Clampable,
+    Columnwise,
     Divisible,
     Expressible,
     Paddable,
@@ -65,7 +66,17 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 @dataclass(frozen=True)
 class Conv(
-    HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Divisible, Paddable, Expressible, Spatial
+    HasKernels,
+    Quantizable,
+    Weighted,
+    Clampable,
+    Channelwise,
+    Rowwise,
+    Columnwise,
+    Divisible,
+    Paddable,
+    Expressible,
+    Spatial,
 ):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
@@ -199,6 +210,10 @@ class Conv(
             window = replace(window, before=none, after=none)
         rows = replace(self.window.rows(w.shape[1 + axis], x.quant.zero_point if x.quant else 0, axis), sides=sides)
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis)
+
+    def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
+        """With the padding that they reach."""
+        return self._columns(sig, sig.input(1).shape[1:-1], start, stop)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
         """By pixels each for itself, by output channels of one pixel, by channels with filters each, or by rows."""

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, RowForm, Signature
-from mcugen.hir.traits import Channelwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
+from mcugen.hir.traits import Channelwise, Columnwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.pool import (
@@ -127,7 +127,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
 
 
 @dataclass(frozen=True)
-class MaxPool(Quantizable, Rowwise, Divisible, Paddable, Pool):
+class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
@@ -152,6 +152,10 @@ class MaxPool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         """Rows outside are below all others."""
         dtype = sig.output.dtype
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
+
+    def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
+        """With the padding that they reach."""
+        return self._columns(sig, self.kernel, start, stop)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
         """By rows."""

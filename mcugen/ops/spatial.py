@@ -58,6 +58,13 @@ class Spatial(Permutable, Operator):
 
         return Division(y[1 + axis], portion)
 
+    def _columns(self, sig: Signature, kernel: Shape, start: int, stop: int) -> tuple[Operator, int, int] | None:
+        """See Columnwise."""
+        if not self.is_channels_last or len(kernel) != 2:
+            return None
+        window, first, last = self.window.band(1, start, stop, sig.input(0).shape[2], kernel[1])
+        return replace(self, window=window), first, last
+
     def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
         """What is added to the spatial axes, if nothing is to others."""
         space = slice(1, -1) if self.is_channels_last else slice(2, None)
