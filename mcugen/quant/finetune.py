@@ -39,7 +39,7 @@ from mcugen.quant.weights import along, real_weights
 BATCH = 8
 """Samples of a step."""
 
-RATE = 0.03
+RATE = 0.01
 """Of the step of a code, or of a tensor, that weights, or biases, move in a step, at first."""
 
 MOMENTUM, DECAY = 0.9, 0.99
