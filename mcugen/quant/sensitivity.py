@@ -221,7 +221,7 @@ def _quantized(name: str, names: Mapping[str, str]) -> list[onnx.NodeProto]:
     if name not in names:
         return []
     steps = [("Div", _SCALE), ("Round",), ("Max", _LEAST), ("Min", _MOST), ("Mul", _SCALE)]
-    places = [name, *(f"{names[name]}.{i}" for i in range(len(steps) - 1)), names[name]]
+    places = [name, *(f"mcugen.{op}.{name}" for op, *_ in steps[:-1]), names[name]]
     return [
         helper.make_node(op, [source, *others], [target])
         for (op, *others), source, target in zip(steps, places[:-1], places[1:], strict=True)
