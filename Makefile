@@ -59,6 +59,7 @@ docs: setup  ## rewrite the generated passages of the documents
 
 quant-study: setup  ## accuracy of quantized models, technique by technique; rewrites docs/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs
+	$(BIN)/python -W ignore tools/frontier.py --write-docs
 
 onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 	$(BIN)/python -W ignore tools/onnx_tests.py --also rp2040 --also nrf52840 --also corstone300 \

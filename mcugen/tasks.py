@@ -35,6 +35,8 @@ class Quantizing:
     layers: Mapping[str, str] = field(default_factory=dict)
     """Of single layers, by the names of their outputs: values of PRECISIONS, or "int4" for FEW_BITS."""
     synthetic: str = ""
+    finetune: int = 0
+    """Epochs of quantization-aware fine-tuning on the samples (see mcugen.quant.finetune)."""
 
     def __post_init__(self) -> None:
         real = self.calibration is not None or self.profile is not None

@@ -16,6 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from batch import combine
@@ -329,6 +330,23 @@ def _nbits(bits: int, net: Net, x: str, seed: int, shape: Sequence[int]) -> str:
     return net.op("MatMulNBits", x, net.const(packed, np.uint8), net.const(scales), **how)
 
 
+def _float8(net: Net, x: str, seed: int, shape: Sequence[int]) -> str:
+    """MatMul with weights of float8_e4m3fn, a scale for all."""
+    real, name = weights(seed, shape[1], shape[0]).T, f"floats{seed}"
+    scale = np.float32(np.abs(real).max() / 448)
+    codes = (real / scale).astype(ml_dtypes.float8_e4m3fn)
+    kind = onnx.TensorProto.FLOAT8E4M3FN
+    net.constants.append(onnx.helper.make_tensor(name, kind, codes.shape, codes.tobytes(), raw=True))
+    return net.op("MatMul", x, net.op("DequantizeLinear", name, net.const(scale)))
+
+
+def _float16(net: Net, x: str, seed: int, shape: Sequence[int]) -> str:
+    """MatMul of float16."""
+    half = net.op("Cast", x, to=onnx.TensorProto.FLOAT16)
+    y = net.op("MatMul", half, net.const(weights(seed, shape[1], shape[0]).T, np.float16))
+    return net.op("Cast", y, to=onnx.TensorProto.FLOAT)
+
+
 def _not_faked(net: Net, x: str, scale: float) -> str:
     """Tensors stay real."""
     return x
@@ -370,6 +388,8 @@ def _format_rows() -> Iterator[Row]:
     for bits in (4, 8):
         yield Row("MatMulNBits", f"{bits} bits", "MLP", partial(format_of, partial(_nbits, bits)), _ALONE)
         yield Row("MatMulNBits", f"{bits} bits, u8 tensors", "MLP", partial(format_of, partial(_nbits, bits), _faked))
+    yield Row("QDQ, weights alone", "float8_e4m3fn", "MLP", partial(format_of, _float8), "weights are floats of 8 bits")
+    yield Row("float16", "products", "MLP", partial(format_of, _float16), "they are floats")
     clamped = "reals at the borders are clamped to what 4 bits hold"
     both = partial(format_of, partial(_blocks, 4, 0), _faked_int4)
     yield Row("QDQ", "int4 by int4, by channel", "MLP", both, clamped)

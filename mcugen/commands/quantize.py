@@ -26,12 +26,17 @@ def quantize(
     quantizing: Quantizing,
     judging: Judging,
     sharing: Workers,
+    finetune: Annotated[
+        int,
+        typer.Option(help="epochs of fine-tuning on the samples, where outputs are below --min-sqnr (25 dB)", min=0),
+    ] = 0,
     quiet: Quiet = False,
 ) -> None:
     """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
     from mcugen.codegen.write import replace_file
     from mcugen.compilation import Compilation
 
+    quantizing = replace(quantizing, finetune=finetune)
     net = Compilation(model, "host", replace(reading, optimize=optimize), quantizing, judging, workers=sharing)
     with watched(net, quiet):
         quantized = net.quantized

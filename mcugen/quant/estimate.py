@@ -16,6 +16,7 @@ from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
 from mcugen.options import DIVERGED_DB
 from mcugen.quant.compare import compare_layers
+from mcugen.quant.float_model import FloatModel
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.quantize import Quantization, with_states
 
@@ -96,6 +97,13 @@ def comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[st
         if name not in states and all(a.shape == b.shape and a.dtype.kind in "fiu" for a, b in pairs)
     ]
     return Judged([{n: o[n] for n in names} for o in found], [{n: o[n] for n in names} for o in real])
+
+
+def sqnr_of(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
+    """Of all outputs of a model without states together against the float one's, in dB."""
+    real, found = (run_onnxruntime(each, samples) for each in (model.proto, proto))
+    pairs = comparable(found, real, set())
+    return METRICS["sqnr"].compute(pairs) if pairs.names else math.inf
 
 
 def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: Sequence[Sample]) -> str:

@@ -151,6 +151,12 @@ class Quantizer:
         ways = few_bits.choices(self.model, plan, able, self.samples, room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
 
+    def with_codes(self, found: Quantization, codes: Mapping[str, Codes]) -> Quantization:
+        """The same model with other codes."""
+        plan = replace(found.plan, layers=dict(codes))
+        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
+        return replace(found, plan=plan, proto=proto)
+
     def _refined(self, plan: Plan) -> Plan:
         return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
 

@@ -126,7 +126,7 @@ class _Walk:
 
     def _stored(self, value: Value, dtype: DType) -> list[Array]:
         quant = self.plan.quant(value.name, dtype)
-        return [_through(x, quant, dtype) for x in self.seen[value]]
+        return [through(x, quant, dtype) for x in self.seen[value]]
 
     def _constant(self, value: Value, node: Node) -> list[Array]:
         assert value.data is not None
@@ -146,7 +146,7 @@ class _Walk:
                 del self.real[value], self.seen[value]
 
 
-def _through(x: Array, quant: QuantParams, dtype: DType) -> Array:
+def through(x: Array, quant: QuantParams, dtype: DType) -> Array:
     """What is left of reals once they were stored."""
     return dequantize(quantize(x, quant, dtype), quant)
 

@@ -11,14 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
-from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.evaluation.metrics import METRICS
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
-from mcugen.quant.estimate import comparable
+from mcugen.quant.estimate import sqnr_of
 from mcugen.quant.quantize import Quantizer
 from mcugen.quant.samples import Sample
 from mcugen.quant.sensitivity import spread
@@ -49,12 +46,12 @@ def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DT
     if not remedies or maker.model.states or maker.scheme.integer_io:
         return layers, notes
     samples = spread(maker.samples, MOST_SAMPLES)
-    before = _sqnr(maker, maker.quantize(wanted).proto, samples)
+    before = sqnr_of(maker.model, maker.quantize(wanted).proto, samples)
     for remedy in remedies:
         if before >= BAD_DB:
             break
         raised = {**layers, **dict.fromkeys(remedy.layers, remedy.dtype)}
-        after = _sqnr(maker, maker.quantize(raised).proto, samples)
+        after = sqnr_of(maker.model, maker.quantize(raised).proto, samples)
         if after >= before + BETTER_DB:
             named = ", ".join(f"'{name}'" for name in remedy.layers)
             told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
@@ -105,10 +102,3 @@ def _ratio(value: Value, samples: Sequence[Sample], axis: int) -> float:
     high = np.maximum(np.max([a.max(others) for a in arrays], axis=0), 0)
     spans: Array = (high - low)[high > low]
     return float(spans.max() / spans.min()) if spans.size else 1.0
-
-
-def _sqnr(maker: Quantizer, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
-    """Of all outputs together, in dB."""
-    real, found = (run_onnxruntime(each, samples) for each in (maker.model.proto, proto))
-    pairs = comparable(found, real, set())
-    return METRICS["sqnr"].compute(pairs) if pairs.names else float("inf")

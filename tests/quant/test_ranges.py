@@ -361,6 +361,16 @@ def test_what_is_chosen_beats_min_max_on_other_samples(with_samples: bool) -> No
     assert (found.choices["x"].sqnr_db is not None) == with_samples
 
 
+def test_no_method_clips_heavy_tails_better_by_2_db() -> None:
+    """Percentiles and entropies as others have them among them, on samples that chose nothing."""
+    found = chosen(INT8)
+    judge = OutputNoise(found.model, [("x",)], heavy_samples(40, seed=5))
+    spans = [*candidate_ranges(found.profile.tensors["x"], DType.INT8, INT8).values()]
+    spans.append((found.choices["x"].low, found.choices["x"].high))
+    *others, own = (judge.noise(("x",), [activation_params(*r, DType.INT8, INT8)], DType.INT8) for r in spans)
+    assert own <= 10**0.2 * min(others)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_can_be_forced(method: str) -> None:
     found = chosen(Scheme(method=method))
