@@ -448,8 +448,8 @@ class QuantizingArguments:
     precision: Annotated[
         str,
         typer.Option(
-            help=f"of the arithmetic: {', '.join((*PRECISIONS, FEW_BITS, MIXED))}; int8 where samples are given",
-            autocompletion=_completion(*PRECISIONS, FEW_BITS, MIXED),
+            help=f"of the arithmetic: {', '.join((*PRECISIONS, *FEW_BITS, MIXED))}; int8 where samples are given",
+            autocompletion=_completion(*PRECISIONS, *FEW_BITS, MIXED),
             show_default=False,
         ),
     ] = ""
@@ -503,6 +503,7 @@ class QuantizingArguments:
             not self.per_tensor,
             integer_io=self.integer_io,
             weights=DType(given.weights),
+            group=given.group,
             **techniques(self.without),
         )
         return replace(given, scheme=scheme)

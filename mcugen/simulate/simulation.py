@@ -152,9 +152,7 @@ def simulate(
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
         bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
-        return Execution(
-            run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.crcs, bound
-        )
+        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.crcs, bound)
 
 
 def _run_all(
