@@ -448,8 +448,8 @@ class QuantizingArguments:
     precision: Annotated[
         str,
         typer.Option(
-            help=f"of the arithmetic: {', '.join((*PRECISIONS, FEW_BITS, MIXED))}; int8 where samples are given",
-            autocompletion=_completion(*PRECISIONS, FEW_BITS, MIXED),
+            help=f"of the arithmetic: {', '.join((*PRECISIONS, *FEW_BITS, MIXED))}; int8 where samples are given",
+            autocompletion=_completion(*PRECISIONS, *FEW_BITS, MIXED),
             show_default=False,
         ),
     ] = ""
@@ -503,6 +503,7 @@ class QuantizingArguments:
             not self.per_tensor,
             integer_io=self.integer_io,
             weights=DType(given.weights),
+            group=given.group,
             **techniques(self.without),
         )
         return replace(given, scheme=scheme)
@@ -918,7 +919,7 @@ def _layers(texts: list[str]) -> dict[str, str]:
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
-        known = {**PRECISIONS, FEW_BITS: "int4"}
+        known = {**PRECISIONS, **{key: "int4" for key, group in FEW_BITS.items() if group == 0}}
         if not name or precision not in known:
             examples = f"a precision is one of: {', '.join(known)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)

@@ -369,7 +369,7 @@ class Compilation:
     @property
     def _scheme(self) -> Scheme:
         given = self.quantizing
-        return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights))
+        return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights), group=given.group)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percenti
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """What a layer's activations are (a DType) by the name of the precision; weights are int8 unless it is float32."""
 
-FEW_BITS = "w4a8"
-"""The precision of weights of 4 bits, where the model bears it, and activations of 8."""
+FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
+"""Precisions of weights of 4 bits where the model bears it, activations of 8: so many inputs share a scale (0: all)."""
 
 MIXED = "auto"
 """The precision that is chosen layer by layer."""

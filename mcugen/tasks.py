@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Quantizing:
     """How a float model is quantized, if at all. UsageError for what contradicts itself.
 
-    `precision` is one of PRECISIONS, FEW_BITS or MIXED; "" is int8 where there are samples (`calibration`: a file, a
+    `precision` is of PRECISIONS or FEW_BITS, or MIXED; "" is int8 where there are samples (`calibration`: a file, a
     folder, or arrays), a `profile` of earlier ones or `synthetic` ones (LOW..HIGH or STATISTICS), else float32.
     `preprocess` is what becomes of each sample first (see mcugen.evaluation.preprocess). `scheme` says more (see
     mcugen.quant.scheme); `layers` are precisions of single layers, by the names of their outputs.
@@ -42,7 +42,7 @@ class Quantizing:
         real = self.calibration is not None or self.profile is not None
         known = real or bool(self.synthetic)
         object.__setattr__(self, "precision", self.precision or ("int8" if known else "float32"))
-        allowed = (*PRECISIONS, FEW_BITS, MIXED)
+        allowed = (*PRECISIONS, *FEW_BITS, MIXED)
         if self.precision not in allowed:
             raise UsageError("--precision must be known", f"'{self.precision}'", f"one of: {', '.join(allowed)}")
         if not self.is_wanted and (known or self.layers):
@@ -67,7 +67,12 @@ class Quantizing:
     @property
     def weights(self) -> str:
         """The element type of weights (a DType), as far as the model bears it."""
-        return "int4" if self.precision == FEW_BITS else "int8"
+        return "int4" if self.precision in FEW_BITS else "int8"
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale of weights, where these have 4 bits; 0: all."""
+        return FEW_BITS.get(self.precision, 0)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
     """Those to try: int8 besides float32 where samples or ranges are given."""
     known = quantizing.calibration is not None or quantizing.profile is not None or quantizing.synthetic
     usual = "float32,int8" if known else "float32"
-    return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, FEW_BITS, MIXED))
+    return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, *FEW_BITS, MIXED))
 
 
 def _asked(

@@ -14,10 +14,10 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.portable import single_row, weighted_call
+from mcugen.kernels.portable import single_row
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import ElementTypes, IntegerStore, Requantization
+from mcugen.kernels.weighted import IntegerStore, Requantization, integer_store
 from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, writes
 
 LONGEST_PREFIX = 16
@@ -99,9 +99,10 @@ class CodedRow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RiceOptions(Options):
-    """Of the code."""
+    """Of the code, and of results."""
 
     longest: Annotated[int, "zeros behind which a number follows as it is"]
+    y_t: Annotated[str, "C type of the output"]
 
 
 def emit_coded(spec: ConvSpec, site: Site) -> Call:
@@ -109,8 +110,13 @@ def emit_coded(spec: ConvSpec, site: Site) -> Call:
     remainder, _ = best_code(spec.rows)
     row = CodedRow(depth=spec.depth, channels=spec.channels, remainder=remainder)
     order = windows(spec.shape, in_turn(1, 1), last=1)
-    packed = encode(spec.rows, remainder)
-    return weighted_call(spec, site, packed, [row], RiceOptions(longest=LONGEST_PREFIX), spec.overlaps(order))
+    store = integer_store(spec)
+    operands = {"x": site.x, "w": site.const("weights", encode(spec.rows, remainder))}
+    operands |= {role: site.const(role, array) for role, array in store.constants.items()}
+    options = [RiceOptions(longest=LONGEST_PREFIX, y_t=spec.y.dtype.c), store.options]
+    return site.call(
+        operands | {"y": site.y}, [row, store.params], options, overlaps=spec.overlaps(order), variant=store.variant
+    )
 
 
 def coded_bits(spec: ConvSpec) -> int:
@@ -131,7 +137,7 @@ DENSE: tuple[Kernel, ...] = (
         ),
         params=(CodedRow, Requantization),
         without=frozenset({"x_zero", "run"}),
-        options=(ElementTypes, RiceOptions, IntegerStore),
+        options=(RiceOptions, IntegerStore),
         lacks=frozenset({UPDATABLE, CHECKED}),
         when=(eight_bits, single_row, compressible),
         emit=emit_coded,

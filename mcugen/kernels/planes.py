@@ -27,7 +27,14 @@ from mcugen.kernels.depthwise import (
 )
 from mcugen.kernels.portable import filters
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits, int8_tensors, int16_tensors
+from mcugen.kernels.weighted import (
+    CodeLimits,
+    four_bits,
+    int8_tensors,
+    int16_tensors,
+    of_four_bits,
+    paired_nibbles,
+)
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
 
 MOST_WRITTEN_OUT = 64
@@ -156,13 +163,17 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     way = plane_strips(shape, few)
     weights = spec.weights.reshape(-1, shape.k_h, shape.k_w)
     strip = DType.INT32 if few else spec.x.dtype
+    weights = weights.transpose(0, 2, 1) if way.columns else weights
+    packed = four_bits in site.kernel.when
     operands = {
         "x": site.x,
-        "w": site.const("weights", weights.transpose(0, 2, 1) if way.columns else weights),
+        "w": site.const("weights", paired_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
         "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
         "y": site.y,
         "strip": site.scratch("strip", strip, way.held * way.pitch),
     }
+    if packed:
+        operands["taps"] = site.scratch("taps", DType.INT8, shape.k_h * shape.k_w)
     window = PlaneWindow(
         pitch=way.pitch,
         held=way.held,
@@ -174,7 +185,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     )
     options = PlaneOptions(
         x_t=spec.x.dtype.c,
-        w_t=DType.of(spec.weights).c,
+        w_t=DType.INT8.c if packed else DType.of(spec.weights).c,
         y_t=spec.y.dtype.c,
         strip_t=strip.c,
         shifted=more > 0,
@@ -238,4 +249,15 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
 DEPTHWISE: tuple[Kernel, ...] = (
     _planes("depthwise_s8_planes", int8_tensors),
     _planes("depthwise_s16_planes", int16_tensors),
+    of_four_bits(
+        _planes("depthwise_s8_planes", int8_tensors),
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights by channel", DType.UINT8),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", *_CODES),
+            scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
+            scratch("taps", "the weights of one channel", DType.INT8),
+        ),
+    ),
 )

@@ -28,7 +28,7 @@ from mcugen.kernels.weighted import (
     int16_tensors,
     interleave,
     interleave_nibbles,
-    nibbles,
+    paired_nibbles,
     store_of,
 )
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
@@ -189,8 +189,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
     taps = spec.rows
     if four_bits in site.kernel.when:
-        taps = np.pad(taps, ((0, 0), (0, taps.shape[1] % 2)))
-        taps = nibbles(taps[:, 0::2], taps[:, 1::2])
+        taps = paired_nibbles(taps)
     taps = _as_stored(taps, site)
     return weighted_call(spec, site, taps, params, options, spec.overlaps(order), working=ring, variant=variant)
 

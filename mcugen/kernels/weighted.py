@@ -39,6 +39,12 @@ def nibbles(first: Array, second: Array) -> Array:
     return packed
 
 
+def paired_nibbles(rows: Array) -> Array:
+    """[N, K] → [N, bytes]: neighbours of a row share bytes."""
+    padded = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
+    return nibbles(padded[:, 0::2], padded[:, 1::2])
+
+
 def interleave_nibbles(weights: Array) -> Array:
     """[N, K] → flat bytes: blocks of BLOCK rows as [K][BLOCK / 2], then the remaining rows by two as [K]."""
     rows = len(weights) + len(weights) % 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.scheme import Scheme, activation_params
@@ -25,7 +27,7 @@ class Stored:
 class Codes:
     """Symmetric weights of a layer in the shape of the float ones, and the real bias that goes with them.
 
-    Codes of INT4 take a byte each here, too.
+    Codes of INT4 take a byte each here, too. With a `group`, scales are [outputs, groups] of so many inputs each.
     """
 
     weights: Array
@@ -33,10 +35,18 @@ class Codes:
     axis: int
     bias: Array | None
     dtype: DType = DType.INT8
+    group: int = 0
+
+    @property
+    def steps(self) -> Array:
+        """The scale of each weight, to broadcast against them."""
+        if self.group:
+            return np.repeat(self.scales, self.group, 1)[:, : self.weights.shape[1]]
+        return self.scales.reshape([-1 if a == self.axis else 1 for a in range(self.weights.ndim)])
 
     @property
     def quant(self) -> QuantParams:
-        """Of the weights: one scale for each index of `axis`, or one in all."""
+        """Of weights without groups: one scale for each index of `axis`, or one in all."""
         return QuantParams(tuple(map(float, self.scales)), 0, self.axis if len(self.scales) > 1 else None)
 
 

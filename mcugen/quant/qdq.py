@@ -106,8 +106,10 @@ class _QdqWriter(OnnxWriter):
             return super().constant(value, reader, index)
         codes = self.plan.layers.get(reader.output.name)
         if codes is not None and index in weight_axes(reader.op):
-            return self._dequantized(f"{reader.output.name}.weight", _stored_codes(codes), codes.quant)
+            return self._weights(f"{reader.output.name}.weight", codes)
         if codes is not None and index == bias_input(reader.op) and codes.bias is not None:
+            if codes.group:
+                return self.store(f"{reader.output.name}.bias", codes.bias)
             return self._bias(reader, codes.bias, codes.scales)
         if not is_quantized_constant(reader, index):
             return super().constant(value, reader, index)
@@ -168,6 +170,16 @@ class _QdqWriter(OnnxWriter):
         params = self._stored_params(name, quant, codes.dtype)
         axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
         return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), "", **axis)
+
+    def _weights(self, name: str, codes: Codes) -> str:
+        if not codes.group:
+            return self._dequantized(name, _stored_codes(codes), codes.quant)
+        operands = [
+            self.store(stored_name(name), _stored_codes(codes)),
+            self.store(f"{name}_scale", codes.scales.astype(np.float32)),
+        ]
+        real = self.fresh(f"{name}_dequantized")
+        return self.add("DequantizeLinear", operands, real, axis=1, block_size=codes.group)
 
     def _stored_params(self, name: str, quant: QuantParams, dtype: np.dtype[Any]) -> list[str]:
         scale = np.asarray(quant.scale if quant.axis is not None else quant.scale[0], np.float32)

@@ -67,7 +67,8 @@ class Quantization:
         """For the banner of the generated code."""
         scheme = self.plan.scheme
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == scheme.activations.value)
-        precision = FEW_BITS if scheme.weights is DType.INT4 else precision
+        if scheme.weights is DType.INT4:
+            precision = next(key for key, group in FEW_BITS.items() if group == scheme.group)
         others = Counter(d for d in self.assignment.precision.values() if d is not scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
         parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]

@@ -19,7 +19,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.profile import Profile
-from mcugen.quant.rounding import best_scales, fitted_scales, quadratic_error, round_weights
+from mcugen.quant.rounding import best_scales, fitted_group_scales, fitted_scales, quadratic_error, round_weights
 from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
@@ -47,11 +47,8 @@ def refine(
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            _Walk(
-                model.graph,
-                plan,
-                _spread(model.graph, distinct(samples), MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]),
-            ).run(layers, progress)
+            most = MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]
+            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
@@ -153,8 +150,10 @@ def through(x: Array, quant: QuantParams, dtype: DType) -> Array:
 
 def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
     """The codes of least error; of 4 bits with scales that may clip, where scales are free."""
-    weights, scales = _grouped(node, codes, len(gram))
     limits = WEIGHT_LIMITS[codes.dtype]
+    if codes.group:
+        return _rounded_by_group(node, codes, gram, scheme)
+    weights, scales = _grouped(node, codes, len(gram))
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
@@ -167,14 +166,43 @@ def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
+def _rounded_by_group(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
+    """Scales that may clip, of least error group by group; then codes of least error of all inputs together."""
+    weights, size, limits = layer_weights(node)[0].astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
+    missing = -weights.shape[1] % size
+    parts = np.pad(weights, ((0, 0), (0, missing))).reshape(len(weights), -1, size).swapaxes(0, 1)
+    padded = np.pad(gram[0], (0, missing))
+    grams = np.stack([padded[at : at + size, at : at + size] for at in range(0, len(padded), size)])
+    scales = codes.scales if scheme.power_of_two else best_scales(parts, codes.scales.T, grams, limits).T
+    first = _of_steps(weights, replace(codes, scales=scales), gram, limits)
+    if scheme.power_of_two:
+        return first
+    fitted = fitted_group_scales(weights, first.weights, first.scales, gram[0], size)
+    second = _of_steps(weights, replace(codes, scales=fitted), gram, limits)
+    errors = [quadratic_error(weights[None], c.weights[None], c.steps[None], gram)[0] for c in (first, second)]
+    better = (errors[1] < errors[0])[:, None]
+    return replace(
+        codes,
+        weights=np.where(better, second.weights, first.weights),
+        scales=np.where(better, second.scales, first.scales),
+    )
+
+
+def _of_steps(weights: Array, codes: Codes, gram: Array, limits: tuple[int, int]) -> Codes:
+    """The codes of least error for the scales that are given."""
+    steps = np.broadcast_to(codes.steps, weights.shape)
+    return replace(codes, weights=round_weights(weights[None], steps[None], gram, limits)[0])
+
+
 def _can_correct(node: Node, plan: Plan) -> bool:
     return plan.scheme.correct_bias and layer_bias(node) is not None
 
 
 def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
     """With a bias that makes the mean of each output channel what it is in float, as far as the means are known."""
-    weights, scales = _grouped(node, codes, len(moments.real))
-    seen = codes.weights.reshape(weights.shape) * scales[..., None]
+    real = layer_weights(node)[0]
+    weights = real.reshape(len(moments.real), -1, moments.real.shape[-1]).astype(np.float64)
+    seen = (codes.weights * codes.steps).reshape(weights.shape)
     error = weights @ moments.real[..., None] - seen @ moments.seen[..., None]
     bias, mended = layer_bias(node), moments.trust * error
     return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))

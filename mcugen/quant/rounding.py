@@ -8,6 +8,7 @@ channel. Rounding to nearest is best only where G is diagonal. Here errors are f
 Where codes are few, a scale that clips the largest weights may leave less error (`best_scales`).
 
 Arrays are batches over groups: weights [groups, outputs, depth], scales [groups, outputs], gram [groups, depth, depth].
+Steps are scales of weight by weight, relative to the largest of an output.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ DAMPING = 0.01
 SWEEPS = 10
 """Of coordinate descent, at most."""
 
+SWEEPS_OF_SCALES = 2
+"""Over the groups of inputs."""
+
 
 def nearest(weights: Array, scales: Array, limits: Limits = BYTE) -> Array:
     """int8 codes nearest to each weight."""
@@ -37,11 +41,16 @@ def nearest(weights: Array, scales: Array, limits: Limits = BYTE) -> Array:
 
 
 def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = BYTE) -> Array:
-    """int8 codes of least error, as far as found: never worse than rounding to nearest."""
-    target = weights.astype(np.float64) / scales[..., None]
-    starts = (_nearest(target, limits), _feedback(target, gram, limits))
-    found = [_descend(target, start, gram, limits) for start in starts]
-    errors = [_error(target - codes, gram) for codes in found]
+    """int8 codes of least error, as far as found: never worse than rounding to nearest.
+
+    Scales may be [groups, outputs, depth]: weight by weight.
+    """
+    each = scales if scales.ndim == weights.ndim else scales[..., None]
+    unit = each.max(-1, keepdims=True)
+    target, steps = weights.astype(np.float64) / unit, np.broadcast_to(each / unit, weights.shape)
+    starts = (_nearest(target / steps, limits), _feedback(target, steps, gram, limits))
+    found = [_descend(target, start, steps, gram, limits) for start in starts]
+    errors = [_error(target - codes * steps, gram) for codes in found]
     better = errors[1] < errors[0]
     return np.where(better[..., None], found[1], found[0]).astype(np.int8)
 
@@ -65,9 +74,29 @@ def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> A
     return result
 
 
+def fitted_group_scales(weights: Array, codes: Array, scales: Array, gram: Array, size: int) -> Array:
+    """The same of groups of `size` inputs, one after the other: weights and codes [outputs, depth], scales [outputs,
+    groups], gram [depth, depth].
+    """
+    found = scales.astype(np.float64)
+    for _ in range(SWEEPS_OF_SCALES):
+        left = (weights - codes * np.repeat(found, size, 1)[:, : codes.shape[1]]) @ gram
+        for number, start in enumerate(range(0, codes.shape[1], size)):
+            part = slice(start, start + size)
+            moved = codes[:, part] @ gram[part]
+            energy, shared = (moved[:, part] * codes[:, part]).sum(-1), (left[:, part] * codes[:, part]).sum(-1)
+            step = np.divide(shared, energy, out=np.zeros_like(shared), where=energy > 0)
+            step = np.where(found[:, number] + step > 0, step, 0.0)
+            found[:, number] += step
+            left -= step[:, None] * moved
+    result: Array = found.astype(np.float32).astype(np.float64)
+    return result
+
+
 def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
-    """(w − s·q)ᵀ G (w − s·q) of each output channel: [groups, outputs]."""
-    return _error(weights.astype(np.float64) - scales[..., None] * codes, gram)
+    """(w − s·q)ᵀ G (w − s·q) of each output channel: [groups, outputs]. Scales may be weight by weight."""
+    each = scales if scales.ndim == codes.ndim else scales[..., None]
+    return _error(weights.astype(np.float64) - each * codes, gram)
 
 
 def _nearest(target: Array, limits: Limits) -> Array:
@@ -80,17 +109,18 @@ def _error(difference: Array, gram: Array) -> Array:
     return error
 
 
-def _feedback(target: Array, gram: Array, limits: Limits) -> Array:
+def _feedback(target: Array, steps: Array, gram: Array, limits: Limits) -> Array:
     """Rounds input by input, those of most energy first; what remains is compensated by the inputs to come."""
     order = np.argsort(-np.diagonal(gram, axis1=-2, axis2=-1), axis=-1, kind="stable")
     groups = np.arange(len(gram))[:, None]
     sorted_gram = gram[groups[:, :, None], order[:, :, None], order[:, None, :]]
     factor = np.linalg.cholesky(np.linalg.inv(_damped(sorted_gram))).swapaxes(-2, -1)
     rest = np.take_along_axis(target, order[:, None, :], -1)
+    steps = np.take_along_axis(steps, order[:, None, :], -1)
     codes = np.empty_like(rest)
     for k in range(rest.shape[-1]):
-        codes[..., k] = np.clip(np.rint(rest[..., k]), *limits)
-        error = (rest[..., k] - codes[..., k]) / factor[:, None, k, k]
+        codes[..., k] = np.clip(np.rint(rest[..., k] / steps[..., k]), *limits)
+        error = (rest[..., k] - codes[..., k] * steps[..., k]) / factor[:, None, k, k]
         rest[..., k + 1 :] -= error[..., None] * factor[:, None, k, k + 1 :]
     unsorted = np.empty_like(codes)
     np.put_along_axis(unsorted, order[:, None, :], codes, -1)
@@ -105,21 +135,21 @@ def _damped(gram: Array) -> Array:
     return result
 
 
-def _descend(target: Array, start: Array, gram: Array, limits: Limits) -> Array:
+def _descend(target: Array, start: Array, steps: Array, gram: Array, limits: Limits) -> Array:
     """Moves one code at a time to where the error is least, until none moves."""
     codes = start.copy()
-    gradient = (target - codes) @ gram
+    gradient = (target - codes * steps) @ gram
     curvature = np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), np.finfo(np.float64).tiny)
     for _ in range(SWEEPS):
         moved = False
         for k in range(codes.shape[-1]):
-            wanted = codes[..., k] + np.rint(gradient[..., k] / curvature[:, None, k])
+            wanted = codes[..., k] + np.rint(gradient[..., k] / (curvature[:, None, k] * steps[..., k]))
             step = np.clip(wanted, *limits) - codes[..., k]
             at = step.nonzero()
             if len(at[0]):
                 moved = True
                 codes[(*at, k)] += step[at]
-                gradient[at] -= step[at][:, None] * gram[at[0], k]
+                gradient[at] -= (step[at] * steps[(*at, k)])[:, None] * gram[at[0], k]
         if not moved:
             break
     return codes

@@ -25,7 +25,7 @@ class Scheme:
     of least measured error, tensor by tensor. `symmetric` activations have zero point 0, as all of int16 have.
     Scales may be powers of two. `per_channel` weights have one scale an output channel. With `integer_io` the caller
     passes and gets codes, not reals. With `weights` of INT4 those have 4 bits where the model bears it
-    (mcugen.quant.few_bits).
+    (mcugen.quant.few_bits), and in fully connected layers a scale for each `group` of inputs, if that is not 0.
     """
 
     activations: DType = DType.INT8
@@ -38,6 +38,7 @@ class Scheme:
     optimize_rounding: bool = True
     integer_io: bool = False
     weights: DType = DType.INT8
+    group: int = 0
 
 
 def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> QuantParams:

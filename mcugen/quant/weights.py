@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
+from mcugen.ops.matmul import Dense
+from mcugen.ops.packed import packs
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
 
@@ -16,9 +20,25 @@ from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
 def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8) -> Codes:
     """Weights rounded to nearest, in INT8 or INT4."""
     weights, axis = layer_weights(node)
+    if dtype is DType.INT4 and scheme.group and scheme.per_channel and isinstance(node.op, Dense):
+        grouped = _grouped_codes(weights, layer_bias(node), scheme)
+        if packs(grouped.weights, scheme.group):
+            return grouped
     scales = weight_scales(weights, axis, scheme, dtype)
-    codes = np.clip(np.rint(weights / along(scales, axis, weights.ndim)), *WEIGHT_LIMITS[dtype]).astype(np.int8)
-    return Codes(codes, scales, axis, layer_bias(node), dtype)
+    return _nearest(Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype), weights)
+
+
+def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme) -> Codes:
+    """Of a matrix [outputs, inputs], with a scale for each group of inputs."""
+    parts = [weights[:, at : at + scheme.group] for at in range(0, weights.shape[1], scheme.group)]
+    scales = np.stack([weight_scales(part, 0, scheme, DType.INT4) for part in parts], 1)
+    return _nearest(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, DType.INT4, scheme.group), weights)
+
+
+def _nearest(codes: Codes, weights: Array) -> Codes:
+    """With the codes nearest to the weights."""
+    found = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(np.int8)
+    return replace(codes, weights=found)
 
 
 def layer_weights(node: Node) -> tuple[Array, int]:
@@ -38,6 +58,8 @@ def layer_bias(node: Node) -> Array | None:
 
 def real_weights(codes: Codes) -> Array:
     """What the codes stand for, as float32."""
+    if codes.group:
+        return (codes.weights * codes.steps).astype(np.float32)
     return dequantize(codes.weights, codes.quant)
 
 
@@ -49,8 +71,3 @@ def give_biases(graph: Graph) -> bool:
         zeros = graph.constant(f"{node.output.name}.bias", np.zeros(node.input(1).type.shape[0], np.float32))
         graph.rewrite(node, node.op, [*node.inputs, zeros])
     return bool(bare)
-
-
-def along(scales: Array, axis: int, rank: int) -> Array:
-    """One number for each index of `axis` (or a single one), to broadcast against a tensor of that rank."""
-    return scales.reshape([-1 if a == axis else 1 for a in range(rank)])

@@ -45,6 +45,15 @@ def test_dsp(board: str):
     layers.check(DSP, ("host", board))
 
 
+@pytest.mark.parametrize("board", ["host", *(pytest.param(b, marks=pytest.mark.qemu) for b in ("rp2040", "stm32f103"))])
+def test_one_channel_at_a_time(board: str):
+    """Taps of a channel are taken apart once; on a Cortex-M0+ strips hold words."""
+    layers = FourBits()
+    for name, case in DEPTHWISE.items():
+        layers.add_case(name, case, relu=name == "depthwise")
+    layers.check(("depthwise_s4_planes",), (board,), made_for=(board, "balanced"))
+
+
 @pytest.mark.qemu
 def test_helium():
     layers = FourBits()

@@ -21,7 +21,14 @@ from mcugen.options import CompileOptions
 from mcugen.quant.flash import Stored
 from mcugen.quant.plan import Plan
 from mcugen.quant.quantize import Quantization, Quantizer, float_model, quantizer
-from mcugen.quant.rounding import best_scales, fitted_scales, nearest, quadratic_error, round_weights
+from mcugen.quant.rounding import (
+    best_scales,
+    fitted_group_scales,
+    fitted_scales,
+    nearest,
+    quadratic_error,
+    round_weights,
+)
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -176,3 +183,64 @@ def test_bytes_in_flash_are_those_of_channels_that_stay():
     found = Stored.of(import_model(made.proto, "net"))
     assert found.dropped == 8
     assert (found.of_layer("r"), found.of_layer("gone")) == (8 * 27, 0)
+
+
+GROUPED = Scheme(weights=DType.INT4, group=32)
+
+
+def uneven_net() -> onnx.ModelProto:
+    """Fully connected layers; weights of some inputs are ten times as large as of others."""
+    net, random = Net(21), np.random.default_rng(4)
+    y = net.input("x", 1, 140)
+    for number, (depth, channels) in enumerate(((140, 96), (96, 64), (64, 32), (32, 8))):
+        size = np.where(np.arange(depth) // 32 % 2, 1.0, 0.1) / np.sqrt(depth)
+        weights = random.standard_normal((channels, depth)) * size
+        y = net.op("Gemm", y, net.const(weights), net.const(random.standard_normal(channels) / 100), transB=1)
+        y = net.op("Relu", y, out=f"relu{number}") if number < 3 else y
+    net.output(net.op("Identity", y, out="y"))
+    return net.model()
+
+
+@pytest.fixture(scope="module")
+def uneven() -> dict[str, Quantization]:
+    """By scales of outputs, and of groups of inputs."""
+    model = uneven_net()
+    source, samples = load(model), normal_samples(model, 32, 0)
+    fused = float_model(source, CompileOptions(), W4A8)
+    return {
+        name: quantizer(source, fused, scheme, samples).quantize()
+        for name, scheme in (("outputs", W4A8), ("groups", GROUPED))
+    }
+
+
+def test_groups_of_inputs_have_scales_of_their_own(uneven: dict[str, Quantization]):
+    assert error_db(uneven["groups"]) > error_db(uneven["outputs"]) + 2
+    blocks = [n for n in uneven["groups"].proto.graph.node for a in n.attribute if (a.name, a.i) == ("block_size", 32)]
+    assert len(blocks) == sum(c.group == 32 for c in uneven["groups"].plan.layers.values()) >= 2
+    onnx.checker.check_model(uneven["groups"].proto, full_check=True)
+    assert "precision w4a8g32" in uneven["groups"].describe()
+
+
+def test_groups_are_computed_in_integers(uneven: dict[str, Quantization]):
+    made = uneven["groups"]
+    compiled = compile_model(made.proto, "host", CompileOptions(optimize="flash"))
+    layers = [i for i in compiled.program.instrs if i.kernel == "dense_packed"]
+    assert len(layers) >= 2 and all(i.operand("x").buffer.dtype is DType.INT8 for i in layers)
+    feed = normal_samples(made.source.proto, 1, 3)
+    np.testing.assert_array_equal(compiled.simulate(feed).outputs[0]["y"], compiled.interpret(feed[0])["y"])
+
+
+def test_scales_of_groups_are_fitted_to_codes():
+    random = np.random.default_rng(5)
+    weights = random.standard_normal((6, 20)) * np.repeat([1.0, 0.1, 3.0], [8, 8, 4])
+    rows = random.standard_normal((300, 20)) @ random.standard_normal((20, 20))
+    gram, scales = rows.T @ rows / 300, np.full((6, 3), 0.3)
+    steps = np.repeat(scales, 8, 1)[:, :20]
+    codes = round_weights(weights[None], steps[None], gram[None], LIMITS)[0]
+    fitted = np.repeat(fitted_group_scales(weights, codes, scales, gram, 8), 8, 1)[:, :20]
+    plain = nearest(weights[None], np.full((1, 6), 0.3), LIMITS)[0]
+    errors = [
+        quadratic_error(weights[None], q[None], s[None], gram[None]).sum()
+        for q, s in ((plain, steps), (codes, steps), (codes, fitted))
+    ]
+    assert errors[0] > errors[1] > errors[2]
