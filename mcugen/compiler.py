@@ -90,9 +90,8 @@ def _compiled(
         notes = [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
         placement = place(program, target, options.place)
-        if options.cores > 1:
-            for memory in placement.arenas:
-                target.seen_by_helper(memory)
+        cached = _cached(target, placement) if options.cores > 1 else (False, False)
+        notes += _cache_notes(target, placement, cached)
         notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -116,6 +115,7 @@ def _compiled(
         sample = variants.sample(graph, symbols, program)
     estimate = quantized.estimate if quantized else None
     figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
+    form = replace(form, cached=cached)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
@@ -201,6 +201,27 @@ def _slow_arena_notes(program: Program, board: Board, placement: Placement, opti
         return []
     size = f"the arena of {program.arena_size:,} bytes"
     return [f"{size} lies in '{found.name}', slower than '{own.name}', which has {own.room:,}; {_SPLIT}"]
+
+
+def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:
+    """Of two unlike cores, which have a data cache before the arena; those that are alike share theirs.
+
+    UsageError where the second does not see the arena.
+    """
+    seen = [(memory, board.seen_by_helper(memory)) for memory in placement.arenas]
+    others = [other.cache(other.memory(other.arena_memory), "data") for _, other in seen if other]
+    return any(other and board.cache(memory, "data") for memory, other in seen), any(others)
+
+
+def _cache_notes(board: Board, placement: Placement, cached: tuple[bool, bool]) -> list[str]:
+    """What two cores' caches need of the firmware."""
+    where = ", ".join(f"'{memory.name}'" for memory in placement.arenas)
+    return [
+        f"core '{core.name}' has a data cache before {where}, where the arena lies: build with MCUGEN_CORES_CACHE and "
+        "make that memory write-through, or uncached, before the first run (mcugen_cores_cache.h)"
+        for core, is_cached in zip(board.cores, cached, strict=False)
+        if is_cached
+    ]
 
 
 _SPLIT = "--place auto leaves there what is used least, and report tells what either takes"

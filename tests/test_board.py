@@ -296,6 +296,11 @@ def test_a_second_core_has_a_board_file_of_its_own(tmp_path: Path):
         board.seen_by_helper(replace(ram, size=2 * ram.size))
 
 
+def test_cores_are_shown():
+    shown = mcugen("boards", "show", "rt1170").out
+    assert re.search(r"core cm4 .* cortex-m4 at 400 MHz, as 'rt1170_cm4_tcm', pace", shown)
+
+
 @pytest.mark.parametrize(
     ("cores", "message"),
     [

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on both cores of Arm's SSE-200 under QEMU, beside one: the table of docs/two_cores.md (`make two-cores`)."""
+"""Models on two cores beside one: the tables of docs/two_cores.md (`make two-cores`).
+
+Equal cores are Arm's SSE-200 under QEMU; unlike ones are simulated one after the other, and joined by time.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from markers import replace_between_markers
 from mcugen.board import load_board
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
+from mcugen.evaluate import timed
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
 from mcugen.simulate.both_cores import run_on_both_cores
@@ -27,15 +31,41 @@ NAMES = {
     "autoencoder": "autoencoder_ad_int8_qdq",
 }
 BOARDS = ("rp2040", "rp2350")
+UNLIKE = ("rt1170", "stm32h745", "nrf5340")
+UNLIKE_HEADINGS = (
+    "model",
+    "board",
+    "one core, ms",
+    "both, ms",
+    "times",
+    "at best",
+    "pace",
+    "cores wait, %",
+    "arena, times",
+)
 HEADINGS = ("model", "board", "one core", "slower core of two", "times", "arena, times", "forks", "a barrier")
 
 
 def main() -> None:
-    """Measures, and writes the table."""
-    rows = [HEADINGS, *(measured(title, name, board) for title, name in NAMES.items() for board in BOARDS)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---|---|" + "--:|" * (len(HEADINGS) - 2))
-    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "measured", "\n".join(lines) + "\n"))
+    """Measures, and writes the tables."""
+    pairs = [(HEADINGS, BOARDS, measured, "measured"), (UNLIKE_HEADINGS, UNLIKE, joined, "unlike")]
+    for headings, boards, measure, marker in pairs:
+        rows = [headings, *(measure(title, name, board) for title, name in NAMES.items() for board in boards)]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        lines.insert(1, "|---|---|" + "--:|" * (len(headings) - 2))
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), marker, "\n".join(lines) + "\n"))
+
+
+def joined(title: str, name: str, board: str) -> tuple[str, ...]:
+    """A row of the table of unlike cores: at best, the other one's pace allows what two such cores do together."""
+    one, two = (compile_model(MODELS / f"{name}.onnx", board, CompileOptions("net", cores=n)) for n in (1, 2))
+    alone, cores = timed(one).milliseconds_estimate, timed(two).two_cores
+    if alone is None or cores is None:
+        return (title, board, "", "", "not shared", "", "", "", "")
+    arena = two.program.arena_size / one.program.arena_size
+    waiting = " and ".join(f"{abs(100 * share):.0f}" for share in cores.waiting)
+    time = (f"{alone:.3f}", f"{cores.total / 1e3:.3f}", f"{cores.total / 1e3 / alone:.3f}")
+    return (title, board, *time, f"{cores.pace / (1 + cores.pace):.3f}", f"{cores.pace:.2f}", waiting, f"{arena:.3f}")
 
 
 def measured(title: str, name: str, board: str) -> tuple[str, ...]:

@@ -92,6 +92,8 @@ class Form:
     """There is a function that says whether outputs are plausible."""
     guards: bool = False
     """The header has functions that run with an arena whose size is told, or between canaries."""
+    cached: tuple[bool, bool] = (False, False)
+    """Of two cores, which have a data cache before the arena: they invalidate what the other wrote."""
     input_code: MakeInputCode | None = None
     """What makes the code that makes the first input."""
 

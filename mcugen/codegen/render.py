@@ -74,7 +74,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     renderer = Renderer(program, env, draft.source.features, own_names(taken | shared.names), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
-    lines = lines_of(renderer, sized, form.steps)
+    lines = lines_of(renderer, sized, form.steps, form.cached)
     layers = layers_of(program, renderer.titles, renderer.functions.names)
     context = {
         **_context(draft, renderer, inputs, outputs),
@@ -95,8 +95,10 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     making = _input_files(env, made, context)
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
-    for file in [CORES_HEADER] * bool(context["other"]) + [STORE_HEADER] * is_learning:
-        texts[file] = runtime_headers()[file].read_text("utf-8")
+    besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
+    for file, path in runtime_headers().items():
+        if file.startswith(tuple(besides)):
+            texts[file] = path.read_text("utf-8")
     if not shared.name:
         texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
     return Bundle(
@@ -234,8 +236,8 @@ def _code(
     }
 
 
-CORES_HEADER, STORE_HEADER = "mcugen_cores.h", "mcugen_store.h"
-"""What a model on two cores, or one that learns, needs of the runtime besides."""
+CORES_HEADERS, STORE_HEADER = "mcugen_cores", "mcugen_store.h"
+"""How the names begin of what a model on two cores, or one that learns, needs of the runtime besides."""
 
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
 """What the header's inline functions do with inputs and outputs."""

@@ -22,6 +22,7 @@ from mcugen.codegen.titles import Titles, buffer_title, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
+    MOVE,
     READ_ROWS,
     READ_WEIGHTS,
     STAGE_WEIGHTS,
@@ -159,7 +160,9 @@ class Local:
     nbytes: int
 
 
-def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
+def lines_of(
+    renderer: Renderer, sized: SizedParams, steps: bool, cached: tuple[bool, bool] = (False, False)
+) -> list[Line]:
     """What the run function does in order: calls and the braces of blocks.
 
     Where the caller asks for `steps`, each line that is in no block is one, and each block as a whole. Of a stream that
@@ -167,14 +170,14 @@ def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
     """
     program, begun = renderer.program, list[Instr]()
     lines: list[Line] = []
-    forks = _Forks()
+    forks = _Forks(renderer, cached)
     for number, layer in enumerate(program.layers()):
         head, first = program.head(layer), len(lines)
         for instr in (program.instrs[i] for i in layer):
             if instr.moves_nothing:
                 continue
             if forks.takes(instr):
-                lines += [replace(line, indent="") for line in forks.lines(instr)]
+                lines += forks.lines(instr)
                 continue
             closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
             within = begun[0].control if begun else Control.NONE
@@ -205,6 +208,8 @@ def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
 class _Forks:
     """The forks so far, and in which one's portion for the other core lines are, if in any."""
 
+    renderer: Renderer
+    cached: tuple[bool, bool]
     count: int = 0
     is_open: bool = False
     portion: int = 0
@@ -220,11 +225,30 @@ class _Forks:
             return [Line(f"mcugen_cores_post(link, {self.count});", calls=0)]
         if instr.control is Control.ELSE:
             self.portion = self.count
+            before, behind = self._stale(instr)
             alone = ["if (link == NULL) {", f"    {OTHER_PORTION}({self.count}{_GIVEN});"]
             joined = ["} else if (mcugen_cores_join(link) != MCUGEN_OK) {", "    return MCUGEN_ERROR_CORE;", "}"]
-            return [Line(_stacked([*alone, *joined], 0), calls=0)]
+            portion = [Line(text, calls=0, indent="    ", portion=self.count) for text in before]
+            return [Line(_stacked([*alone, *joined], 0), calls=0), *(Line(text, calls=0) for text in behind), *portion]
         self.is_open, self.portion = False, 0
         return []
+
+    def _stale(self, middle: Instr) -> tuple[list[str], list[str]]:
+        """What a core's cache must forget: before the other core's portion what it reads, behind it what it wrote."""
+        instrs = self.renderer.program.instrs
+        begin = next(i for i, instr in enumerate(instrs) if instr is middle)
+        end = next(i for i in range(begin, len(instrs)) if instrs[i].control is Control.END)
+        operands = [
+            o for instr in instrs[begin:end] if instr.kernel != MOVE for o in instr.operands if o.buffer.planned
+        ]
+        read = [o.buffer for o in operands if o.access is Access.IN]
+        written = [o.buffer for o in operands if o.access in (Access.OUT, Access.INOUT)]
+        ours, theirs = self.cached
+        return self._invalidated(read if theirs else []), self._invalidated(written if ours else [])
+
+    def _invalidated(self, buffers: Sequence[Buffer]) -> list[str]:
+        names = [(self.renderer.names[buffer], buffer.nbytes) for buffer in dict.fromkeys(buffers)]
+        return [fitted_call("MCUGEN_CORE_INVALIDATE", [name, f"{nbytes}u"], 4) for name, nbytes in names]
 
 
 OTHER_PORTION = "other_portion"

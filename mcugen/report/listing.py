@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich import box
@@ -68,6 +68,9 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     facts.add_row("arena in", board.arena_memory)
     facts.add_row("weights in", board.weights_memory)
     facts.add_row("kits", escape(", ".join(board.kits)) or "-")
+    for core in board.cores:
+        told = f", as '{core.board.name}', pace {core.pace:g}" if core.board else ""
+        facts.add_row(f"core {escape(core.name)}", escape(f"{core.cpu} at {core.clock_hz / 1e6:g} MHz{told}"))
     for cache in board.caches:
         facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
     if board.energy:
@@ -215,4 +218,6 @@ def _size(nbytes: int) -> str:
 
 
 def _plain(board: Board) -> dict[str, Any]:
-    return {**asdict(board), "features": sorted(board.features)}
+    """For JSON: of another kind of core the name of its board file."""
+    cores = [{**vars(core), "board": core.board and core.board.name} for core in board.cores]
+    return {**asdict(replace(board, cores=())), "features": sorted(board.features), "cores": cores}

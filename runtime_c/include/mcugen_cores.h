@@ -8,8 +8,10 @@
  *   MCUGEN_CORE_POLL()      what a run does while it waits for a portion; by default nothing
  *   MCUGEN_CORE_PATIENCE    polls after which a run gives up, if mcugen_cores.patience is 0
  *   MCUGEN_CORE_LOAD(p), MCUGEN_CORE_STORE(p, v)  words, with what was written before (acquire, release)
- * or one of MCUGEN_CORES_SEV (cores whose SEV wakes the other's WFE, as on RP2040 and RP2350) and MCUGEN_CORES_POSIX
- * (threads).
+ *   MCUGEN_CORE_INVALIDATE(p, n)  forgets what this core's data cache has of bytes that the other wrote
+ * or one of MCUGEN_CORES_SEV (cores whose SEV wakes the other's WFE, as on RP2040 and RP2350), MCUGEN_CORES_MU (i.MX
+ * RT1170), MCUGEN_CORES_HSEM (STM32H745, H747), MCUGEN_CORES_POSIX (threads) and MCUGEN_CORES_FREERTOS (tasks), and
+ * MCUGEN_CORES_CACHE where the core has a data cache before the arena: each is a file of that name, which tells more.
  */
 #ifndef MCUGEN_CORES_H
 #define MCUGEN_CORES_H
@@ -23,6 +25,19 @@
 #include <sched.h>
 #define MCUGEN_CORE_WAIT() (void)sched_yield()
 #define MCUGEN_CORE_POLL() (void)sched_yield()
+#endif
+#if defined(MCUGEN_CORES_MU)
+#include "mcugen_cores_mu.h"
+#elif defined(MCUGEN_CORES_HSEM)
+#include "mcugen_cores_hsem.h"
+#elif defined(MCUGEN_CORES_FREERTOS)
+#include "mcugen_cores_freertos.h"
+#endif
+#if defined(MCUGEN_CORES_CACHE)
+#include "mcugen_cores_cache.h"
+#endif
+#ifndef MCUGEN_CORE_INVALIDATE
+#define MCUGEN_CORE_INVALIDATE(from, nbytes) ((void)(from), (void)(nbytes))
 #endif
 #ifndef MCUGEN_CORE_SIGNAL
 #define MCUGEN_CORE_SIGNAL() ((void)0)

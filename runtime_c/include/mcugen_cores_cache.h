@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: 0BSD */
+/* Data caches of an Armv7-M core before memory that another core writes as well.
+ *
+ * The arena's memory is made write-through by a region of the MPU (Armv7-M ARM, B3.5), so that what a core wrote is in
+ * memory, and no line of its cache ever overwrites what the other wrote beside it. What the other core wrote is
+ * invalidated by address (B2.2.7) before it is read: NAME.c says which bytes. NAME_cores lies there, too, at a multiple
+ * of the cache's lines. Write-through is not to be relied upon on
+ * a Cortex-M7 before r1p2 (its erratum 1259864): there, make the region non-cacheable by mcugen_cores_uncached.
+ */
+#ifndef MCUGEN_CORES_CACHE_H
+#define MCUGEN_CORES_CACHE_H
+
+#include <stdint.h>
+
+#ifndef MCUGEN_REGISTER
+#define MCUGEN_REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
+#endif
+#ifndef MCUGEN_CACHE_LINE
+#define MCUGEN_CACHE_LINE 32u
+#endif
+#ifndef MCUGEN_CACHE_INVALIDATE_LINE
+#define MCUGEN_CACHE_INVALIDATE_LINE(line) (MCUGEN_REGISTER(0xE000EF5Cu) = (line)) /* DCIMVAC */
+#endif
+
+/* A region of the MPU with this type of memory: its number, its beginning, a multiple of its 2^size_log2 bytes. */
+static inline void mcugen_cores_region(uint32_t region, uint32_t base, uint32_t size_log2, uint32_t type)
+{
+    __asm volatile("dmb" ::: "memory");
+    MCUGEN_REGISTER(0xE000ED98u) = region; /* RNR */
+    MCUGEN_REGISTER(0xE000ED9Cu) = base;   /* RBAR */
+    MCUGEN_REGISTER(0xE000EDA0u) = (1u << 28) | (3u << 24) | type | ((size_log2 - 1u) << 1) | 1u; /* RASR: never code */
+    MCUGEN_REGISTER(0xE000ED94u) |= 5u;    /* CTRL: on, all else as without */
+    __asm volatile("dsb\n\tisb" ::: "memory");
+}
+
+/* Before the arena is used: no line of it may be in the cache. */
+static inline void mcugen_cores_write_through(uint32_t region, uint32_t base, uint32_t size_log2)
+{
+    mcugen_cores_region(region, base, size_log2, 1u << 17); /* TEX 0, C, no B, not shared */
+}
+
+static inline void mcugen_cores_uncached(uint32_t region, uint32_t base, uint32_t size_log2)
+{
+    mcugen_cores_region(region, base, size_log2, 1u << 19); /* TEX 1, no C, no B */
+}
+
+static inline void mcugen_cores_invalidate(const void *from, uint32_t nbytes)
+{
+    const uintptr_t end = (uintptr_t)from + nbytes;
+    uintptr_t line = (uintptr_t)from & ~(uintptr_t)(MCUGEN_CACHE_LINE - 1u);
+    __asm volatile("dsb" ::: "memory");
+    for (; line < end; line += MCUGEN_CACHE_LINE) {
+        MCUGEN_CACHE_INVALIDATE_LINE((uint32_t)line);
+    }
+    __asm volatile("dsb" ::: "memory");
+}
+
+static inline uint32_t mcugen_cores_load(const uint32_t *word)
+{
+    mcugen_cores_invalidate(word, 4u);
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+#define MCUGEN_CORE_LOAD(p) mcugen_cores_load(p)
+#define MCUGEN_CORE_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define MCUGEN_CORE_INVALIDATE(from, nbytes) mcugen_cores_invalidate((from), (nbytes))
+
+#endif /* MCUGEN_CORES_CACHE_H */

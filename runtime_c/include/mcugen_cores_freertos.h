@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: 0BSD */
+/* The worker as a task of FreeRTOS, on another core where the kernel is built for several (configNUMBER_OF_CORES).
+ *
+ * FreeRTOS reference manual, "RTOS Task Notifications": it sleeps until it is notified, or for MCUGEN_CORES_TICKS. For one
+ * model a file, as NAME.c is.
+ */
+#ifndef MCUGEN_CORES_FREERTOS_H
+#define MCUGEN_CORES_FREERTOS_H
+
+#include "FreeRTOS.h"
+#include "task.h"
+
+#ifndef MCUGEN_CORES_TICKS
+#define MCUGEN_CORES_TICKS ((TickType_t)10)
+#endif
+
+static TaskHandle_t mcugen_cores_worker; /* NULL until it has waited for the first time */
+
+static inline void mcugen_cores_freertos_signal(void)
+{
+    const TaskHandle_t worker = __atomic_load_n(&mcugen_cores_worker, __ATOMIC_ACQUIRE);
+    if (worker != NULL && worker != xTaskGetCurrentTaskHandle()) { /* a run polls: it needs no signal */
+        (void)xTaskNotifyGive(worker);
+    }
+}
+
+static inline void mcugen_cores_freertos_wait(void)
+{
+    __atomic_store_n(&mcugen_cores_worker, xTaskGetCurrentTaskHandle(), __ATOMIC_RELEASE);
+    (void)ulTaskNotifyTake(pdTRUE, MCUGEN_CORES_TICKS);
+}
+
+#define MCUGEN_CORE_SIGNAL() mcugen_cores_freertos_signal()
+#define MCUGEN_CORE_WAIT() mcugen_cores_freertos_wait()
+#define MCUGEN_CORE_POLL() taskYIELD()
+
+#endif /* MCUGEN_CORES_FREERTOS_H */

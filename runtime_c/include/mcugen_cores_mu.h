@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: 0BSD */
+/* Signals between the Cortex-M7 and the Cortex-M4 of an i.MX RT1170 by its messaging unit (MU).
+ *
+ * IMXRT1170RM, chapter "Messaging Unit (MU)": a bit of the control register raises a general purpose interrupt on the
+ * other side, whose status bit stays until it is written. The interrupt stays disabled in the NVIC: pending it wakes WFE
+ * (Armv7-M ARM, B3.2.7, SEVONPEND). Call mcugen_cores_mu_init on both cores, with the MU's clock on, before NAME_worker
+ * and NAME_run_cores.
+ */
+#ifndef MCUGEN_CORES_MU_H
+#define MCUGEN_CORES_MU_H
+
+#include <stdint.h>
+
+#ifndef MCUGEN_REGISTER
+#define MCUGEN_REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
+#endif
+
+/* Side A is the Cortex-M7's; which core this is, its CPUID says (Armv7-M ARM, B3.2.3). */
+#define MCUGEN_MU_IS_M7 ((MCUGEN_REGISTER(0xE000ED00u) & 0xFFF0u) == 0xC270u)
+#define MCUGEN_MU_BASE (MCUGEN_MU_IS_M7 ? 0x40C48000u : 0x40C4C000u)
+#define MCUGEN_MU_SR MCUGEN_REGISTER(MCUGEN_MU_BASE + 0x20u)
+#define MCUGEN_MU_CR MCUGEN_REGISTER(MCUGEN_MU_BASE + 0x24u)
+#define MCUGEN_MU_GIE0 (1u << 31) /* CR: interrupt 0 is heard */
+#define MCUGEN_MU_GIR0 (1u << 19) /* CR: raises it on the other side */
+#define MCUGEN_MU_GIP0 (1u << 31) /* SR: it was raised; writing 1 clears */
+#define MCUGEN_MU_IRQ 118u
+
+static inline void mcugen_cores_mu_init(void)
+{
+    MCUGEN_REGISTER(0xE000ED10u) |= 1u << 4; /* SCR.SEVONPEND */
+    MCUGEN_MU_CR |= MCUGEN_MU_GIE0;
+}
+
+static inline void mcugen_cores_mu_signal(void)
+{
+    __asm volatile("dsb" ::: "memory");
+    if ((MCUGEN_MU_CR & MCUGEN_MU_GIR0) == 0u) { /* one that is still raised says the same */
+        MCUGEN_MU_CR = (MCUGEN_MU_CR & MCUGEN_MU_GIE0) | MCUGEN_MU_GIR0;
+    }
+}
+
+static inline void mcugen_cores_mu_wait(void)
+{
+    if ((MCUGEN_MU_SR & MCUGEN_MU_GIP0) == 0u) {
+        __asm volatile("wfe" ::: "memory");
+    }
+    MCUGEN_MU_SR = MCUGEN_MU_GIP0;
+    MCUGEN_REGISTER(0xE000E280u + 4u * (MCUGEN_MU_IRQ / 32u)) = 1u << (MCUGEN_MU_IRQ % 32u); /* NVIC_ICPR */
+    __asm volatile("dsb" ::: "memory");
+}
+
+/* For mcugen_cores_cache.h: the Cortex-M4's cache is commanded by chapter "Local Memory Controller (LMEM)", PSCLCR and
+ * PSCSAR: invalidate the line of a physical address. */
+static inline void mcugen_cores_mu_invalidate_line(uint32_t line)
+{
+    if (MCUGEN_MU_IS_M7) {
+        MCUGEN_REGISTER(0xE000EF5Cu) = line; /* DCIMVAC */
+    } else {
+        MCUGEN_REGISTER(0xE0082804u) = (1u << 26) | (1u << 24); /* by address, invalidate */
+        MCUGEN_REGISTER(0xE0082808u) = line | 1u;               /* go */
+        while ((MCUGEN_REGISTER(0xE0082808u) & 1u) != 0u) {
+        }
+    }
+}
+
+#define MCUGEN_CACHE_INVALIDATE_LINE(line) mcugen_cores_mu_invalidate_line(line)
+#define MCUGEN_CORE_SIGNAL() mcugen_cores_mu_signal()
+#define MCUGEN_CORE_WAIT() mcugen_cores_mu_wait()
+
+#endif /* MCUGEN_CORES_MU_H */
