@@ -46,7 +46,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if not isinstance(slow.access, Serial) or not nbytes or not fits:
         return options
     if options.optimize == "balanced":
-        waits = waits_for_constants(program, board, slow, fast)
+        waits = waits_for_constants(program, board, slow)
         is_slow = waits > (MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0)
         if not is_slow or nbytes + program.arena_size > ENOUGH * board.total_ram:
             return options
