@@ -156,9 +156,11 @@ class Core:
 
     name: str
     cpu: str
-    """The board's unless told."""
     clock_hz: int
-    """The board's unless told."""
+    board: Board | None = None
+    """The chip as this core sees it: CPU, clock, memories and their cost, caches. None: as the first one does."""
+    pace: float = 1.0
+    """Time of an instruction, by what one takes on the first core."""
 
 
 @dataclass(frozen=True)
@@ -245,9 +247,26 @@ class Board:
         return replace(self, memories=tuple(memories))
 
     @property
-    def equal_cores(self) -> int:
-        """How many cores are like the first one, which runs the model; it counts itself."""
-        return max(sum((c.cpu, c.clock_hz) == (self.cpu, self.clock_hz) for c in self.cores), 1)
+    def helper(self) -> Core | None:
+        """The core that shares layers with the first: the second, if it is like that or a board file describes it."""
+        for core in self.cores[1:2]:
+            if core.board or (core.cpu, core.clock_hz) == (self.cpu, self.clock_hz):
+                return core
+        return None
+
+    def seen_by_helper(self, memory: Memory) -> Board | None:
+        """The chip as another kind of core sees it, the arena where that memory is; None for a core like the first.
+
+        UsageError where it does not see all of the memory at the same addresses.
+        """
+        if self.helper is None or self.helper.board is None:
+            return None
+        seen = self.helper.board
+        for other in seen.memories:
+            if other.kind == "ram" and other.origin <= memory.origin and memory.end <= other.end:
+                return replace(seen, arena_memory=other.name)
+        rule = "both cores must see the arena at one address"
+        raise UsageError(rule, f"'{self.helper.name}' has no '{memory.name}'", "--place arena=MEMORY names another")
 
     @property
     def total_flash(self) -> int:
@@ -399,6 +418,11 @@ class _Fields:
         if isinstance(value, bool) or not 0 < value < math.inf:
             self.fail(key, "must be a number above 0", repr(value))
         return float(value)
+
+    def beside(self, key: str) -> str:
+        """The name of another board, or the path of its file if that lies beside this one."""
+        file = self._path.with_name(f"{self.text(key)}.toml")
+        return str(file) if file.is_file() else self.text(key)
 
     def flag(self, key: str) -> bool:
         self._used.add(key)
@@ -599,12 +623,22 @@ def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
 def _cores(fields: _Fields, cpu: str, clock_hz: int) -> tuple[Core, ...]:
     cores: list[Core] = []
     for table in fields.tables("cores") if "cores" in fields else ():
-        core = Core(table.text("name"), table.text("cpu", default=cpu), table.number("clock_hz", 1, clock_hz))
+        core = _core(table, cpu, clock_hz)
         if core.name in (other.name for other in cores):
             table.fail("name", "must be unique", repr(core.name))
         cores.append(core)
         table.finish()
     return tuple(cores)
+
+
+def _core(table: _Fields, cpu: str, clock_hz: int) -> Core:
+    if "board" not in table:
+        table.without(("pace",), "board")
+        return Core(table.text("name"), cpu, clock_hz)
+    board = load_board(table.beside("board"))
+    if board.cores:
+        table.fail("board", "must name a board file without 'cores'", repr(board.name))
+    return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"))
 
 
 def _energy(fields: _Fields) -> Energy | None:

@@ -7,6 +7,7 @@ numpy and the compiler are imported by the functions that need them, so that hel
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -40,6 +41,7 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    SAMPLES,
     STATISTICS,
     TRAINED_AS,
     CompileOptions,
@@ -191,6 +193,17 @@ StackBound = Annotated[
         "--stack-bound", help="the header tells the most stack that a run takes, as the board's compiler builds it"
     ),
 ]
+SelfTest = Annotated[
+    int,
+    typer.Option(
+        "--self-test",
+        help="the self-test has at most so many samples, of yours (--data, --calibration) and made ones, chosen for "
+        "the flipped bits of constants that they find",
+        min=0,
+        max=16,
+        show_default=False,
+    ),
+]
 CheckWeights = Annotated[
     bool,
     typer.Option("--check-weights", help="functions that compare weights and tables with checksums, also in steps"),
@@ -205,6 +218,19 @@ CheckedIndices = Annotated[
     bool,
     typer.Option(
         "--checked-indices", help="no kernels whose constants hold addresses: damaged ones never lead out of memory"
+    ),
+]
+CheckedSteps = Annotated[
+    bool,
+    typer.Option("--checked-steps", help="a checksum of the arena between steps; implies --steps"),
+]
+PlausibleOutputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plausible",
+        help="NAME_check_outputs tells outputs that lie outside of a range: NAME=LOW..HIGH, or 'samples' for all, as "
+        "your samples have them",
+        show_default=False,
     ),
 ]
 Steps = Annotated[
@@ -322,6 +348,7 @@ class RunningArguments(ReadingArguments):
     check_weights: CheckWeights = False
     checked_arena: CheckedArena = False
     checked_indices: CheckedIndices = False
+    checked_steps: CheckedSteps = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     cores: Cores = 1
@@ -356,7 +383,8 @@ class RunningArguments(ReadingArguments):
             check_weights=self.check_weights,
             checked_arena=self.checked_arena,
             checked_indices=self.checked_indices,
-            steps=self.steps or self.max_step_cycles is not None,
+            checked_steps=self.checked_steps,
+            steps=self.steps or self.checked_steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
             training=self._training(),
@@ -378,6 +406,8 @@ class CompileArguments(RunningArguments):
     helpers: Helpers = False
     labels: Labels = None
     stack_bound: StackBound = False
+    self_test: SelfTest = 0
+    plausible: PlausibleOutputs = None
 
     def made(self) -> CompileOptions:
         """The same."""
@@ -387,6 +417,8 @@ class CompileArguments(RunningArguments):
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             stack_bound=self.stack_bound,
+            self_test=self.self_test,
+            plausible=_plausible(self.plausible or []),
         )
 
 
@@ -511,10 +543,17 @@ class JudgingArguments:
             "--min-sqnr", help="of --precision auto, in dB, in place of accuracy or besides", show_default=False
         ),
     ] = None
+    max_weights: Annotated[
+        str,
+        typer.Option(
+            help="of --precision auto: 60% of the bytes of int8 weights, by weights of 4 bits", show_default=False
+        ),
+    ] = ""
 
     def made(self) -> Judging:
         """As a compilation takes them."""
-        return Judging(self.data, self.pixel_scale, self.metric, self.max_accuracy_drop, self.min_sqnr)
+        share = _share("--max-weights", self.max_weights)
+        return Judging(self.data, self.pixel_scale, self.metric, self.max_accuracy_drop, self.min_sqnr, share)
 
 
 @dataclass(frozen=True)
@@ -569,6 +608,10 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
+    extreme_inputs: Annotated[
+        bool,
+        typer.Option("--extreme-inputs", help="the best and worst of such, where data decides"),
+    ] = False
     html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
         None
     )
@@ -639,15 +682,23 @@ PANELS = {
             "layer",
             "float16_weights",
         ),
-        *("max_accuracy_drop", "min_sqnr"),
+        *("max_accuracy_drop", "min_sqnr", "max_weights"),
     ),
     "Samples": ("pixel_scale", "metric", "input_pipeline"),
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
-    "Time": ("max_latency", "max_cycles", "tune", "steps", "max_step_cycles", "cores", "wait_states"),
+    "Time": ("max_latency", "max_cycles", "tune", "steps", "max_step_cycles", "cores", "wait_states", "extreme_inputs"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "helpers", "labels"),
-    "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
+    "Safety": (
+        "stack_bound",
+        "self_test",
+        "check_weights",
+        "checked_arena",
+        "checked_indices",
+        "checked_steps",
+        "plausible",
+    ),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
     "Computers": ("jobs", "cluster"),
     "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
@@ -873,10 +924,11 @@ def _layers(texts: list[str]) -> dict[str, str]:
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
-        if not name or precision not in PRECISIONS:
-            examples = f"a precision is one of: {', '.join(PRECISIONS)}"
+        known = {**PRECISIONS, FEW_BITS: "int4"}
+        if not name or precision not in known:
+            examples = f"a precision is one of: {', '.join(known)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
-        pairs.append((name, PRECISIONS[precision]))
+        pairs.append((name, known[precision]))
     return _named_once("--layer", pairs)
 
 
@@ -916,6 +968,28 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
         low, high = sizes[0] or 0, sizes[-1] or 0
         dims.append((key, low if len(ends) == 1 else (low, high)))
     return _named_once("--dim", dims)
+
+
+def _plausible(texts: list[str]) -> dict[str, tuple[float, float]]:
+    """Ranges of outputs; SAMPLES for those of samples."""
+    ranges: list[tuple[str, tuple[float, float]]] = []
+    for text in texts:
+        name, _, ends = text.rpartition("=")
+        low, _, high = (_number(end) for end in ends.partition(".."))
+        if text != SAMPLES and (not name or low is None or high is None or low > high):
+            examples = "e.g. --plausible y=-1.5..2, or --plausible samples"
+            raise UsageError("--plausible must read NAME=LOW..HIGH with LOW not above HIGH", f"'{text}'", examples)
+        ranges.append((name or text, (low or 0.0, high or 0.0)))
+    return _named_once("--plausible", ranges)
+
+
+def _number(text: str) -> float | None:
+    """A finite number; None for any other text."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:
@@ -963,6 +1037,17 @@ def _size(option: str, text: str) -> int | None:
     if text and number is None:
         raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
     return number * _UNITS[(found[2] or "").upper()] if found and number else None
+
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
+
+
+def _share(option: str, text: str) -> float | None:
+    """A share of 1 from percent. None where nothing is given."""
+    found = _PERCENT.fullmatch(text)
+    if text and (found is None or not 0 < float(found[1]) <= 100):
+        raise UsageError(f"{option} must be a share of at most 100 %", f"'{text}'", "e.g. 60%")
+    return float(found[1]) / 100 if found else None
 
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|µs|ms|s)")

@@ -17,7 +17,7 @@ from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
-from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples, value_endpoints
+from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
@@ -29,6 +29,7 @@ from mcugen.options import DIVERGED_DB, MIXED, CompileOptions, Training
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
+from mcugen.plausibility import with_plausibility
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
@@ -41,6 +42,7 @@ from mcugen.quant.scheme import Scheme
 from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Alternative, LearningFigures, Report
+from mcugen.selftests import with_selftest
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
@@ -107,7 +109,7 @@ class Compilation:
     def float_model(self) -> FloatModel:
         """What is quantized or profiled."""
         layers = self.quantizing.layers.values()
-        wide = self.quantizing.precision == MIXED or "int16" in layers
+        wide = self.quantizing.precision == MIXED or not {"int16", "int4"}.isdisjoint(layers)
         return float_model(self.source, self.options, self._scheme, wide)
 
     @cached_property
@@ -157,7 +159,7 @@ class Compilation:
         endpoints = graph_endpoints(graph, self.options.states)
         samples = basis.data or basis.given or random_samples(endpoints)
         metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
-        demand = Demand(metric, judging.max_drop, judging.min_sqnr)
+        demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
         deadline = Deadline.of(self.options, self.target)
         search.pace = Pace(deadline, self._timed) if deadline else None
@@ -248,9 +250,21 @@ class Compilation:
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
+        compiled = self._within_limits(options, deadline)
         if options.stack_bound:
-            return with_stack_bound(self._within_limits(options, deadline))
-        return self._within_limits(options, deadline)
+            compiled = with_stack_bound(compiled)
+        given = self._given(compiled) if options.self_test or options.plausible else []
+        if options.plausible:
+            compiled = with_plausibility(compiled, given)
+        return with_selftest(compiled, given) if options.self_test else compiled
+
+    def _given(self, compiled: CompiledModel) -> list[dict[str, Array]]:
+        """Samples of the user's, as the generated code takes them."""
+        source = self.judging.data or self.quantizing.calibration
+        if source is None:
+            return []
+        samples = self.samples(source, sample_endpoints(compiled)).inputs
+        return [as_stored(sample, compiled.program.inputs) for sample in samples]
 
     def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Fast enough, if that is asked for."""

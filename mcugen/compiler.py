@@ -91,6 +91,9 @@ def _compiled(
         notes = [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
         placement = place(program, target, options.place)
+        if options.cores > 1:
+            for memory in placement.arenas:
+                target.seen_by_helper(memory)
         notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -99,6 +102,7 @@ def _compiled(
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
         notes = [
             *graph.notes,
+            *_nan_notes(graph),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
             *read,
@@ -114,8 +118,8 @@ def _compiled(
     estimate = quantized.estimate if quantized else None
     figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    kernel_source = KernelSource(hardware.features, registry.templates)
-    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
+    draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
 
 
@@ -132,7 +136,7 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     provenance = Provenance(program.name, "", board.name, options.describe())
     source = KernelSource(board.features, registry_of(options.plugins).templates)
     placement = place(program, board, options.place)
-    return render(Draft(program, provenance, Sample(inputs, outputs, 0.0, 0), {}, placement, Form(), source))
+    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
 
 
 def _with_training(options: CompileOptions, precision: str) -> CompileOptions:
@@ -193,6 +197,7 @@ def _with_input(
         options.steps,
         validation=options.validation,
         checks=options.check_weights,
+        checks_steps=options.checked_steps,
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
@@ -216,6 +221,17 @@ def _slow_arena_notes(program: Program, board: Board, placement: Placement, opti
 
 
 _SPLIT = "--place auto leaves there what is used least, and report tells what either takes"
+
+
+def _nan_notes(graph: Graph) -> list[str]:
+    """Infinity may be meant (a mask, say), NaN hardly is."""
+    constants = {v.name: v.data for part in graph.nested() for v in part.values() if v.data is not None}
+    bad = [name for name, data in constants.items() if data.dtype.kind == "f" and np.isnan(data).any()]
+    if not bad:
+        return []
+    names = ", ".join(f"'{shortened(name, 40)}'" for name in bad[:3])
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return [f"constants hold NaN, and so may all results: {names}{more}; train or export the model again"]
 
 
 def _widened_notes(graph: Graph) -> list[str]:
@@ -259,9 +275,9 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     """UsageError for what does not go together with two cores."""
     if options.cores not in (1, 2):
         raise UsageError("--cores must be 1 or 2", str(options.cores))
-    if options.cores > board.equal_cores:
-        found = f"board '{board.name}' lists {len(board.cores) or 1}, {board.equal_cores} of them like the first"
-        raise UsageError("--cores 2: the board must list two equal cores", found, "leave --cores out")
+    if options.cores > 1 and board.helper is None:
+        rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
+        raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
     beside = {
         "--steps": options.steps,
         "--stream-input": options.stream_input,
@@ -272,6 +288,12 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     asked = [name for name, is_asked in beside.items() if is_asked]
     if options.cores > 1 and asked:
         raise UsageError("layers are shared by two cores only where each is one call", asked[0], "leave one out")
+
+
+def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
+    """What the CPUs have that the code is for."""
+    helper = board.helper if options.cores > 1 else None
+    return board.features | helper.board.features if helper and helper.board else board.features
 
 
 def _check_training(options: CompileOptions) -> None:

@@ -65,7 +65,14 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
     run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
-    return measured(compiled.report, run, None, compiled.board)
+    return measured(compiled.report, run, None, compiled.board, _on_helper(compiled, stored))
+
+
+def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution | None:
+    """The first sample on the second core of a board, which computes all layers, if it is another kind of core."""
+    draft, is_shared = compiled.draft, any(layer.core is not None for layer in compiled.report.layers)
+    board = compiled.board.seen_by_helper(draft.placement.arenas[0]) if draft and is_shared else None
+    return simulate(compiled.bundle, board, inputs[:1], per_layer=True, cycles=True) if board else None
 
 
 def step_cycles(
@@ -114,7 +121,7 @@ def evaluate(
     given, board = samples.fed(stored), compiled.board
     run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
-    result = measured(compiled.report, run, accuracy, compiled.board)
+    result = measured(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, given))
     result = replace(
         result,
         basis=_basis(compiled, samples),
@@ -166,7 +173,7 @@ def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample
     """With what making the input takes. VerificationError where its bits are not numpy's."""
     (port, *_), figures, ram = compiled.bundle.inputs, report.input_pipeline, report.ram
     assert figures is not None
-    for number, (sample, crc) in enumerate(zip(stored, run.input_crcs, strict=True)):
+    for number, (sample, crc) in enumerate(zip(stored, run.crcs, strict=True)):
         if zlib.crc32(np.ascontiguousarray(sample[port.name]).tobytes()) != crc:
             found = f"another input for sample {number}"
             raise VerificationError("the generated pipeline must give the bits that numpy gives", found)

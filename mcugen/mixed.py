@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--precision auto`: the least precise arithmetic, layer by layer, that is precise enough.
 
-All layers start as int8. A layer's sensitivity is how far the model's outputs move when all layers are raised but this
-one: what it adds of noise, free of the noise of others. Layers are raised in the order of sensitivity for each unit of
-cost (growth of arena and instructions), first to int16 activations, then to float32, until the goal holds in ONNX
-Runtime and in the generated code. Then layers are lowered again where the goal holds without them, those first that
-brought least for their cost.
+All layers start as int8. Where that takes more flash than there is, or than weights may take, those layers get weights
+of 4 bits that together add least noise within the budget, by the noise of each alone (mcugen.quant.few_bits). A layer's
+sensitivity is how far the model's outputs move when all layers are raised but this one: what it adds of noise, free of
+the noise of others. Layers are raised in the order of sensitivity for each unit of cost (growth of arena and
+instructions), first to int16 activations, then to float32, until the goal holds in ONNX Runtime and in the generated
+code. Then layers are lowered again where the goal holds without them, those first that brought least for their cost;
+of a small network all assignments are tried, the cheapest first.
 
 A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is compiled to know its cost.
 """
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel, is_known
@@ -30,6 +32,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
+from mcugen.quant.few_bits import stored_share
 from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
 from mcugen.report.tradeoffs import Goal, Tradeoff
@@ -51,6 +54,15 @@ WORK_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
 
 SOFT_FLOAT = 10
 
+MOST_ASSIGNMENTS = 32
+"""Of a small network: they are all tried, as the walk need not end at the cheapest."""
+
+WAYS = 8
+"""In which weights of 4 bits are tried."""
+
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)
+"""Of the bytes of weights as int8, which are tried where these are too many for the board."""
+
 
 DEFAULT_DROP = 0.5
 """Percentage points by which a share may fall, unless the user says otherwise."""
@@ -66,6 +78,8 @@ class Demand:
     metric: Metric
     max_drop: float | None = None
     min_sqnr: float | None = None
+    max_weights: float | None = None
+    """What weights may take, as a share of their bytes as int8."""
 
     def goal(self, outputs: Judged) -> Goal:
         """What must hold, for these outputs of the float model. A drop is asked of what labels tell, else an SQNR."""
@@ -205,21 +219,56 @@ class Search:
         if not self._accept(now, "", LADDER[0]):
             now = self._ascend(now)
             now = self._descend(now)
+            now = self._cheapest(now)
         return now.quantization
 
     def _start(self) -> None:
-        """All layers in int8; the float model's outputs."""
-        base = self.quantizer.quantize(self.fixed)
-        self._codes = dict(base.plan.layers)
-        self._first = self._compiled(self.fixed, base)
-        if self.pace is not None and not self._is_timely(base):
+        """All layers in int8, some with weights of 4 bits where the budget asks for it; the float model's outputs."""
+        model = self.quantizer.model
+        self._reference = run_onnxruntime(model.proto, self.samples.inputs, None, model.first_states, model.states)
+        self._first = self._within_budget()
+        self._codes = dict(self._first.quantization.plan.layers)
+        if self.pace is not None and not self._is_timely(self._first.quantization):
             assert self.pace.missed is not None
             self.pace.deadline.require(self.pace.missed)
         first = self._first.compiled
-        self._reference = first.float_reference(self.samples.inputs)
         self.goal = self.demand.goal(self._judged(first, self._reference))
         self._scores: dict[str, float] = {}
         self._raised: list[str] = []
+
+    def _within_budget(self) -> _Trial:
+        """The model in int8, or with as many weights of 4 bits as are needed. DoesNotFitError, ConstraintError."""
+        if self.demand.max_weights is not None:
+            return self._narrowed(self.demand.max_weights)
+        try:
+            return self.trial(self.fixed)
+        except DoesNotFitError as error:
+            return self._first_that_fits(error)
+
+    def _first_that_fits(self, refused: DoesNotFitError) -> _Trial:
+        """With the largest share of bytes that fits; the error, if 4 bits everywhere do not."""
+        found = None
+        for done, share in enumerate(reversed(SHARES)):
+            self.progress("weights of 4 bits", done, len(SHARES))
+            with suppress(DoesNotFitError, ConstraintError):
+                found = self._narrowed(share)
+                continue
+            break
+        if found is None:
+            raise refused
+        return found
+
+    def _narrowed(self, share: float) -> _Trial:
+        """Weights that take such a share of their bytes as int8, in the best of some promising ways."""
+        base = self.quantizer.quantize(self.fixed)
+        layers = [n for n in self.quantizer.bearing_few_bits(base.plan) if n not in self.fixed]
+        ways = self.quantizer.narrowed(self.fixed, layers, share, WAYS) if share < 1 else []
+        wanted = min(ways, key=self._noise_of) if ways else self.fixed
+        return self.trial(wanted)
+
+    def _noise_of(self, wanted: Mapping[str, DType]) -> float:
+        """Of the outputs, with the best codes for these precisions."""
+        return self._mse(self._outputs_in_reals(self.quantizer.quantize(wanted)), self._reference)
 
     # ------------------------------------------------------------------------------------------------ the walk
 
@@ -259,6 +308,24 @@ class Search:
                 if self._accept(trial, layer, dtype, keep=False):
                     now = trial
                     break
+        return now
+
+    def _cheapest(self, now: _Trial) -> _Trial:
+        """Of all assignments of a small network, in the precisions that were needed, the cheapest that will do."""
+        layers = list(self._candidates(self._first, LADDER[-1]))
+        needed = [d for d in LADDER if d is LADDER[0] or d in now.wanted.values()]
+        total = len(needed) ** len(layers)
+        cheaper = []
+        for done, dtypes in enumerate(product(needed, repeat=len(layers)) if total <= MOST_ASSIGNMENTS else ()):
+            self.progress("all assignments", done, total)
+            raised = {name: d for name, d in zip(layers, dtypes, strict=True) if d is not LADDER[0]}
+            trial = self._trial({**self._first.wanted, **raised}, *raised)
+            if raised and trial is not None and trial.cost.growth(now.cost) < 0:
+                cheaper.append((trial.cost.growth(now.cost), raised))
+        for _, raised in sorted(cheaper, key=lambda each: each[0]):
+            trial = self.trial({**self._first.wanted, **raised})
+            if self._accept(trial, ", ".join(raised), max(raised.values(), key=LADDER.index), keep=False):
+                return trial
         return now
 
     def _wide_codes(self, now: _Trial) -> Mapping[str, Codes]:
@@ -304,16 +371,23 @@ class Search:
         """Layers that compute, in less than `dtype`."""
         for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
             name = node.outputs[0].name
-            is_free = name in now.precision and name not in self.fixed
+            is_free = name in now.precision and name not in self.fixed and now.wanted.get(name) is not DType.INT4
             if is_free and LADDER.index(now.precision[name]) < LADDER.index(dtype):
                 yield name
 
     # ------------------------------------------------------------------------------------------------- a model
 
-    def _trial(self, wanted: Mapping[str, DType], layer: str) -> _Trial | None:
-        """A model; None if `layer` cannot be as wanted, or the board is too small."""
+    def trial(self, wanted: Mapping[str, DType]) -> _Trial:
+        """With weights of its own. DoesNotFitError."""
+        return self._compiled(wanted, self.quantizer.quantize(wanted))
+
+    def _trial(self, wanted: Mapping[str, DType], *layers: str) -> _Trial | None:
+        """A model; None if the layers cannot be as wanted, or if it is too large."""
         quantization = self.quantizer.quantize(wanted, self._codes)
-        if quantization.assignment.precision[layer] is not wanted.get(layer, LADDER[0]):
+        if any(quantization.assignment.precision[name] is not wanted.get(name, LADDER[0]) for name in layers):
+            return None
+        most = self.demand.max_weights
+        if most is not None and stored_share(quantization.model, quantization.plan) > most:
             return None
         with suppress(DoesNotFitError):
             return self._compiled(wanted, quantization)
@@ -367,7 +441,9 @@ class Search:
 
     def _probe(self, wanted: Mapping[str, DType]) -> list[dict[str, Array]]:
         """The outputs of a model on the first samples, in reals, whether it fits the board or not."""
-        quantization = self.quantizer.quantize(wanted, self._codes)
+        return self._outputs_in_reals(self.quantizer.quantize(wanted, self._codes))
+
+    def _outputs_in_reals(self, quantization: Quantization) -> list[dict[str, Array]]:
         is_real = not (self.quantizer.scheme.integer_io or self.options.states)
         if is_real and is_known(quantization.proto):  # it takes and gives what the float model does
             return run_onnxruntime(quantization.proto, self.samples.inputs[:PROBED])

@@ -39,6 +39,9 @@ FEW_BITS = "w4a8"
 MIXED = "auto"
 """The precision that is chosen layer by layer."""
 
+SAMPLES = "samples"
+"""In place of an output's name: all outputs, as samples have them."""
+
 DIVERGED_DB = 20.0
 """An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
 
@@ -178,10 +181,13 @@ class CompileOptions:
     no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `library` is what
     the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds the firmware's
     part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most stack that a call
-    takes when the board's compiler builds it (see mcugen.stack_bounds). `check_weights`: functions that compare the
-    constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
-    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise. With `training` there
-    is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
+    takes when the board's compiler builds it (see mcugen.stack_bounds). The self-test has at most `self_test` samples,
+    chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that compare the constants with
+    checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With `checked_indices` no damaged
+    constant leads out of memory, which some kernels cannot promise. With `training` there is a function that goes on
+    training the model, which has what it learned in its state (see mcugen.training). `checked_steps`: a checksum of the
+    arena between steps. `plausible`: ranges that outputs must lie in, by their names; with the key SAMPLES those that
+    samples have (see mcugen.plausibility).
     """
 
     name: str = ""
@@ -212,9 +218,12 @@ class CompileOptions:
     max_step_cycles: int | None = None
     by_rows: frozenset[str] = frozenset()
     stack_bound: bool = False
+    self_test: int = 0
     check_weights: bool = False
     checked_arena: bool = False
     checked_indices: bool = False
+    checked_steps: bool = False
+    plausible: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
@@ -255,8 +264,13 @@ class CompileOptions:
         parts += ["input of raw data"] * bool(self.input_pipeline)
         parts += ["steps"] * (self.steps and self.max_step_cycles is None)
         parts += [f"steps of at most {n} cycles" for n in (self.max_step_cycles,) if n is not None]
-        parts += ["stack bound"] * self.stack_bound + ["checked weights"] * self.check_weights
+        parts += ["stack bound"] * self.stack_bound
+        parts += [f"self-test of at most {self.self_test} samples"] * bool(self.self_test)
+        parts += ["checked weights"] * self.check_weights
         parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
+        parts += ["checked steps"] * self.checked_steps
+        told = ", ".join(n if n == SAMPLES else f"{n}={low:g}..{high:g}" for n, (low, high) in self.plausible.items())
+        parts += [f"plausible {told}"] * bool(told)
         parts += [f"{self.cores} cores"] * (self.cores > 1)
         parts += [self.training.describe()] if self.training else []
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)

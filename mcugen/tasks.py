@@ -33,7 +33,7 @@ class Quantizing:
     preprocess: str = ""
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Of single layers, by the names of their outputs: values of PRECISIONS."""
+    """Of single layers, by the names of their outputs: values of PRECISIONS, or "int4" for FEW_BITS."""
     synthetic: str = ""
 
     def __post_init__(self) -> None:
@@ -73,7 +73,8 @@ class Judging:
     """How a model is judged: by samples (`data`: a file, a folder, or arrays), by a measure, and what is good enough.
 
     `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr. `max_drop`
-    (percentage points) and `min_sqnr` (dB) are what mixed precisions must reach.
+    (percentage points) and `min_sqnr` (dB) are what mixed precisions must reach, with weights of at most `max_weights`
+    of their bytes as int8.
     """
 
     data: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
@@ -81,6 +82,7 @@ class Judging:
     metric: str = ""
     max_drop: float | None = None
     min_sqnr: float | None = None
+    max_weights: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from command_line import mcugen
+from onnx_models import Net
 
-from mcugen import Compilation, CompileOptions, Judging, Quantizing
+from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
 from mcugen.errors import UsageError
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
@@ -64,3 +66,31 @@ def test_a_model_as_it_is_needs_no_samples():
 def test_contradictions(given: dict[str, object], message: str):
     with pytest.raises(UsageError, match=message):
         Quantizing(**given)  # type: ignore[arg-type]
+
+
+def _of_nothing() -> Net:
+    """An input that holds nothing is no argument of C."""
+    net = Net()
+    net.output(net.op("Concat", net.input("x", 2, 3), net.input("none", 0, 3), axis=0))
+    return net
+
+
+def _of_constants() -> Net:
+    net = Net()
+    net.output(net.op("Identity", net.const([0.25, 0.75])))
+    return net
+
+
+@pytest.mark.parametrize("net", [_of_nothing(), _of_constants()], ids=["an input without elements", "no input"])
+def test_there_may_be_nothing_to_give(net: Net, tmp_path: Path):
+    onnx.save(net.model(), tmp_path / "net.onnx")
+    accuracy = Compilation(tmp_path / "net.onnx").report().accuracy
+    assert accuracy is not None and accuracy.max_abs_error == 0
+
+
+@pytest.mark.parametrize(("value", "told"), [(np.nan, ["constants hold NaN, and so may all results"]), (np.inf, [])])
+def test_weights_that_are_no_numbers_are_told(value: float, told: list[str]):
+    net = Net()
+    net.output(net.op("Mul", net.input("x", 2), net.const([1.0, value], name="w")))
+    notes = compile_model(net.model()).report.notes
+    assert [note.partition(":")[0] for note in notes] == told

@@ -13,12 +13,15 @@ from types import FrameType, ModuleType
 import numpy as np
 import onnx
 import pytest
+from shared_models import MODELS
 
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.names import Names
 from mcugen.hir.types import TensorType
+from mcugen.lir.program import STAGE_WEIGHTS
+from mcugen.memory import exact
 from mcugen.memory.regions import bytes_taken
 from mcugen.memory.spans import bytes_at
 from mcugen.ops.pointwise import Unary
@@ -72,6 +75,15 @@ def test_help_imports_no_compiler(arguments: str, modules: str) -> None:
 def test_compiling_imports_no_solver_where_it_needs_none() -> None:
     code = "import sys, mcugen.compiler; assert not {'ortools', 'onnxruntime', 'elftools'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.shared
+def test_copies_of_weights_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they have room is seen by greedy plans and lower bounds, and the arena stays proven as it was without."""
+    monkeypatch.setattr(exact, "_within", lambda *_: pytest.fail("half a second to begin"))
+    program = compile_model(MODELS / "mobilenet_v1_025_vww_int8_qdq.onnx", "nrf52840").program
+    assert any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs)
+    assert program.arena_bound == program.arena_size
 
 
 # ------------------------------------------------------------------------------------------------ verification

@@ -6,18 +6,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx_models import Net
+from onnx_models import Net, onnxruntime_outputs
 from quant.float_models import normal_samples, random_weights
 from rich.console import Console
 
 import mcugen
 from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
@@ -25,6 +27,7 @@ from mcugen.importer.load import load
 from mcugen.latency import Deadline, Pace
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.options import MIXED, CompileOptions
+from mcugen.quant.few_bits import most_valuable, stored_share
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
 from mcugen.report.figures import Report
@@ -115,7 +118,11 @@ def test_only_layers_whose_noise_matters_are_compiled_for_their_cost() -> None:
     assert [q.layer for q in asked if not q.of_growth] == ["a", "b", "c", "d.conv"]
     assert [q.layer for q in asked if q.of_growth] == ["c"]
     steps = [("sensitivity to int16", n, 4) for n in range(1, 5)]
-    assert told[-6:] == [*steps, ("cost of int16", 1, 1), ("raising layers to int16", 0, 4)]
+    assert [step for step in told if step[0] != "all assignments"][-6:] == [
+        *steps,
+        ("cost of int16", 1, 1),
+        ("raising layers to int16", 0, 4),
+    ]
 
 
 def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
@@ -142,6 +149,105 @@ def test_what_cannot_be_met_is_refused_after_all_was_tried() -> None:
         walk.run()
     assert {step.layer for step in walk.steps} == {"", "a", "b", "c", "d.conv"}
     assert walk.steps[-1].precision == "float32" and not any(step.holds for step in walk.steps)
+
+
+# ----------------------------------------------------------------------------------------------- within budgets
+
+
+def chain(*widths: int, seed: int = 0, loud: np.random.Generator | None = None) -> onnx.ModelProto:
+    """Layers of different sizes, one after another, some with a `loud` channel."""
+    net = Net(21)
+    y = net.input("x", 1, widths[0])
+    for index, (depth, count) in enumerate(pairwise(widths)):
+        weights = random_weights(seed + index, count, depth)
+        weights[0] *= loud.choice([1, 8, 30]) if loud else 1
+        bias = random_weights(99 + index, count)
+        y = net.op("Gemm", y, net.const(weights), net.const(bias), transB=1, out=f"l{index}")
+        y = net.op("Relu", y, out=f"r{index}") if index < len(widths) - 2 else y
+    net.output(y)
+    return net.model()
+
+
+def layers_of(walk: Search) -> list[str]:
+    """Names of the layers with weights."""
+    made = walk.quantizer.quantize()
+    return walk.quantizer.bearing_few_bits(made.plan)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_most_valuable_is_the_best_of_all_choices(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values, sizes = random.exponential(1, 9), [int(s) for s in random.integers(1, 400, 9)]
+    room = sum(sizes) * random.uniform(0, 1)
+    found = most_valuable(values.tolist(), sizes, room, 1 + seed % 2)[0]
+    choices = [[i for i in range(9) if bits >> i & 1] for bits in range(2**9)]
+    best = max(sum(values[i] for i in c) for c in choices if sum(sizes[i] for i in c) <= room)
+    assert sum(sizes[i] for i in found) <= room
+    assert sum(values[i] for i in found) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.75])
+def test_weights_of_four_bits_are_those_of_the_best_assignment(share: float) -> None:
+    """Of all assignments within the budget, by their true noise."""
+    model = chain(12, 40, 24, 32, 16, 6)
+    samples = Samples(normal_samples(model, 24), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=5, max_weights=share))
+    layers, noise = layers_of(walk), {}
+    exact = [onnxruntime_outputs(model, s) for s in samples.inputs]
+    for few in chain_of_sets(layers):
+        made = walk.quantizer.quantize(dict.fromkeys(few, DType.INT4))
+        if stored_share(made.model, made.plan) <= share:
+            noise[few] = METRICS["mse"].compute(Judged(run_onnxruntime(made.proto, samples.inputs), exact))
+    found = walk.run()
+    assert stored_share(found.model, found.plan) <= share
+    assert noise[tuple(n for n in layers if n in found.plan.few_bits)] <= 1.05 * min(noise.values())
+
+
+def cost_of(walk: Search, wide: Sequence[str]) -> float:
+    """Growth against int8."""
+    first, trial = (walk.trial(dict.fromkeys(names, DType.INT16)) for names in ((), wide))
+    return trial.cost.growth(first.cost)
+
+
+def chain_of_sets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(len(names) + 1):
+        yield from combinations(names, count)
+
+
+@pytest.mark.parametrize(("seed", "least"), [(0, 46.7), (5, 39.0)])
+def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, least: float) -> None:
+    """Of all assignments of int8 and int16 that meet the goal; raising and lowering one by one ends at a dearer one."""
+    random = np.random.default_rng(seed)
+    model = chain(*(int(width) for width in random.integers(8, 60, 5)), seed=seed * 10, loud=random)
+    samples = Samples(normal_samples(model, 24), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=least), Scheme(equalize=False))
+    found = walk.run()
+    exact = run_onnxruntime(walk.quantizer.model.proto, samples.inputs)
+    costs = []
+    for wide in chain_of_sets(layers_of(walk)):
+        made = walk.quantizer.quantize(dict.fromkeys(wide, DType.INT16))
+        if METRICS["sqnr"].compute(Judged(run_onnxruntime(made.proto, samples.inputs), exact)) >= least:
+            costs.append(cost_of(walk, wide))
+    assert 0 < cost_of(walk, tuple(raised(found))) <= min(costs) + 1e-9
+    assert sqnr_of(found, samples) >= least
+
+
+def test_a_budget_too_small_is_refused() -> None:
+    model = chain(8, 16, 4)
+    walk = search(model, Samples(normal_samples(model, 12), None), Demand(METRICS["sqnr"], None, 5, max_weights=0.4))
+    with pytest.raises(ConstraintError, match=r"50 % with 4 bits wherever that can be"):
+        walk.run()
+
+
+def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:
+    model = chain(64, 128, 96, 8)
+    samples = Samples(normal_samples(model, 12), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=5))
+    most = mcugen.compile_model(walk.quantizer.quantize(), "nrf52840").report.flash.weights
+    walk.board, walk.options = mcugen.load_board("nrf52840"), CompileOptions(max_flash=most * 3 // 4)
+    found = walk.run()
+    assert found.plan.few_bits
+    assert mcugen.compile_model(found, walk.board, walk.options).report.flash.weights <= most * 3 // 4
 
 
 def outputs(right: int) -> Judged:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -12,11 +14,17 @@ from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
+from mcugen.lir.program import Control
 from mcugen.options import CompileOptions
 
 
 def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:
     return compile_model(model, board, CompileOptions(optimize="ram", **options))
+
+
+def one_by_one(model: onnx.ModelProto, board: str) -> CompiledModel:
+    """With each layer apart, as `speed` has them."""
+    return compile_model(model, board, CompileOptions(optimize="speed"))
 
 
 @pytest.mark.spread(2)
@@ -27,7 +35,25 @@ def test_inverted_residuals_need_little_more_than_their_largest_window(board: st
     model = mobile_net(is_integer=True)
     compiled = least(model, board)
     assert compiled.program.arena_size < 1.03 * (window + expanded)
-    assert compiled.program.arena_size < 0.4 * compile_model(model, board).program.arena_size
+    assert compiled.program.arena_size < 0.4 * one_by_one(model, board).program.arena_size
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "rp2040"])
+def test_balanced_computes_by_rows_what_pays(board: str) -> None:
+    """Much less RAM for some more instructions; and not where a few bytes would cost many."""
+    model = mobile_net(is_integer=True)
+    found, plain = compile_model(model, board), one_by_one(model, board)
+    assert any(instr.control is Control.STREAM for instr in found.program.instrs)
+    assert found.program.arena_size < 0.4 * plain.program.arena_size
+    assert (found.report.instructions_estimate or 0) < 1.25 * (plain.report.instructions_estimate or 0)
+    small = compile_model(mobile_net((32, 32), MCUNET_VWW[:4], is_integer=True), board)
+    assert not any(instr.control is Control.STREAM for instr in small.program.instrs)
+
+
+@pytest.mark.parametrize("options", [{"kernels": ("conv2d_s8",)}, {"weights_reader": True, "weights_blob": True}])
+def test_balanced_leaves_layers_apart_where_they_are_asked_for(options: dict[str, Any]) -> None:
+    found = compile_model(mobile_net(is_integer=True), "nrf52840", CompileOptions(**options))
+    assert not any(instr.control is Control.STREAM for instr in found.program.instrs)
 
 
 def test_pads_between_conversions_are_part_of_windows() -> None:

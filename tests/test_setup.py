@@ -131,7 +131,7 @@ def test_root_installs_once(tmp_path: Path):
     machine = Machine(tmp_path, dict.fromkeys(set(FOR_DEMO) - {"gcc"}, COMPILER) | root)
     assert machine.setup("demo").returncode == 0
     machine.install(dict.fromkeys(FOR_DEMO | FOR_TESTS, COMPILER))
-    pip = "pip install --quiet --disable-pip-version-check -c tools/constraints.txt -e"
+    pip = "pip install --quiet --disable-pip-version-check --no-compile -c tools/constraints.txt -e"
     apt = ["apt update -qq", "apt install -y --no-install-recommends gcc libc6-dev -qq"]
     assert machine.log() == [*apt, f"{pip} ."]
     for purpose in ("demo", "test", "test", "demo"):  # the tests need more, and then the demo nothing

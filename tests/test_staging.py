@@ -18,6 +18,7 @@ from mcugen.board import Board, board_names, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import STAGE_WEIGHTS
+from mcugen.memory.plan import plan_memory
 from mcugen.simulate import simulate
 
 L4R5 = load_board("stm32l4r5")
@@ -72,6 +73,16 @@ def test_balanced_takes_room_that_is_free_and_no_more(monkeypatch: pytest.Monkey
     without = compiled(optimize="balanced")
     assert not copied(without)
     assert found.program.arena_size == without.program.arena_size
+    assert found.program.arena_bound >= without.program.arena_bound
+
+
+def test_an_arena_that_grows_for_copies_is_the_least_for_them():
+    """A plan that merely fits is not taken: it is that which `plan_memory` gives when told of no limit."""
+    program = compiled(size=LARGE).program
+    assert program.arena_size > compiled(size=LARGE, optimize="balanced").program.arena_size
+    taken = program.arena_size
+    plan_memory(program)
+    assert program.arena_size == taken
 
 
 def test_speed_grows_the_arena_within_the_budget():

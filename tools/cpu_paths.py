@@ -10,6 +10,9 @@ import argparse
 import itertools
 import json
 import math
+import os
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,11 @@ CPUS = ("Nehalem", "Haswell")
 OF_THE_HOST = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 """Variables that choose instructions for this CPU; numpy would take them on the others, too."""
 
+ALONE = "OPENBLAS_NUM_THREADS=1"
+"""QEMU's user mode may hang for ever where a process of several threads starts another."""
+HANGS, TRIES = 3600, 3
+"""Seconds after which a file of tests hangs, which takes minutes; and how often it is tried."""
+
 NEAR = 1e-4
 """Relative: figures of float tensors differ in their last bits."""
 
@@ -45,8 +53,24 @@ def main() -> None:
 
 
 def _test(cpu: str, arguments: Sequence[str]) -> bool:
-    command = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments)
-    return subprocess.run([*_emulated(cpu), *command]).returncode != 0
+    """Each file of tests by a process of its own."""
+    files = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
+    pytest = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
+    failed = [f for f in files if not _passes([*_emulated(cpu), *pytest, f, *arguments[len(files) :]])]
+    print(f"on a {cpu} {' and '.join(failed) if failed else 'none'} of {len(files)} files failed", flush=True)
+    return bool(failed)
+
+
+def _passes(command: Sequence[str]) -> bool:
+    """Whether a program succeeds, in one of several tries if it hangs."""
+    for _ in range(TRIES):
+        with subprocess.Popen(command, start_new_session=True) as running:
+            try:
+                return running.wait(HANGS) == 0
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)  # and what it started
+                print(f"hangs: {shlex.join(command)}", flush=True)
+    return False
 
 
 def _compare(cpu: str, _: Sequence[str]) -> bool:
@@ -60,7 +84,8 @@ def _compare(cpu: str, _: Sequence[str]) -> bool:
 
 def _emulated(cpu: str) -> tuple[str, ...]:
     """What runs a program on another CPU, whose choice of instructions is its own."""
-    return ("qemu-x86_64", *itertools.chain.from_iterable(("-U", name) for name in OF_THE_HOST), "-cpu", cpu)
+    without = itertools.chain.from_iterable(("-U", name) for name in OF_THE_HOST)
+    return ("qemu-x86_64", *without, "-E", ALONE, "-cpu", cpu)
 
 
 def _results(prefix: Sequence[str], folder: Path) -> dict[str, Any]:

@@ -12,115 +12,65 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jinja2
+from zoo import BOUND, SIZES
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel
-from mcugen.simulate.toolchain import Compiler, Unit, host_compiler
+from mcugen.simulate.flips import NO_END, OUT_OF_BOUNDS, Flips, run_flips
 
-HERE = Path(__file__).parent
-BAD = "ot"
+BAD = OUT_OF_BOUNDS + NO_END
 """What must not happen: an access out of bounds, or no end."""
 KINDS = ("single", "double", "burst")
-_ADDRESSES = "address,bounds,object-size,pointer-overflow,alignment,null,integer-divide-by-zero,vla-bound"
-_FLAGS = (
-    *("-std=gnu99", "-O1", "-pipe", "-w", "-DMCUGEN_SECTION(name)=", "-I", ".", f"-fsanitize={_ADDRESSES}"),
-    *("-fno-sanitize-recover=all", "-fwrapv"),
-)
-
-_BYTES = {
-    **{f"{sign}int{8 * n}_t": n for sign in ("", "u") for n in (1, 2, 4, 8)},
-    **{"float": 4, "double": 8},
-}
-Flip = tuple[str, tuple[tuple[int, int, int], ...]]
-"""Its kind, and by byte: number of the array, byte, mask."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How runs with flips ended: letters of flip_constants.c.j2 by array and kind of flip."""
+    """How runs with flips ended: letters of mcugen.simulate.flips by array and kind of flip."""
 
     arrays: tuple[str, ...]
-    ended: tuple[tuple[Flip, str], ...]
+    ended: tuple[tuple[str, Flips, str], ...]
 
     def count(self, letters: str, kind: str = "") -> int:
         """How many ended so."""
-        return sum(end in letters for (k, _), end in self.ended if kind in ("", k))
+        return sum(end in letters for k, _, end in self.ended if kind in ("", k))
 
     @property
     def bad_arrays(self) -> Counter[str]:
         """Those whose flips led astray, and how many did."""
-        return Counter(self.arrays[flips[0][0]] for (_, flips), end in self.ended if end in BAD)
+        return Counter(self.arrays[flips.places[0][0]] for _, flips, end in self.ended if end in BAD)
 
 
-def flips_of(sizes: Sequence[int], each: int, seed: int) -> Iterator[Flip]:
-    """For each array `each` single flips, and half as many pairs and bursts."""
+def flips_of(sizes: Sequence[int], each: int, seed: int) -> Iterator[tuple[str, Flips]]:
+    """For each array `each` single flips, and half as many pairs and bursts, with their kinds."""
     draw = random.Random(seed)
     for array, nbytes in enumerate(sizes):
         for _ in range(each):
-            yield "single", ((array, draw.randrange(nbytes), 1 << draw.randrange(8)),)
+            yield "single", Flips(((array, draw.randrange(nbytes), 1 << draw.randrange(8)),))
         for _ in range(-(-each // 2)):
-            yield "double", tuple((array, draw.randrange(nbytes), 1 << draw.randrange(8)) for _ in range(2))
+            yield "double", Flips(tuple((array, draw.randrange(nbytes), 1 << draw.randrange(8)) for _ in range(2)))
         for _ in range(-(-each // 2)):
             begin, length = draw.randrange(8 * nbytes), draw.randint(2, 16)
             bits = range(begin, min(begin + length, 8 * nbytes))
             masks = Counter[int]()
             for bit in bits:
                 masks[bit // 8] |= 1 << bit % 8
-            yield "burst", tuple((array, at, mask) for at, mask in masks.items())
-
-
-def build(compiled: CompiledModel, folder: Path, checks: bool = False) -> tuple[Path, tuple[str, ...], list[int]]:
-    """The program, the names of the arrays, and their bytes. `checks`: whether weights are checked before each run."""
-    bundle = compiled.bundle
-    declared = re.findall(
-        r"^extern MCUGEN_ALIGN\(4\) const (\w+) (\w+)\[(\d+)\];$", bundle.files[f"{bundle.name}_weights.h"], re.M
-    )
-    names, sizes = tuple(name for _, name, _ in declared), [_BYTES[c] * int(count) for c, _, count in declared]
-    for name in (*bundle.sources, *bundle.headers):
-        (folder / name).write_text(bundle.files[name])
-    template = jinja2.Template((HERE / "flip_constants.c.j2").read_text(), undefined=jinja2.StrictUndefined)
-    text = template.render(
-        name=bundle.name,
-        constants=names,
-        inputs=bundle.inputs,
-        outputs=bundle.outputs,
-        has_state=bundle.has_state,
-        checks=checks,
-    )
-    (folder / "flips.c").write_text(text)
-    compiler = Compiler(host_compiler(), _FLAGS, folder)
-    changed = f"{bundle.name}_weights.c"
-    units = [Unit(s, f"{s}.o", ("-Dconst=",) if s == changed else ()) for s in (*bundle.sources, "flips.c")]
-    compiler.compile(units)
-    return compiler.link("flips.out", [unit.object for unit in units], ()), names, sizes
+            yield "burst", Flips(tuple((array, at, mask) for at, mask in masks.items()))
 
 
 def campaign(compiled: CompiledModel, each: int, seed: int = 0, seconds: int = 5, checks: bool = False) -> Result:
-    """Builds the model and runs it with flips."""
-    with tempfile.TemporaryDirectory(prefix="mcugen-flips-") as name:
-        program, arrays, sizes = build(compiled, Path(name), checks)
-        flips = list(flips_of(sizes, each, seed))
-        lines = [f"{len(f)} " + " ".join(f"{a} {at} {mask}" for a, at, mask in f) for _, f in flips]
-        done = subprocess.run(
-            [program, str(seconds)],
-            input="".join(f"{line}\n" for line in lines),
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"ASAN_OPTIONS": "detect_leaks=0:symbolize=0:exitcode=99"},
-        )
-    return Result(arrays, tuple(zip(flips, done.stdout.split(), strict=True)))
+    """Builds the model and runs its self-test with flips. `checks`: whether weights are checked before each run."""
+    constants = compiled.bundle.constants
+    flips = list(flips_of([constant.nbytes for constant in constants], each, seed))
+    ended = run_flips(compiled.bundle, 1, [f for _, f in flips], sanitize=True, checks=checks, seconds=seconds)
+    names = tuple(constant.name for constant in constants)
+    return Result(names, tuple((kind, f, end) for (kind, f), end in zip(flips, ended, strict=True)))
 
 
 def models(paths: Sequence[Path]) -> list[Path]:
@@ -135,6 +85,7 @@ def main() -> None:
     parser.add_argument("--boards", default="host", help="names, between commas")
     parser.add_argument("--each", type=int, default=6, help="single flips of each array")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=5, help="of CPU, that a run may take")
     parser.add_argument("--check", action="store_true", help="call the check of weights before each run")
     parser.add_argument("--checked-indices", action="store_true", help="as `compile --checked-indices`")
     given = parser.parse_args()
@@ -143,16 +94,16 @@ def main() -> None:
     for path in models(given.paths):
         for name in given.boards.split(","):
             options = CompileOptions(check_weights=given.check, checked_indices=given.checked_indices)
-            print(row(path, load_board(name), options, given.each, given.seed), flush=True)
+            print(row(path, load_board(name), options, given.each, given.seed, given.seconds), flush=True)
 
 
-def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int) -> str:
+def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int, seconds: int) -> str:
     """Of the table, for a model and a board."""
     roomy = tuple(replace(m, size=1 << 28) for m in board.memories)
-    wanted = replace(options, dims={"batch": 1} if "dynbatch" in path.stem else {})
+    wanted = replace(options, dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))
     try:
         compiled = compile_model(path, replace(board, memories=roomy), wanted)
-        found = campaign(compiled, each, seed, checks=options.check_weights)
+        found = campaign(compiled, each, seed, seconds, checks=options.check_weights)
     except McugenError as error:
         print(f"{path.stem}, {board.name}: {error}", file=sys.stderr)
         return f"| {path.stem} | {board.name} | | | | | | | | | not compiled |"

@@ -2,7 +2,8 @@
 """Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU.
 
 Rules of MISRA C:2012 by cppcheck's add-on, in functions that no model before had (kernels repeat; --every looks at each
-model's own files, too); then what compilers' analyzers say. What cppcheck found is kept in build/lint by content.
+model's own files, too); then what compilers' analyzers say. What was found is kept in build/lint by content, and so
+are quantized models by name: what was broken off goes on where it was.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import hashlib
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import onnx
 import typer
-from analyzers import complaints
+from analyzers import CHECKS, WARNINGS, complaints
 from lint_c import ADVISORY, Finding, misra, readable, rule_key, unseen
 from markers import replace_between_markers
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
@@ -39,9 +40,11 @@ def compiled(path: Path, precision: str) -> None:
     options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
     model: Path | onnx.ModelProto = path
     if precision == "int8":
-        quantizing = Quantizing(calibration=spread_samples(path))
         model = PLACE / f"{path.stem}_int8.onnx"
-        onnx.save(Compilation(path, roomy(load_board("rp2040")), options, quantizing).quantized.proto, model)
+        if not model.exists():
+            quantizing = Quantizing(calibration=spread_samples(path))
+            PLACE.mkdir(parents=True, exist_ok=True)
+            onnx.save(Compilation(path, roomy(load_board("rp2040")), options, quantizing).quantized.proto, model)
         options = replace(options, dims={}, bound={})
     for board in VIEWS.values():
         Compilation(model, roomy(load_board(board)), options).compiled.write(PLACE / board / f"{path.stem}.{precision}")
@@ -69,11 +72,19 @@ def _kept(folder: Path, cpu: str, seen: set[str]) -> list[Finding]:
     """By the content of what is looked at."""
     known = set(seen)
     content = unseen(readable(folder), seen)
-    file = PLACE / "found" / hashlib.sha256(json.dumps([cpu, content]).encode()).hexdigest()
+    fields = _remembered([cpu, content], lambda: [astuple(finding) for finding in sorted(misra(folder, cpu, known))])
+    return [Finding(*finding) for finding in fields]
+
+
+def _remembered(content: object, find: Callable[[], list[tuple[Any, ...]]]) -> list[list[Any]]:
+    """What was found before in the same content, or is found now."""
+    file = PLACE / "found" / hashlib.sha256(json.dumps(content).encode()).hexdigest()
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps([astuple(finding) for finding in sorted(misra(folder, cpu, known))]))
-    return [Finding(*fields) for fields in json.loads(file.read_text())]
+        text = json.dumps(find())
+        file.with_suffix(".new").write_text(text)
+        file.with_suffix(".new").replace(file)
+    return json.loads(file.read_text())  # type: ignore[no-any-return]
 
 
 def table(found: dict[str, set[Finding]]) -> str:
@@ -118,11 +129,11 @@ def main(
 
 
 def _complained(cpu: str, folder: Path) -> int:
-    heard = complaints(folder, load_board(VIEWS[cpu]))
-    for complaint in heard:
-        print(
-            f"{cpu}\t{folder.name}\t{complaint.tool}\t{complaint.file}:{complaint.line}\t{complaint.text}", flush=True
-        )
+    board = load_board(VIEWS[cpu])
+    asked = [CHECKS, WARNINGS, board.cflags, {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]"))}]
+    heard = _remembered(asked, lambda: [astuple(complaint) for complaint in complaints(folder, board)])
+    for tool, file, line, text in heard:
+        print(f"{cpu}\t{folder.name}\t{tool}\t{file}:{line}\t{text}", flush=True)
     return len(heard)
 
 

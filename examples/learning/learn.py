@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets a simulated board learn the digits 8 and 9, and says what it knows before and after; see README.md.
 
-python learn.py BOARD
+python learn.py BOARD [int8]
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import onnx
 from make_learning import HERE, KNOWN, Array, Weights
 from onnx import numpy_helper
 
-from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen import Compilation, CompiledModel, CompileOptions, Quantizing
 from mcugen.options import Training
 
 Samples = list[dict[str, np.ndarray]]
 
 
-def compiled(board: str) -> CompiledModel:
-    """The network for a board, whose last layer learns."""
-    return compile_model(HERE / "learning.onnx", board, CompileOptions(training=Training("last:1")))
+def compiled(board: str, precision: str = "float32") -> CompiledModel:
+    """The network for a board, whose last layer learns; all of it in integers if `precision` is int8."""
+    options = CompileOptions(training=Training("last:1", precision=precision))
+    samples = {"image": np.load(HERE / "lesson.npz")["images"]} if precision == "int8" else None
+    return Compilation(HERE / "learning.onnx", board, options, Quantizing(calibration=samples)).compiled
 
 
 def runs(images: Array) -> Samples:
@@ -50,15 +52,17 @@ def accuracies(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[float,
     return float(right[labels < KNOWN].mean()), float(right[labels >= KNOWN].mean())
 
 
-def main(board: str) -> None:
+def main(board: str, precision: str = "float32") -> None:
     """One run: an examination, the lesson, the examination again."""
     data = np.load(HERE / "lesson.npz")
     exam = runs(data["eval_images"])
     samples = [*exam, *lessons(data["images"], data["labels"], float(data["rate"])), *exam]
-    scores = [o["scores"] for o in compiled(board).simulate(samples, measure=False).outputs]
+    done = compiled(board, precision).simulate(samples, measure=False)
+    scores = [o["scores"] for o in done.outputs]
     for when, part in (("before", scores[: len(exam)]), ("after", scores[-len(exam) :])):
         known, new = accuracies(part, data["eval_labels"])
         print(f"{board} {when}: {known:.1%} of the digits 0 to 7, {new:.1%} of 8 and 9")
+    print(f"{board}: what was learned has the CRC-32 {done.crcs[-1]:08x}")
 
 
 if __name__ == "__main__":

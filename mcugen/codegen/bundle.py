@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -175,6 +175,14 @@ class Lesson:
         return self.target, self.rate
 
 
+class StoredArray(NamedTuple):
+    """An array of constants: what it is called in C, its bytes, and the number of the layer that reads it first."""
+
+    name: str
+    nbytes: int
+    layer: int
+
+
 @dataclass(frozen=True)
 class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
@@ -193,6 +201,8 @@ class Bundle:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     layers: tuple[str, ...]
+    constants: tuple[StoredArray, ...] = ()
+    """Those in C files that layers read."""
     has_state: bool = False
     """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
     lesson: Lesson | None = None

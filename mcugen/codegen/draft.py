@@ -30,7 +30,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and expected outputs of the self-test, by endpoint name."""
+    """Inputs and expected outputs of the self-test, by endpoint name. All of a model allow the same differences."""
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
@@ -49,6 +49,13 @@ class StackNote(NamedTuple):
     compiler: str
     flags: str
     calls_back: bool
+
+
+class Plausible(NamedTuple):
+    """Ranges of outputs by their names, in units as stored, and where they are from."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    origin: str
 
 
 MakeInputCode = Callable[[str, str], InputCode]
@@ -75,8 +82,14 @@ class Form:
     """The hook of layers is called for steps instead: a form for measuring."""
     stack: StackNote | None = None
     """If it is known."""
+    self_test: str = ""
+    """What is said of the self-test's samples, where they were chosen."""
     checks: bool = False
     """There are functions that compare constants with checksums."""
+    checks_steps: bool = False
+    """There is a checksum of the arena between steps."""
+    plausible: Plausible | None = None
+    """There is a function that says whether outputs are plausible."""
     guards: bool = False
     """The header has functions that run with an arena whose size is told, or between canaries."""
     input_code: MakeInputCode | None = None
@@ -88,7 +101,7 @@ class Draft(NamedTuple):
 
     program: Program
     provenance: Provenance
-    sample: Sample
+    samples: tuple[Sample, ...]
     report: Mapping[str, object]
     placement: Placement
     form: Form = Form()

@@ -24,13 +24,18 @@ def golden_sample(
     kept: Collection[str] = (),
     seed: int = 0,
     references: Mapping[Node, Reference] | None = None,
+    *,
+    amplitude: float = 1.0,
+    given: Mapping[str, Array] | None = None,
 ) -> Sample:
     """The same for the same graph, on every machine. `kept` names the inputs that are state: they start as zeros.
 
-    `references` are of nodes whose kernels do not round as their operators do.
+    `references` are of nodes whose kernels do not round as their operators do. Random inputs span `amplitude` of their
+    range; those that are `given` are taken as they are.
     """
     random = np.random.default_rng(seed)
-    inputs = {v.name: first_state(graph, v) if v.name in kept else _random(v, random) for v in graph.inputs}
+    made = {v.name: first_state(graph, v) if v.name in kept else _random(v, random, amplitude) for v in graph.inputs}
+    inputs = {v.name: np.asarray((given or made).get(v.name, made[v.name])).reshape(v.type.shape) for v in graph.inputs}
     if graph.lesson is not None:
         inputs[graph.lesson.rate] = np.full_like(inputs[graph.lesson.rate], RATE)
         inputs[graph.lesson.target] *= 0 if graph.lesson.classes else 1
@@ -47,11 +52,14 @@ def first_state(graph: Graph, state: Value) -> Array:
     return np.full(type_.shape, type_.quant.zero_point if type_.quant else 0, type_.dtype.numpy)
 
 
-def _random(value: Value, random: np.random.Generator) -> Array:
-    dtype = value.type.dtype
+def _random(value: Value, random: np.random.Generator, amplitude: float) -> Array:
+    dtype, quant = value.type.dtype, value.type.quant
     if not dtype.is_integer and dtype is not DType.BOOL:
-        # halves and quarters are exact in text and in every arithmetic
-        return (random.integers(-8, 9, value.type.shape) / 4).astype(dtype.numpy)
+        # halves and quarters are exact in text and in every arithmetic, and so is what powers of two make of them
+        return (random.integers(-8, 9, value.type.shape) / 4 * amplitude).astype(dtype.numpy)
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits
     limits = (max(low, -128), min(high + 1, 128 if low else 256))
-    return random.integers(*limits, value.type.shape).astype(dtype.numpy)
+    found = random.integers(*limits, value.type.shape)
+    if amplitude != 1.0 and quant is not None:  # numbers that mean no amounts are left alone
+        found = np.clip(np.rint(quant.zero_point + (found - quant.zero_point) * amplitude), low, high)
+    return found.astype(dtype.numpy)

@@ -13,7 +13,7 @@ import jinja2
 import ml_dtypes
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, InputCode, Port
+from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray
 from mcugen.codegen.checks import Entry, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
@@ -24,7 +24,7 @@ from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.learned import lesson_context, lesson_ports
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.codegen.literals import c_float, c_rows
+from mcugen.codegen.literals import c_float, c_int, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
 from mcugen.codegen.run import (
@@ -54,6 +54,9 @@ from mcugen.lir.program import (
 )
 from mcugen.resources import runtime_headers
 from mcugen.version import __version__
+
+_LENT = 16
+"""Elements: a multiple of them is as aligned as any type asks for."""
 
 ABI_VERSION = 2
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
@@ -102,6 +105,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         inputs,
         outputs,
         tuple(layer.name for layer in layers),
+        _constants(renderer, memory),
         has_state=bool(program.states),
         lesson=lesson_ports(program),
         symbols=tuple(program.symbols),
@@ -115,6 +119,16 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         reads_weights=memory.is_read,
         input_code=made,
     )
+
+
+def _constants(renderer: Renderer, memory: MemoryContext) -> tuple[StoredArray, ...]:
+    program = renderer.program
+    readers: dict[Buffer, int] = {}
+    for layer, span in enumerate(program.layers()):
+        for operand in (operand for i in span for operand in program.instrs[i].operands):
+            readers.setdefault(operand.buffer, layer)
+    arrays = [b for b in memory.arrays if b in readers and b.nbytes]
+    return tuple(StoredArray(renderer.array(b), b.nbytes, readers[b]) for b in arrays)
 
 
 def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> dict[str, Any]:
@@ -140,14 +154,42 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "run_arguments": ", ".join(word for _, word in parameters),
         "stack": form.stack,
         "guards": form.guards,
+        "self_test": form.self_test,
+        "checks_steps": form.checks_steps,
+        **_plausible_context(program, outputs, renderer, form),
         "checked": _checked(renderer, memory) if form.checks else [],
         "constants": [constant(b, renderer, memory.place(b)) for b in memory.arrays],
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library})),
         **_helpers(form, program, outputs),
         **memory.context(renderer.names),
-        "sample": _sample_context(program, inputs, outputs, draft.sample),
+        "sample": _sample_context(program, inputs, outputs, draft.samples),
     }
+
+
+def _plausible_context(program: Program, ports: Sequence[Port], renderer: Renderer, form: Form) -> dict[str, object]:
+    """What is said of plausible outputs."""
+    rows = []
+    for endpoint, port in zip(program.outputs, ports, strict=True):
+        if form.plausible is None or endpoint.name not in form.plausible.ranges:
+            continue
+        low, high = form.plausible.ranges[endpoint.name]
+        close = _closeness(endpoint.dtype, 0.0)
+        whole, lent = endpoint.dtype.is_integer, renderer.names[endpoint.buffer] if port.is_lent else ""
+        rows.append(
+            {
+                "ctype": endpoint.dtype.c,
+                "real": "int32_t" if whole else close.real,
+                "read": close.read,
+                "low": c_int(int(low)) if whole else c_float(low),
+                "high": c_int(int(high)) if whole else c_float(high),
+                "macro": port.accessor.upper(),
+                "lent": lent,
+                "parameter": f"const {endpoint.dtype.c} *{lent}",
+                "accessor": port.accessor,
+            }
+        )
+    return {"plausible": rows, "plausible_origin": form.plausible.origin if form.plausible else ""}
 
 
 def _encoder(name: str, tensor: Mapping[str, Any]) -> str:
@@ -235,11 +277,13 @@ def _taken(
     external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
     if form.checks:
         external |= {f"{name}_{word}" for word in ("check", "check_some", "check_weights")} | {"checked"}
+    external |= {f"{name}_check_outputs"} if form.plausible else set()
     if form.guards:
         guards = ("run_sized", "run_guarded", "canary", "guarded_arena", "check_guards")
         external |= {f"{name}_{word}" for word in guards} | {"arena_size"}
     if form.steps:
-        external |= {f"{name}_{word}" for word in ("begin", "step", "steps")} | {"steps", "at"}
+        external |= {f"{name}_{word}" for word in ("begin", "step", "steps")}
+        external |= {"steps", "at", "next_step", "crc_of_arena"}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 
@@ -320,6 +364,7 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
         context["needs_libm"],
         [library.versions for library in context["libraries"]],
         f"{program.name}_selftest({context['arena']}{weights})",
+        context["self_test"],
         f"{context['firmware'] or program.name}_memory.ld",
     )
 
@@ -481,38 +526,68 @@ def _closeness(dtype: DType, tolerance: float) -> _Closeness:
     return _Closeness(dtype.tag, dtype.c, "float", WIDEN[dtype].symbol, c_float(tolerance + step))
 
 
+def _golden(port: Port, arrays: Sequence[Array]) -> dict[str, object]:
+    """The literals of an endpoint's samples, and C expressions of where one begins and of its bytes.
+
+    Where the run function gets a pointer to it, each begins as aligned as the first.
+    """
+    name, count = f"golden_{port.accessor}", arrays[0].size
+    stride = max(-(-count // _LENT) * _LENT if port.is_lent else count, 1)
+    if len(arrays) == 1:
+        return {
+            "stride": max(count, 1),
+            "rows": list(c_rows(arrays[0])) or ["0,"],
+            "golden": name,
+            "copied": f"sizeof {name}",
+        }
+    padded = [np.pad(array, (0, stride - count)) for array in arrays]
+    return {
+        "stride": stride,
+        "rows": list(c_rows(np.concatenate(padded))),
+        "golden": f"{name} + (sample * {stride}u)",
+        "copied": f"{arrays[0].nbytes}u",
+    }
+
+
 def _sample_context(
-    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample
+    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], samples: Sequence[Sample]
 ) -> dict[str, object]:
-    def rows(endpoints: list[Endpoint], ports: tuple[Port, ...], arrays: dict[str, Array]) -> list[dict[str, object]]:
+    """Arrays hold an endpoint's elements of all samples, one behind the other."""
+    sample = samples[0]
+
+    def rows(
+        endpoints: Sequence[Endpoint], ports: Sequence[Port], given: Sequence[Mapping[str, Array]]
+    ) -> list[dict[str, object]]:
         return [
             {
                 "accessor": port.accessor,
                 "ctype": e.dtype.c,
                 "is_streamed": bool(port.rows),
                 "is_lent": port.is_lent,
-                "count": arrays[e.name].size,
+                "count": given[0][e.name].size,
                 "is_float": e.dtype.is_float or e.dtype.is_narrow_float,
                 "close": _closeness(e.dtype, sample.tolerance),
-                "rows": list(c_rows(port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy))) or ["0,"],
+                **_golden(port, [port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy) for arrays in given]),
             }
             for e, port in zip(endpoints, ports, strict=True)
         ]
 
+    given, expected = [s.inputs for s in samples], [s.outputs for s in samples]
     sides = {
-        "inputs": rows(program.inputs, inputs, sample.inputs),
-        "outputs": rows(program.outputs, outputs, sample.outputs),
+        "inputs": rows(program.inputs, inputs, given),
+        "outputs": rows(program.outputs, outputs, expected),
     }
     lesson = lesson_ports(program)
-    taught = rows([program.lesson.target], (lesson.target,), sample.inputs) if program.lesson and lesson else []
-    taught += rows([program.lesson.loss], (lesson.loss,), sample.outputs) if program.lesson and lesson else []
-    lent = [(row, f"golden_{row['accessor']}") for row in sides["inputs"] if row["is_lent"]]
+    taught = rows([program.lesson.target], (lesson.target,), given) if program.lesson and lesson else []
+    taught += rows([program.lesson.loss], (lesson.loss,), expected) if program.lesson and lesson else []
+    lent = [(row, row["golden"]) for row in sides["inputs"] if row["is_lent"]]
     lent += [(row, f"{row['accessor']}_buffer") for row in sides["outputs"] if row["is_lent"]]
     return {
         **sides,
         "lesson": taught,
         "rate": c_float(RATE),
         "lent": [word if row["count"] else "NULL" for row, word in lent],
-        "uses_math": any(is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
+        "uses_math": any(is_unbounded(array) for side in (*given, *expected) for array in side.values()),
         "steps": sample.steps,
+        "samples": len(samples),
     }

@@ -47,8 +47,9 @@ def write_folder(bundle: Bundle, folder: Path) -> Path:
     OutputError if it cannot be written; UsageError for anything there that mcugen did not write.
     """
     target = Path(os.path.realpath(folder))
-    if target == Path.cwd():
-        raise UsageError(f"{folder}: the output must be a folder of its own", "the working directory", "name one in it")
+    if target in (Path.cwd(), target.parent):
+        found = "the working directory" if target == Path.cwd() else "the root of all folders"
+        raise UsageError(f"{folder}: the output must be a folder of its own", found, "name one in it")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target.parent) as fresh:

@@ -32,6 +32,7 @@ def report(
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
     from mcugen.codegen.write import write_text
     from mcugen.compilation import Compilation
+    from mcugen.extremes import with_extremes
     from mcugen.latency import Deadline
     from mcugen.report.figures import require_fit
     from mcugen.report.html import report_page
@@ -43,6 +44,8 @@ def report(
     net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
     with watched(net, telling.quiet):
         result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
+        if reporting.extreme_inputs:
+            result = with_extremes(net.compiled, result, net.progress)
         if teaching is not None:
             result = replace(result, learning=net.learned())
         if reporting.html is not None:

@@ -94,7 +94,7 @@ def run_onnxruntime(
     """
     session = Session(model, rule="ONNX Runtime must run the model for comparison")
     results, names = [], session.outputs
-    kept = dict(fixed or {})
+    kept = {**_without_elements(model), **(fixed or {})}
     for count, sample in enumerate(samples, 1):
         found = session.run(names, kept | dict(sample))
         outputs = {name: _plain(value) for name, value in found.items()}
@@ -103,6 +103,17 @@ def run_onnxruntime(
         if progress:
             progress(count)
     return results
+
+
+def _without_elements(model: onnx.ModelProto) -> dict[str, Array]:
+    """Inputs that no sample has, as there is nothing in them."""
+    found = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim):
+            shape = [dim.dim_value for dim in tensor.shape.dim]
+            found[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return found
 
 
 def _plain(value: Any) -> Array:

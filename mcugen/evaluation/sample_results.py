@@ -89,8 +89,9 @@ def sample_results(
 
     def result(index: int) -> SampleResult:
         label = None if known is None else int(known[index])
-        (first, *_) = inputs[index].values()
-        return SampleResult(index, label, int(predicted[index]), round(float(margins[index]), 6), view_of(first))
+        return SampleResult(
+            index, label, int(predicted[index]), round(float(margins[index]), 6), _first_of(inputs[index])
+        )
 
     wrong = [] if known is None else [i for i in np.argsort(-margins, kind="stable") if predicted[i] != known[i]]
     unsure = np.argsort(margins, kind="stable")[:MOST_SHOWN]
@@ -107,10 +108,7 @@ def farthest_results(
     pairs = zip(outputs, reference, strict=True)
     quality = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]
     worst = [i for i in sorted(range(len(quality)), key=lambda i: quality[i]) if math.isfinite(quality[i])]
-    shown = [
-        SampleResult(i, None, None, round(quality[i], 2), view_of(next(iter(inputs[i].values()))))
-        for i in worst[:MOST_SHOWN]
-    ]
+    shown = [SampleResult(i, None, None, round(quality[i], 2), _first_of(inputs[i])) for i in worst[:MOST_SHOWN]]
     return SampleResults(None, [], [], shown) if shown else None
 
 
@@ -121,6 +119,11 @@ def _confusion(labels: Array, predicted: Array, classes: int) -> list[list[int]]
     np.add.at(matrix, (labels.astype(np.int64), predicted), 1)
     found: list[list[int]] = matrix.tolist()
     return found
+
+
+def _first_of(inputs: Mapping[str, Array]) -> SampleView | None:
+    """Of a model without inputs nothing can be shown."""
+    return next((view_of(array) for array in inputs.values()), None)
 
 
 def view_of(sample: Array) -> SampleView | None:

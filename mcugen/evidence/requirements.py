@@ -61,6 +61,14 @@ REQUIREMENTS = (
         ("codegen/test_render.py::test_another_runtime_version_is_refused_by_the_compiler",),
     ),
     Requirement(
+        "API-8",
+        "An arena that changes between --checked-steps is told, and so are outputs out of their --plausible ranges.",
+        (
+            "codegen/test_plausibility.py::test_an_arena_that_changes_between_steps_is_told",
+            "codegen/test_plausibility.py::test_outputs_out_of_their_range_are_told",
+        ),
+    ),
+    Requirement(
         "NUM-1",
         "Integer code gives the same bits on every board, and those of the numpy reference.",
         ("test_digits.py::test_every_board_gives_the_same_bytes",),

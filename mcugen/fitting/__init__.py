@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.fitting.cores import Forms
+from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
+from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
@@ -64,9 +65,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         program = build(graph, board, options)
         if options.cores > 1:
             room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
-            program = shared_program(
-                graph, program, Forms(board.features, cost_table(board.cpu), options.kernels), by, room
-            )
+            program = shared_program(graph, program, _forms(board, options), by, room)
         return Attempt(name, program, use_of(program, board, options))
 
     asked = taken = attempt(AS_ASKED, _as_asked)
@@ -84,12 +83,23 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     return Fit(budget, taken, asked, layer_by_layer)
 
 
+def _forms(board: Board, options: CompileOptions) -> Forms:
+    """Of layers that the board's first two cores share."""
+    helper = board.helper
+    assert helper is not None
+    other = helper.board or board
+    cores = Side(board.features, cost_table(board.cpu)), Side(other.features, cost_table(other.cpu), helper.pace)
+    return Forms(*cores, options.kernels)
+
+
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
     found: list[tuple[Program, Graph]] = []
     for way, ram in _ways(graph, board, options):
         if not found or ram <= NEARBY * min(program.arena_size for program, _ in found):
             found.append((planned(lowered(way, board, options)), way))
     program = _least(program for program, _ in found)
+    if options.optimize == GOALS[0] and not options.stream_input:
+        return grouped(graph, board, options, program)
     if options.optimize != "ram":
         return program
     (way,) = (way for made, way in found if made is program)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
@@ -55,7 +56,8 @@ class Form:
     fork: Forked
     kernels: Mapping[Node, Kernel]
     """Of the bodies' nodes."""
-    instructions: float
+    time: float
+    """In instructions of the first core."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
@@ -63,83 +65,119 @@ ByCore = tuple[Kernel | None, Kernel | None]
 
 
 @dataclass(frozen=True)
-class Forms:
-    """The forms that pay on two equal cores with these features, by these costs; kernels `wanted` are kept."""
+class Side:
+    """A core: what its CPU has, what kernels take there, and the time of an instruction by that of the first core."""
 
     features: frozenset[str]
     costs: CostTable
+    pace: float = 1.0
+
+    def fitting(self, node: Node) -> list[Kernel]:
+        """The kernels that its CPU can compute a node with."""
+        return fitting_kernels(node, self.features, any_size=False)
+
+    def time(self, node: Node, kernel: Kernel | None) -> float:
+        """Of a node by a kernel, or as its operator writes it, in instructions of the first core."""
+        kernel = kernel or own_kernel(node, self.features)
+        if kernel is None:
+            return self.pace * _PER_ELEMENT * node.output.type.count
+        return self.pace * self.costs.instructions(node, kernel)
+
+    def nearest(self, node: Node, wanted: Kernel | None) -> Kernel | None:
+        """That kernel where it fits, else the fastest one; None where there is no choice."""
+        fitting = self.fitting(node)
+        alike = [kernel for kernel in fitting if kernel is wanted]
+        return min(alike or fitting, key=lambda kernel: self.time(node, kernel), default=None)
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The forms that pay on two cores; kernels `wanted` are kept."""
+
+    first: Side
+    other: Side
     wanted: Collection[str] = ()
 
     def of(self, node: Node, kernel: Kernel | None) -> tuple[float, list[Form]]:
         """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does."""
         if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
             return 0.0, []
-        whole = self.instructions(node, kernel)
-        if whole <= 2 * BARRIER:
+        whole = self.first.time(node, kernel)
+        if whole <= 2 * self.barrier:
             return 0.0, []
         kernels = self._as_small(node, kernel) if kernel else [None]
-        made = [self._best(ways, (way, way)) for ways in _kinds(node) if ways for way in kernels]
+        made = list(self._even(node, kernels))
         made += self._uneven(node, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
-        faster = sorted((form for form in made if form.instructions < whole), key=lambda form: form.instructions)
-        return whole - faster[0].instructions if faster else 0.0, faster
+        faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
+        return whole - faster[0].time if faster else 0.0, faster
 
-    def instructions(self, node: Node, kernel: Kernel | None) -> float:
-        """Of a node by a kernel, or as its operator writes it."""
-        kernel = kernel or own_kernel(node, self.features)
-        return _PER_ELEMENT * node.output.type.count if kernel is None else self.costs.instructions(node, kernel)
+    @property
+    def barrier(self) -> float:
+        """What a fork takes besides portions."""
+        return BARRIER * max(self.first.pace, self.other.pace)
+
+    def _even(self, node: Node, kernels: Sequence[Kernel | None]) -> Iterator[Form]:
+        """Portions by one kernel each, if both CPUs have it, that take both cores as long."""
+        by_share = dict[float, list[list[Forked]]]()
+        for kernel in kernels:
+            share = self._share(node, kernel, kernel)
+            if share not in by_share:
+                by_share[share] = [ways for ways in _kinds(node, share) if ways]
+            yield from (self._best(ways, (kernel, kernel)) for ways in by_share[share])
+
+    def _share(self, node: Node, kernel: Kernel | None, others: Kernel | None) -> float:
+        """Of the layer, for the first core."""
+        ours, theirs = self.first.time(node, kernel), self.other.time(node, self.other.nearest(node, others))
+        return theirs / (ours + theirs)
 
     def _as_small(self, node: Node, kernel: Kernel) -> Sequence[Kernel]:
         """The kernels whose constants take not much more flash than those of this one, the fastest first."""
         if kernel.name in self.wanted:
             return [kernel]
-        most = MOST_FLASH * trial(node, kernel, self.features).program.weights_size
-        fitting = sorted(self._fitting(node), key=lambda k: self.costs.instructions(node, k))
-        small = (k for k in fitting if k is kernel or trial(node, k, self.features).program.weights_size <= most)
+        features = self.first.features
+        most = MOST_FLASH * trial(node, kernel, features).program.weights_size
+        fitting = sorted(self.first.fitting(node), key=lambda k: self.first.time(node, k))
+        small = (k for k in fitting if k is kernel or trial(node, k, features).program.weights_size <= most)
         return list(islice(small, MOST_KERNELS))
 
     def _uneven(self, node: Node, kernels: Sequence[Kernel]) -> Iterator[Form]:
         """Portions by two kernels, of which the other core's takes the least working memory: where there is room for a
         faster one on one core only, which computes more.
         """
-        least = min(kernels, key=lambda k: trial(node, k, self.features).program.scratch_size, default=None)
+        features = self.first.features
+        least = min(kernels, key=lambda k: trial(node, k, features).program.scratch_size, default=None)
         for kernel in kernels:
             if least is not None and kernel is not least:
-                taken, other = self.instructions(node, kernel), self.instructions(node, least)
-                for ways in _in_two(node, other / (taken + other), UNEVEN_CUTS):
+                for ways in _in_two(node, self._share(node, kernel, least), UNEVEN_CUTS):
                     if ways:
                         yield self._best(ways, (kernel, least))
 
-    def _fitting(self, node: Node) -> list[Kernel]:
-        return fitting_kernels(node, self.features, any_size=False)
-
     def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
         """Of cuts of one kind, that which takes least."""
-        return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.instructions)
+        return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.time)
 
     def _form(self, fork: Forked, by_core: ByCore) -> Form:
         """Portions by a kernel for each core; those that it does not fit by their fastest."""
-        kernels = {}
-        for body, wanted in zip(fork.bodies, cycle(by_core)):
-            for node in body.nodes:
-                if fitting := self._fitting(node):
-                    alike = [k for k in fitting if k is wanted]
-                    kernels[node] = min(alike or fitting, key=lambda k: self.costs.instructions(node, k))
-        each = [sum(self.instructions(n, kernels.get(n)) for n in body.nodes) for body in fork.bodies]
+        kernels, each = dict[Node, Kernel](), list[float]()
+        for body, side, wanted in zip(fork.bodies, cycle((self.first, self.other)), cycle(by_core)):
+            chosen = {node: side.nearest(node, wanted) for node in body.nodes}
+            each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
+            kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
         pairs = zip(each[::2], each[1::2], strict=True)
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, sum(max(pair) + BARRIER for pair in pairs) + _PER_BYTE * aside)
+        return Form(fork, kernels, sum(max(pair) + self.barrier for pair in pairs) + _PER_BYTE * aside)
 
 
 # ------------------------------------------------------------------------------------------------------- kinds
 
 
-def _kinds(node: Node) -> Iterator[list[Forked]]:
-    """The forms of each kind: in two halves, with borders made aside, in stages."""
-    yield from _in_two(node, 0.5, NEARBY_CUTS)
+def _kinds(node: Node, share: float) -> Iterator[list[Forked]]:
+    """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages."""
+    yield from _in_two(node, share, NEARBY_CUTS)
     for division in divisions(node.op, node.sig, node.inputs):
         length, overlap = division.length, _overlaps(division)
         if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
-            yield from (_made(node, division, [_staged(length, n)]) for n in range(2, MOST_STAGES + 1))
+            yield from (_made(node, division, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
 
 
 def _in_two(node: Node, share: float, nearby: int) -> Iterator[list[Forked]]:
@@ -171,11 +209,12 @@ def _bordered(cut: int, length: int, before: int, behind: int) -> Stages:
     ]
 
 
-def _staged(length: int, count: int) -> Stages:
+def _staged(length: int, count: int, share: float) -> Stages:
     """Each stage takes half of what is left, as if the output were twice the input, and the last one all."""
     room = length / (1 - 0.5**count)
     ends = [0, *(round(room * (1 - 0.5**n)) for n in range(1, count)), length]
-    return [stage for a, b in pairwise(ends) for stage in _halves(a, (a + b + 1) // 2, b)]
+    cuts = [(a, min(a + math.ceil(share * (b - a)), max(b - 1, a + 1)), b) for a, b in pairwise(ends)]
+    return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
 def _overlaps(division: Division) -> bool:

@@ -40,7 +40,7 @@ def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, roo
         return whole
     limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
     limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
-    kernels = _kernels(graph, whole, forms.features)
+    kernels = _kernels(graph, whole, forms.first.features)
     found = {node: forms.of(node, kernels.get(node.outputs[0].name)) for node in graph.nodes}
     offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
     search = _Search(graph, kernels, build, limit, _living_beside(whole))

@@ -74,17 +74,27 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
     }
     if not chosen:
         return attempt
+    before = {buffer: buffer.offset for buffer in attempt.program.buffers}  # it shares them with what is tried
     for _ in range(TRIES):
         if not chosen:
             break
         program = with_staged_weights(attempt.program, chosen)
-        plan_memory(program)
-        verify_plan(program)
+        plan_memory(program, most)
         if program.arena_size <= most:
-            return Attempt(attempt.step, program, use_of(program, board, options))
+            return Attempt(attempt.step, _planned(program, attempt.program), use_of(program, board, options))
         chosen = _without_busiest(program, chosen)
-    plan_memory(attempt.program)  # it shares buffers with what was tried
+    for buffer, offset in before.items():
+        buffer.offset = offset
     return attempt
+
+
+def _planned(program: Program, without: Program) -> Program:
+    """With the least arena, which is checked; `without` copies it could not be less, as these are buffers more."""
+    if program.arena_size > max(program.arena_bound, without.arena_size):
+        plan_memory(program)
+    program.area_bounds = [max(program.arena_bound, without.arena_bound)]
+    verify_plan(program)
+    return program
 
 
 def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int, list[Buffer]]:

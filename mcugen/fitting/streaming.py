@@ -7,6 +7,7 @@ them depends on neither.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,13 +54,21 @@ class Stretch:
 class Streaming:
     """The ways to divide a graph into stretches, for a CPU with `features` and these costs.
 
-    `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group.
+    `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group. Groups of more
+    than `most` bytes are left out.
     """
 
     def __init__(
-        self, graph: Graph, features: frozenset[str], costs: CostTable, *, is_streamed_in: bool = False
+        self,
+        graph: Graph,
+        features: frozenset[str],
+        costs: CostTable,
+        *,
+        is_streamed_in: bool = False,
+        most: float = math.inf,
     ) -> None:
         self.graph = graph
+        self._most = most
         self._features = features
         self._costs = costs
         self._is_streamed_in = is_streamed_in
@@ -79,6 +88,17 @@ class Streaming:
         """Instructions · RAM of a plan, by estimate."""
         plain = sum(instructions for _, instructions in self._plain)
         return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + LEAST_BESIDES)
+
+    @cached_property
+    def least(self) -> int:
+        """Bytes that no plan does without."""
+        best = {0: self._borders}
+        ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for first, end, ram in self._spans:
+            ending[end].append((first, ram))
+        for end, (ram, _) in enumerate(self._plain, 1):
+            best[end] = min(max(best[first], least) for first, least in [(end - 1, ram), *ending[end]])
+        return best[len(self._plain)]
 
     @cached_property
     def stretches(self) -> list[Stretch]:
@@ -112,7 +132,16 @@ class Streaming:
 
     def _around(self, first: int, end: int) -> int:
         """Bytes of tensors that are made before these nodes and read after them."""
-        return sum(self._nbytes(v) for v, (made, last) in self._lives.items() if made < first and last >= end)
+        return sum(self._nbytes(v) for v, last in self._standing[first] if last >= end)
+
+    @cached_property
+    def _standing(self) -> list[list[tuple[Value, int]]]:
+        """By node: tensors that are made before it and read by it or later, each with the number of its last reader."""
+        found: list[list[tuple[Value, int]]] = [[] for _ in self.graph.nodes]
+        for value, (made, last) in self._lives.items():
+            for index in range(made + 1, min(last + 1, len(found))):
+                found[index].append((value, last))
+        return found
 
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
@@ -135,22 +164,54 @@ class Streaming:
     # ---------------------------------------------------------------------------------------------- groups
 
     def _groups(self) -> Iterator[Stretch]:
-        nodes = self.graph.nodes
-        for first in range(len(nodes)):
-            rowwise = takewhile(lambda i: self._forms[i][0] is not None, range(first, len(nodes)))
-            for last in islice(rowwise, MOST_NODES):
-                if self._may_help(first, last + 1):
-                    ops = (self._group(first, last + 1, narrow) for narrow in self._widths(first, last + 1))
-                    yield from (Stretch(first, last + 1, op, *self._cost(op, first, last + 1)) for op in ops if op)
+        for first, end, _ in self._spans:
+            for narrow in self._widths(first, end):
+                op = self._group(first, end, narrow)
+                if op is not None:
+                    yield Stretch(first, end, op, *self._cost(op, first, end))
 
-    def _may_help(self, first: int, end: int) -> bool:
-        """Whether nodes take more one by one than what a group needs in any case, or what the whole graph does."""
-        if self._comes_by_rows(first):
-            return True
+    @cached_property
+    def _spans(self) -> list[tuple[int, int, int]]:
+        """The first node and the end of groups that may help, and the bytes that they need in any case."""
+        found = []
+        for first in range(len(self.graph.nodes)):
+            rowwise = takewhile(lambda i: self._forms[i][0] is not None, range(first, len(self.graph.nodes)))
+            for last in islice(rowwise, MOST_NODES):
+                least = self._least(first, last + 1)
+                if least is not None:
+                    found.append((first, last + 1, least))
+        return found
+
+    def _least(self, first: int, end: int) -> int | None:
+        """Bytes that a group needs in any case, or None if its nodes one by one need no more, nor the whole graph."""
         sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
         dying = sum(self._nbytes(v) for v in sources if self._lives[v][1] < end)
-        least = self._around(first, end) + max(dying, sum(self._nbytes(v) for v in results))
-        return end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self._borders)
+        ends = max(dying, sum(self._nbytes(v) for v in results))
+        least = self._around(first, end) + ends + self._least_windows(first, end)
+        if self._comes_by_rows(first):
+            return 0
+        helps = end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self._borders)
+        return least if helps and least <= self._most else None
+
+    def _least_windows(self, first: int, end: int) -> int:
+        """Bytes of the rows that lie between the nodes of a group at least: those that somebody reads at once."""
+        found: dict[Value, int] = {}
+        for index in range(first, end):
+            for value, nbytes in self._windows[index]:
+                found[value] = max(found.get(value, 0), nbytes)
+        return sum(found.values())
+
+    @cached_property
+    def _windows(self) -> list[list[tuple[Value, int]]]:
+        """By node what it reads several rows of, and the bytes of these."""
+        return [
+            [
+                (value, window.span * (value.type.nbytes // value.type.shape[window.axis]))
+                for value, window in zip(node.inputs, form.windows if form else (), strict=False)
+                if value is not None and window is not None and window.span > window.stride
+            ]
+            for node, (form, _) in zip(self.graph.nodes, self._forms, strict=True)
+        ]
 
     @cached_property
     def _borders(self) -> int:

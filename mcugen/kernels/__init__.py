@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mcugen.kernels import depthwise, dsp_conv, floats, helium, planes, portable, scalar, winograd
+from mcugen.kernels import coded, depthwise, dsp_conv, floats, helium, planes, portable, scalar, winograd
 from mcugen.lir.kernel import Kernel
 
 CONV: tuple[Kernel, ...] = (
@@ -18,8 +18,16 @@ CONV: tuple[Kernel, ...] = (
     *winograd.CONV,
     *scalar.CONV,
     *portable.CONV,
+    *coded.DENSE,
 )
 """Of convolutions."""
 
-DENSE: tuple[Kernel, ...] = (*helium.DENSE, *floats.DENSE, *dsp_conv.DENSE, *scalar.DENSE, *portable.DENSE)
+DENSE: tuple[Kernel, ...] = (
+    *helium.DENSE,
+    *floats.DENSE,
+    *dsp_conv.DENSE,
+    *scalar.DENSE,
+    *portable.DENSE,
+    *coded.DENSE,
+)
 """Of fully connected layers."""

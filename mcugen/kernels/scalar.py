@@ -20,7 +20,7 @@ from mcugen.kernels.loops import WeightLoads
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits
+from mcugen.kernels.weighted import NIBBLES, CodeLimits, four_bits, nibbles, of_four_bits
 from mcugen.lir.kernel import (
     CHECKED,
     UPDATABLE,
@@ -58,6 +58,15 @@ PAST = 20
 
 COUNT = 9
 """Bits of the number of a channel's chunks on Thumb-2, beside its bias."""
+
+PAIRS = 11
+"""Pairs of inputs that it writes out where two weights share a byte: a byte tells how far, on all of these CPUs."""
+
+PAIR_BODY = {"thumb1": 19, "thumb2": 21}
+"""Halfwords of code that each pair takes."""
+
+LEAVE_PAIRS = PAIRS * PAIR_BODY["thumb1"] + 20
+"""Halfwords from the first of them to the code behind the loop, on Thumb-1."""
 
 CHUNK_SUM = 255
 """Of magnitudes of weights, whose products with int8 together fit 16 bits."""
@@ -113,10 +122,25 @@ def conv_mul_steps(spec: ConvSpec) -> int:
     return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
 
 
-def _steps_of_chunks(spec: ConvSpec, each: int, chunk: int, channel: int, pack: int) -> int:
+def conv_mla_steps_4(spec: ConvSpec) -> int:
+    """The same: 12 for two inputs of six pixels and a channel."""
+    return _steps_of_chunks(spec, each=6, chunk=14, channel=62, pack=11, few_bits=True)
+
+
+def conv_muls_steps_4(spec: ConvSpec) -> int:
+    """The same: 19 for two inputs of six pixels and a channel."""
+    return _steps_of_chunks(spec, each=9.5, chunk=24, channel=190, pack=21, few_bits=True)
+
+
+def conv_mul_steps_4(spec: ConvSpec) -> int:
+    """The same: 22 for two inputs of six pixels and a channel."""
+    return _steps_of_chunks(spec, each=11, chunk=23, channel=90, pack=24, few_bits=True)
+
+
+def _steps_of_chunks(spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False) -> int:
     rows = spec.rows
-    around = sum(chunk * len(chunks(row)) + channel for row in rows)
-    return _blocks_of_pixels(spec) * (each * rows.size + around + pack * spec.depth)
+    around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
+    return int(_blocks_of_pixels(spec) * (each * rows.size + around + pack * spec.depth))
 
 
 def dense_smlal_steps(spec: ConvSpec) -> int:
@@ -216,12 +240,13 @@ def _conv_call(
     pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
     rest = PIXELS * shape.out_c if shape.out_h * shape.out_w % PIXELS else 0
     copies = max(rest, 0 if direct else PIXELS * taps * shape.in_c)
+    inputs = spec.depth + int(_is_packed(site))
     operands = {
         "x": site.x,
         "w": site.const("w", packed),
         "tails": site.const("tails", tails),
         "y": site.y,
-        "words": site.scratch("words", DType.INT32, spec.depth * PIXELS // 2),
+        "words": site.scratch("words", DType.INT32, inputs * PIXELS // 2),
         "copies": site.scratch("copies", DType.INT8, copies),
     }
     sixes = windows(shape, in_turn(shape.out_h * shape.out_w, PIXELS))
@@ -246,10 +271,24 @@ def _ends_of_chunks(row: bytes) -> tuple[int, ...]:
     return tuple(ends)
 
 
-def _stream(row: Array, entries: Array, leave: int) -> bytes:
+def _chunks(row: Array, few_bits: bool) -> list[Array]:
+    """The same; weights of 4 bits in pairs, of which no chunk has too many for its sums."""
+    if not few_bits:
+        return chunks(row)
+    pairs = np.pad(row, (0, len(row) % 2)).reshape(-1, 2).astype(np.int8)
+    joined = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8)
+    return [joined[at : at + PAIRS] for at in range(0, len(joined), PAIRS)]
+
+
+def _stream(row: Array, site: Site, entries: Array, leave: int) -> bytes:
     """What the loop over a channel's chunks reads: each with the entry of its length; the way out."""
-    parts = [bytes([entries[len(c)]]) + c.astype(np.int8).tobytes() for c in chunks(row)]
+    parts = [bytes([entries[len(c)]]) + c.astype(np.int8).tobytes() for c in _chunks(row, _is_packed(site))]
     return b"".join(parts) + bytes([leave])
+
+
+def _is_packed(site: Site) -> bool:
+    """Whether two weights share a byte."""
+    return four_bits in site.kernel.when
 
 
 def few_chunks(spec: ConvSpec) -> bool:
@@ -310,32 +349,38 @@ def _codes(spec: ConvSpec) -> Codes:
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums."""
-    entries = PAST + BODY * np.arange(LONGEST_CHUNK + 1)
-    packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in spec.rows), np.uint8)
-    heads = spec.folded_bias * 2**COUNT + [len(chunks(row)) for row in spec.rows]
+    few_bits = _is_packed(site)
+    longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, BODY)
+    entries = PAST + body * np.arange(longest + 1)
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in spec.rows), np.uint8)
+    heads = spec.folded_bias * 2**COUNT + [len(_chunks(row, few_bits)) for row in spec.rows]
     tails = np.stack([heads, spec.multipliers], axis=1).astype(np.int32)
-    options = [ChunkLoop(longest=LONGEST_CHUNK, clamp=spec.is_clamped), ChunkCode(past=PAST, size=BODY)]
+    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped), ChunkCode(past=PAST, size=body)]
     return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
 def emit_conv_muls(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums."""
-    tails, params, options = _thumb1(spec)
-    tails[:, 0] = tails[:, 0] * 256 + [len(chunks(row)) for row in spec.rows]
-    entries = BODY * np.arange(LONGEST_CHUNK, -1, -1)
-    packed = np.frombuffer(b"".join(_stream(row, entries, LEAVE) for row in spec.rows), np.uint8)
+    few_bits = _is_packed(site)
     loop = ThumbLoop(unroll=LONGEST_CHUNK, size=BODY, leave=LEAVE)
+    if few_bits:
+        loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
+    tails, params, options = _thumb1(spec)
+    tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in spec.rows]
+    entries = loop.size * np.arange(loop.unroll, -1, -1)
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in spec.rows), np.uint8)
     return _conv_call(spec, site, packed, tails, params, [options, loop])
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
-    entries = np.arange(LONGEST_CHUNK + 1)
-    packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in spec.rows), np.int8)
-    bias, count = spec.folded_bias, np.array([len(chunks(row)) for row in spec.rows])
+    few_bits = _is_packed(site)
+    longest = PAIRS if few_bits else LONGEST_CHUNK
+    packed = np.frombuffer(b"".join(_stream(row, site, np.arange(longest + 1), 0) for row in spec.rows), np.int8)
+    bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in spec.rows])
     whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
     tails = np.stack([bias, whole, spec.multipliers], axis=1).astype(np.int32)
-    options = [ChunkLoop(longest=LONGEST_CHUNK, clamp=spec.is_clamped)]
+    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped)]
     return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
@@ -343,9 +388,24 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
     """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
     blocks = _blocks(spec, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
+    if _is_packed(site):
+        packed = np.concatenate([_words(block) for block in blocks])
     loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
     tails = _padded(_tails(spec), 4, axis=0)
     return _dense_call(spec, site, packed, tails, CodeLimits.of(spec.limits), [loop], block=4)
+
+
+def _words(block: Array) -> Array:
+    """Weights [depth, 4] of 4 bits as bytes of words: two inputs a word, up to three last ones in words of their own.
+
+    Those of channels 0 and 2 plus 8. Turned by bytes, a word begins with one of these and ends with one of 1 and 3.
+    """
+    codes = block + np.array([-NIBBLES[0], 0, -NIBBLES[0], 0], np.int16) & 15
+    whole = len(codes) // 4 * 4
+    pairs = np.concatenate([codes[:whole].reshape(-1, 8), np.pad(codes[whole:], ((0, 0), (0, 4)))])
+    laid = pairs[:, [0, 3, 2, 5, 4, 7, 6, 1]]  # channel 1 of the first input is the uppermost
+    joined: Array = (laid[:, 0::2] | laid[:, 1::2] << 4).astype(np.uint8).reshape(-1)
+    return joined
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
@@ -353,6 +413,14 @@ def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
     packed, joined = in_sixes(spec)
     params, options = _thumb1(spec)[1:]
     return _dense_call(spec, site, packed, joined, params, [options, WeightLoads.of(spec, site)], block=6)
+
+
+def emit_dense_muls_4(spec: ConvSpec, site: Site) -> Call:
+    """The same, two a byte, plus 8."""
+    blocks, joined = _blocks(spec, 6).astype(np.int16), in_sixes(spec)[1]
+    params, options = _thumb1(spec)[1:]
+    packed = nibbles(blocks[..., 0::2], blocks[..., 1::2])
+    return _dense_call(spec, site, packed, joined, params, [options], block=6)
 
 
 def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
@@ -556,12 +624,23 @@ _PIXELS: tuple[Kernel, ...] = (
     ),
 )
 
+_PIXELS_4 = tuple(
+    of_four_bits(kernel, extra=extra)
+    for kernel, extra in zip(_PIXELS, (conv_mla_steps_4, conv_muls_steps_4, conv_mul_steps_4), strict=True)
+)
+
+_DENSE_4 = (
+    of_four_bits(_DENSE_SMLAL),
+    of_four_bits(_DENSE_MULS, options=(ThumbOptions, RestOptions), emit=emit_dense_muls_4),
+)
+
 DENSE: tuple[Kernel, ...] = (
     _DENSE_SMLAL,
     _DENSE_MULS,
     _DENSE_MULS_16,
     _DENSE_MULS_32,
-    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in _PIXELS),
+    *_DENSE_4,
+    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_PIXELS_4)),
 )
 """Rows are pixels, too."""
 
@@ -570,4 +649,7 @@ CONV: tuple[Kernel, ...] = (
     replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
     replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
     replace(_DENSE_MULS_32, when=(rows_of_pixels, *_DENSE_MULS_32.when)),
+    *_PIXELS_4,
+    replace(_DENSE_4[0], when=(rows_of_pixels, few_pixels, *_DENSE_4[0].when)),
+    replace(_DENSE_4[1], when=(rows_of_pixels, *_DENSE_4[1].when)),
 )

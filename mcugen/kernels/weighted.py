@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.specs import WeightedSpec
-from mcugen.lir.kernel import Options, Params, Trained
+from mcugen.lir.kernel import UPDATABLE, Kernel, Options, Params, Trained
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
 
@@ -220,6 +220,18 @@ def int8_weights(layer: Typed) -> bool:
 def four_bits(spec: WeightedSpec) -> bool:
     """weights of 4 bits"""
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
+
+
+def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
+    """A kernel of int8 with two weights a byte, which are taken apart in registers; `when` are more conditions."""
+    return replace(
+        kernel,
+        name=kernel.name.replace("s8", "s4"),
+        what=f"{kernel.what}, two weights a byte",
+        lacks=kernel.lacks | {UPDATABLE},  # others may need more bits
+        when=(*kernel.when, four_bits, *when),
+        **changes,
+    )
 
 
 def half_weights(spec: WeightedSpec) -> bool:

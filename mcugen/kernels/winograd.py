@@ -197,6 +197,7 @@ class FlyOptions(Options):
     together: Annotated[int, "output channels that are computed at once"]
     v_t: Annotated[str, "C type of transformed inputs"]
     v_size: Annotated[int, "transformed inputs of a block and channel"]
+    one_strip: Annotated[bool, "whether a strip is all: weights then come where the rows were"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,14 +297,11 @@ def _plain_words(channels: int) -> int:
 DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, stream, int8_stream)
 PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_int8_stream)
 
-Working = Mapping[str, tuple[DType, int]]
-"""Memory by role."""
-
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
     """Transformed weights in flash, one block at a time."""
     shape = spec.shape
-    working = {"v": (tiles.v, tiles.v_size(shape.in_c))}
+    working = {"rows": _ring(shape, tiles), "v": (tiles.v, tiles.v_size(shape.in_c))}
     if tiles.is_cut(shape):
         working["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
     return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), rows(shape, 2))
@@ -313,12 +311,22 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     """int8 weights in flash, transformed for every strip of so many tiles."""
     shape = spec.shape
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
-    working = {"v": (tiles.v, tiles.v_size(shape.in_c) * blocks), "u": (DType.INT32, tiles.words(shape.in_c))}
+    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape)
+    ring, words = _ring(shape, tiles), tiles.words(shape.in_c)
+    working = {} if one_strip else {"rows": ring}
+    working["v"] = tiles.v, tiles.v_size(shape.in_c) * blocks
+    working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if one_strip else words
     rounding, low, high = _limits(spec)
     params = StripOfBlocks(blocks=blocks, rounding=rounding, low=low, high=high)
     order = rows(shape, 2, tiles.written(shape, blocks))
-    fly = FlyOptions(together=tiles.together, v_t=tiles.v.c, v_size=tiles.v_size(1))
+    fly = FlyOptions(together=tiles.together, v_t=tiles.v.c, v_size=tiles.v_size(1), one_strip=one_strip)
     return _call(spec, site, tiles, tiles.int8_stream(spec), working, ([params], [fly]), order)
+
+
+def _ring(shape: ConvShape, tiles: Tiles) -> tuple[DType, int]:
+    """Four rows, padded to whole blocks."""
+    width = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2)
+    return DType.INT8, 4 * width * shape.in_c
 
 
 def _call(
@@ -326,17 +334,15 @@ def _call(
     site: Site,
     tiles: Tiles,
     packed: Array,
-    working: Working,
+    working: Mapping[str, tuple[DType, int]],
     more: tuple[Sequence[Params], Sequence[Options]],
     order: Traversal,
 ) -> Call:
-    """With a ring of four rows, padded to whole blocks."""
     shape = spec.shape
-    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2) * shape.in_c
     operands = {"x": site.x, "w": site.const("winograd", packed), "y": site.y}
-    for role, size in {"rows": (DType.INT8, 4 * pitch), **working}.items():
+    for role, size in working.items():
         operands[role] = site.scratch(role, *size)
-    padded = PaddedRows(pitch=pitch, x_zero=spec.x.q.zero_point)
+    padded = PaddedRows(pitch=_ring(shape, tiles)[1] // 4, x_zero=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else ""
     free = spec.overlaps(order)
     loops = [Loops.of(site)] * (Loops in site.kernel.options)
@@ -371,7 +377,7 @@ def _kernel(
             reads("x", "input, channels last", DType.INT8),
             reads("w", "weights, biases and multipliers in reading order", DType.INT32),
             writes("y", "output, channels last", DType.INT8),
-            scratch("rows", "a ring of four padded rows", DType.INT8),
+            scratch("rows", "a ring of four padded rows", DType.INT8, optional=True),
             scratch("v", "transformed inputs", tiles.v),
             *working,
         ),

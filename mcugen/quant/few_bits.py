@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers' weights take 4 bits: all but those that add most noise to the outputs for the bytes that they save."""
+"""Which layers' weights take 4 bits: those that together add least noise to the outputs, within a budget of bytes."""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,6 +22,12 @@ from mcugen.quant.weights import real_weights
 WIDE_SHARE = 0.2
 """Of all weights: so many may keep 8 bits."""
 
+STEPS = 1024
+"""Sizes that are told apart where it is chosen which weights have 8 bits."""
+
+NEAR = 2.0
+"""Times the least noise, as the sum of the layers' own tells it: what they make together may differ as much."""
+
 MOST_SAMPLES = 32
 """By which a layer's noise is told."""
 
@@ -32,20 +40,76 @@ def candidates(model: FloatModel, plan: Plan) -> list[Node]:
 
 
 def chosen(model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]) -> list[str]:
-    """Names of those of the layers that keep weights of 4 bits, of which `plan` has the codes.
+    """Names of those of the layers that keep weights of 4 bits, of which `plan` has the codes: all but WIDE_SHARE."""
+    room = WIDE_SHARE * sum(plan.layers[n.output.name].weights.size for n in layers)
+    return choices(model, plan, layers, samples, room, 1)[0]
 
-    Layers return to 8 bits in the order of the noise that each by itself adds to the outputs, by weight, as long as
-    all that have returned are at most WIDE_SHARE of the weights.
+
+def choices(
+    model: FloatModel,
+    plan: Plan,
+    layers: Sequence[Node],
+    samples: Sequence[Mapping[str, Array]],
+    room: float,
+    most: int,
+) -> list[list[str]]:
+    """Names of layers that keep weights of 4 bits, of which `plan` has the codes: up to so many ways, the best first.
+
+    So many weights as there is `room` for return to 8 bits: of those layers that together add most noise to the
+    outputs, where each is thought to add what it does by itself. No way promises more than NEAR times the least noise.
     """
     noise = weight_noise(model, {n: plan.layers[n.output.name] for n in layers}, samples)
-    size = {n: plan.layers[n.output.name].weights.size for n in layers}
-    room = WIDE_SHARE * sum(size.values())
-    wide = set[Node]()
-    for node in sorted(layers, key=lambda n: noise[n] / size[n], reverse=True):
-        if size[node] <= room:
-            room -= size[node]
-            wide.add(node)
-    return [n.output.name for n in layers if n not in wide]
+    values, sizes = [noise[n] for n in layers], [plan.layers[n.output.name].weights.size for n in layers]
+    ways = most_valuable(values, sizes, room, most)
+    left = [sum(v for i, v in enumerate(values) if i not in wide) for wide in ways]
+    near = [wide for wide, noise in zip(ways, left, strict=True) if noise <= NEAR * left[0]]
+    return [[n.output.name for i, n in enumerate(layers) if i not in wide] for wide in near]
+
+
+def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, most: int = 1) -> list[set[int]]:
+    """Which of the things are worth most together and have room together, in up to so many ways, the best first.
+
+    The knapsack problem by dynamic programming, exact to a share of 1 / STEPS of the room: of all choices those are
+    kept to which fewer than `most` smaller ones are equal or superior.
+    """
+    step = max(room / STEPS, 1.0)
+    front: list[tuple[int, float, int]] = [(0, 0.0, 0)]
+    for index, (value, size) in enumerate(zip(values, sizes, strict=True)):
+        taken = [(s + math.ceil(size / step), v + value, way | 1 << index) for s, v, way in front]
+        fitting = [*front, *(each for each in taken if each[0] * step <= room)]
+        front = _superior(sorted(fitting, key=lambda each: (each[0], -each[1])), most)
+    best = sorted(front, key=lambda each: -each[1])[:most]
+    return [{index for index in range(len(sizes)) if way >> index & 1} for _, _, way in best]
+
+
+def _superior(choices: Sequence[tuple[int, float, int]], most: int) -> list[tuple[int, float, int]]:
+    """Those of the choices, by size, that are worth more than all but fewer than `most` before them."""
+    kept, best = [], list[float]()
+    for each in choices:
+        if len(best) < most or each[1] > best[0]:
+            (heapq.heappush if len(best) < most else heapq.heapreplace)(best, each[1])
+            kept.append(each)
+    return kept
+
+
+def stored_share(model: FloatModel, plan: Plan) -> float:
+    """Bytes of all layers' weights, relative to a byte for each."""
+    nbytes, count = 0.0, 0
+    for node in (n for n in model.graph.nodes if weight_axes(n.op)):
+        size = sum(node.input(index).type.count for index in weight_axes(node.op))
+        is_real = plan.precision_of(node) is DType.FLOAT32
+        nbytes += size * (4.0 if is_real else 0.5 if plan.weights_of(node) is DType.INT4 else 1.0)
+        count += size
+    return nbytes / max(count, 1)
+
+
+def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
+    """How many of the weights that have 4 bits in `plan` may have 8 within a share of a byte for each.
+
+    Negative where 4 bits are too much already.
+    """
+    total = sum(n.input(index).type.count for n in model.graph.nodes for index in weight_axes(n.op))
+    return 2 * total * (share - stored_share(model, plan))
 
 
 def weight_noise(

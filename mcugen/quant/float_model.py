@@ -133,7 +133,8 @@ def _check_same(source: onnx.ModelProto, fused: FloatModel) -> None:
     for name in fused.graph.output_names:
         a, b = wanted[name].astype(np.float64), found[name].astype(np.float64).reshape(wanted[name].shape)
         known = np.isfinite(a)
-        worst, span = np.abs(a - b)[known].max(initial=0.0), np.abs(a)[known].max(initial=0.0)
+        worst = np.abs(a[known] - b[known]).max(initial=0.0)
+        span = np.abs(a[known]).max(initial=0.0)
         if not worst <= TOLERANCE * max(span, 1e-6):
             reason = f"output '{name}' differs by {worst:.3g} of {span:.3g}"
             raise VerificationError("the fused model must compute what the model computes", reason, "report this bug")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.errors import McugenError, ModelError, UsageError
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import interpret
@@ -115,7 +115,7 @@ def fingerprint(model: FloatModel) -> str:
 
 
 def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> Profile:
-    """Looks at every sample twice: for extremes and means, then for histograms. UsageError for NaN or infinity."""
+    """Looks at every sample twice: for extremes and means, then for histograms. An error for NaN or infinity."""
     observer = _Observer(model)
     seen: dict[str, _Extremes] = {}
     in_order = list(enumerate(samples)) if model.states else numbered(samples)
@@ -246,8 +246,14 @@ def internal_tensors(model: FloatModel, sample: Sample, known: Mapping[str, Arra
     return found
 
 
-def _not_finite(model: FloatModel, name: str, sample: int) -> UsageError:
+def _not_finite(model: FloatModel, name: str, sample: int) -> McugenError:
+    """Whose fault it is: that of a constant which is read there, or that of the samples."""
     producer = next((v.producer for v in model.graph.values() if v.name == name), None)
     place = f"{producer.place}: '{name}'" if producer else f"'{name}'"
+    constants = {v.name: v.data for v in (producer.inputs if producer else ()) if v is not None and v.data is not None}
+    bad = next((name for name, data in constants.items() if not np.isfinite(data).all()), None)
+    if bad is not None:
+        rule = f"{place} must be finite to be quantized"
+        return ModelError(rule, f"NaN or infinity in the constant '{bad}'", "train or export the model again")
     remedy = "check the calibration samples and how they are preprocessed"
     return UsageError(f"{place} must be finite on every sample", f"NaN or infinity on sample {sample}", remedy)

@@ -10,7 +10,7 @@ from functools import partial
 
 import onnx
 
-from mcugen.errors import UnsupportedError, UsageError
+from mcugen.errors import ConstraintError, UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
@@ -71,6 +71,9 @@ class Quantization:
         others = Counter(d for d in self.assignment.precision.values() if d is not scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
         parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]
+        if self.plan.few_bits and scheme.weights is not DType.INT4:
+            count = len(self.plan.few_bits)
+            parts.append(f"{count} layer{'s' * (count > 1)} with weights of 4 bits")
         return ", ".join(parts)
 
 
@@ -101,6 +104,8 @@ class Quantizer:
     ) -> Quantization:
         """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers.
 
+        INT4 is the precision of int8 activations and of weights of 4 bits, as far as the layer bears them.
+
         Weights are those of `known`, where given: another precision of activations needs no others.
         """
         asked = dict(wanted or {})
@@ -113,8 +118,10 @@ class Quantizer:
     def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
         self._require_layers(wanted)
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        assignment = assign(self.model.graph, self.scheme, wanted, spans, self.model.states)
+        computed = {name: DType.INT8 if dtype is DType.INT4 else dtype for name, dtype in wanted.items()}
+        assignment = assign(self.model.graph, self.scheme, computed, spans, self.model.states)
         plan = self._plan(assignment)
+        plan.few_bits = frozenset(n for n in self.bearing_few_bits(plan) if wanted.get(n) is DType.INT4)
         if known is None:
             plan = self._refined(self._with_few_bits(plan, wanted))
         else:
@@ -122,6 +129,27 @@ class Quantizer:
         proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
+
+    def bearing_few_bits(self, plan: Plan) -> list[str]:
+        """The layers whose weights may take 4 bits."""
+        return [node.output.name for node in few_bits.candidates(self.model, plan)]
+
+    def narrowed(
+        self, wanted: Mapping[str, DType], layers: Sequence[str], share: float, most: int
+    ) -> list[dict[str, DType]]:
+        """`wanted` with INT4 for some of the layers, so that weights take a share of their bytes as int8.
+
+        Up to so many ways, the most promising first. ConstraintError if 4 bits are not enough.
+        """
+        plan = self.quantize({**wanted, **dict.fromkeys(layers, DType.INT4)}).plan
+        room = few_bits.room_for_wide(self.model, plan, share)
+        if room < 0:
+            rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
+            found = f"{100 * few_bits.stored_share(self.model, plan):.0f} % with 4 bits wherever that can be"
+            raise ConstraintError(rule, found, "allow more")
+        able = [n for n in few_bits.candidates(self.model, plan) if n.output.name in plan.few_bits]
+        ways = few_bits.choices(self.model, plan, able, self.samples, room, most)
+        return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
 
     def _refined(self, plan: Plan) -> Plan:
         return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
@@ -131,13 +159,14 @@ class Quantizer:
         return refine(self.model, plan, (), self.profile, partial(self.progress, "rounding weights"))
 
     def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
-        """With the layers whose weights take 4 bits; those of `wanted` precision keep 8."""
+        """With the layers whose weights take 4 bits; those of `wanted` precision keep theirs."""
         if self.scheme.weights is not DType.INT4:
             return plan
         layers = [n for n in few_bits.candidates(self.model, plan) if n.output.name not in wanted]
-        plan.few_bits = frozenset(n.output.name for n in layers)
+        asked = plan.few_bits
+        plan.few_bits = asked.union(n.output.name for n in layers)
         if self.samples and layers:
-            plan.few_bits = frozenset(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
+            plan.few_bits = asked.union(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
         return self._without_growth(plan)
 
     def _without_growth(self, plan: Plan) -> Plan:

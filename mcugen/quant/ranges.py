@@ -27,8 +27,8 @@ AVERAGING = 0.01
 PERCENT = 99.99
 """Of the elements that the percentile method keeps; both ends lose equally many. Other shares stand in names."""
 
-ENTROPY_RANGES = 128
-"""How many ranges the entropy method compares."""
+ENTROPY_SHARES = tuple(2.0 ** (-k / 6) for k in range(43))
+"""Of the largest magnitude: the ranges that the entropy method compares, down to a 128th."""
 
 MSE_POINTS, MSE_ROUNDS = 9, 5
 """Ends tried a round, and rounds: each looks four times as closely where the last found the least error."""
@@ -223,7 +223,7 @@ def _entropy(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
     """Migacz, "8-bit inference with TensorRT" (GTC 2017): clipping at ±t, t of least Kullback-Leibler divergence."""
     edges, counts = tensor.edges, _without_zeros(tensor)
     best, least = (tensor.low, tensor.high), math.inf
-    for share in np.arange(ENTROPY_RANGES, 0, -1) / ENTROPY_RANGES:
+    for share in ENTROPY_SHARES:
         reach = share * max(-tensor.low, tensor.high)
         start = int(np.searchsorted(edges, -reach, side="right")) - 1 if -reach > tensor.low else 0
         stop = int(np.searchsorted(edges, reach)) if reach < tensor.high else len(counts)

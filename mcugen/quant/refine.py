@@ -24,7 +24,9 @@ from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
 
-MOST_SAMPLES = 128
+MOST_SAMPLES = {DType.INT8: 48, DType.INT4: 128}
+"""By the weights' type: the coarser codes are, the more there is to win by what is known of the inputs."""
+
 MOST_ELEMENTS = 2**26
 """Of the largest tensor in all samples together: some GB of values in the worst case."""
 
@@ -45,7 +47,11 @@ def refine(
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            _Walk(model.graph, plan, _spread(model.graph, distinct(samples))).run(layers, progress)
+            _Walk(
+                model.graph,
+                plan,
+                _spread(model.graph, distinct(samples), MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]),
+            ).run(layers, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
@@ -54,10 +60,10 @@ def refine(
     return plan
 
 
-def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
-    """As many as are useful and fit the memory, evenly taken."""
+def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]], most: int) -> Sequence[Mapping[str, Array]]:
+    """At most so many, and as fit the memory, evenly taken."""
     largest = max(v.type.count for v in graph.values() if not v.is_constant)
-    count = min(len(samples), MOST_SAMPLES, max(MOST_ELEMENTS // max(largest, 1), 8))
+    count = min(len(samples), most, max(MOST_ELEMENTS // max(largest, 1), 8))
     return [samples[i * len(samples) // count] for i in range(count)]
 
 

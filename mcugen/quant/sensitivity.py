@@ -19,10 +19,10 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer.nodes import reads, rename_inputs
 from mcugen.quant.float_model import FloatModel, all_tensors
 
-LEAST_SAMPLES, MOST_SAMPLES = 8, 100
+LEAST_SAMPLES, MOST_SAMPLES = 8, 32
 """That are run for each candidate, spread over all."""
 
-PORTION = 10
+PORTION = 8
 """Samples that are run before the noise so far is looked at: it may be too much already."""
 
 MOST_MACS = 10**11
@@ -221,7 +221,7 @@ def _quantized(name: str, names: Mapping[str, str]) -> list[onnx.NodeProto]:
     if name not in names:
         return []
     steps = [("Div", _SCALE), ("Round",), ("Max", _LEAST), ("Min", _MOST), ("Mul", _SCALE)]
-    places = [name, *(f"{names[name]}.{i}" for i in range(len(steps) - 1)), names[name]]
+    places = [name, *(f"mcugen.{op}.{name}" for op, *_ in steps[:-1]), names[name]]
     return [
         helper.make_node(op, [source, *others], [target])
         for (op, *others), source, target in zip(steps, places[:-1], places[1:], strict=True)

@@ -23,7 +23,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
-from mcugen.report.two_cores import FIRST, OTHER, TwoCores, two_cores
+from mcugen.report.two_cores import FIRST, OTHER, Helped, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -298,6 +298,60 @@ class StackFigures:
 
 
 @dataclass(frozen=True)
+class SelfTestLayer:
+    """Of flipped bits of a layer's constants how many are `significant`: they change an output for some sample that was
+    tried; and how many the self-test finds.
+    """
+
+    layer: str
+    flips: int
+    significant: int
+    found: int
+
+
+@dataclass(frozen=True)
+class SelfTestFigures:
+    """What a self-test finds whose samples were chosen for that: how many `samples`, and how many of these were `given`
+    by the user; single flipped bits of all layers, as in SelfTestLayer, others than those that chose the samples.
+    """
+
+    samples: int
+    given: int
+    flips: int
+    significant: int
+    found: int
+    layers: list[SelfTestLayer]
+
+    @property
+    def coverage(self) -> str:
+        """In words."""
+        share = 100 * self.found / max(self.significant, 1)
+        counts = f"{self.found} of {self.significant}, of {self.flips} tried"
+        return f"{share:.0f} % of the flipped bits of constants that change a result ({counts})"
+
+
+@dataclass(frozen=True)
+class PlausibleRange:
+    """What an output's elements must lie in to be plausible, as real numbers."""
+
+    output: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class InstructionRange:
+    """The best and the worst case of a run, in instructions: of any input where it `is_bound`, else of so many `inputs`
+    that ran, and no bound is known.
+    """
+
+    best: int
+    worst: int
+    inputs: int
+    is_bound: bool
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -351,12 +405,18 @@ class Report:
     """That gives the report again."""
     varies: tuple[str, ...] = ()
     """By layers, why instructions depend on data; empty: a run takes as many for any input."""
+    instruction_range: InstructionRange | None = None
+    """Once it ran, where a run takes as many for any input, or extreme ones ran."""
     stack_bound: StackFigures | None = None
     """Once it was built for the board."""
     alternatives: tuple[Alternative, ...] = ()
     """What other options would change, where that was asked for."""
     two_cores: TwoCores | None = None
     """Of a model for two cores, once it ran."""
+    self_test: SelfTestFigures | None = None
+    """Where its samples were chosen."""
+    plausible: tuple[PlausibleRange, ...] = ()
+    """Where outputs are checked."""
 
     @property
     def library_calls(self) -> str:
@@ -470,7 +530,7 @@ def describe(
         quantization_estimate=None,
         layers=_layers(program),
         notes=tuple(notes),
-        varies=variations(program, board.features),
+        varies=variations(program, board),
     )
 
 
@@ -490,8 +550,10 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
-def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board: Board) -> Report:
-    """The report with what a simulation of the board found."""
+def measured(
+    report: Report, run: Measurement, accuracy: Accuracy | None, board: Board, helped: Measurement | None = None
+) -> Report:
+    """The report with what a simulation of the board found, and one of its second core if that is another kind."""
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
@@ -511,10 +573,22 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, board:
         memories=memories,
         accuracy=accuracy,
         layers=layers,
-        two_cores=two_cores(layers),
+        instruction_range=_range(report, run.instructions),
+        two_cores=two_cores(layers, _helped(report, helped, board)),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
+
+
+def _range(report: Report, instructions: int | None) -> InstructionRange | None:
+    is_known = instructions is not None and not report.varies
+    return InstructionRange(instructions, instructions, 1, is_bound=True) if instructions and is_known else None
+
+
+def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
+    if run is None or board.helper is None:
+        return None
+    return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.helper.clock_hz))
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:

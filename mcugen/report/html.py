@@ -15,7 +15,7 @@ from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
 from mcugen.report.cells import Cell, number, words
 from mcugen.report.charts import page
-from mcugen.report.figures import Alternative, Layer, Report, layer_title, stalled
+from mcugen.report.figures import Alternative, Layer, Report, SelfTestLayer, layer_title, stalled
 from mcugen.report.layer_charts import charts_of
 from mcugen.report.text import findings, title, totals
 
@@ -23,6 +23,8 @@ LAYER_HEADS = ("#", "layer", "kernel", "MACs", "instructions", "cycles", "waits"
 ERROR_HEADS = ("#", "layer", "op", "type", "range", "method", "clipped", "weights dB", "SQNR dB", "cosine", "max error")
 
 ALTERNATIVE_HEADS = ("option", "RAM", "flash", "instructions")
+
+TESTED_HEADS = ("layer", "flips", "change a result", "found")
 
 OLDER = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
 
@@ -42,6 +44,8 @@ def report_page(report: Report) -> str:
         reasons=[(layer_title(r.name, r.origin), r.kernel, r.reason) for r in report.layers if r.reason],
         alternative_heads=ALTERNATIVE_HEADS,
         alternatives=[_alternative_row(other, report.alternatives[0]) for other in report.alternatives],
+        tested_heads=TESTED_HEADS,
+        tested=[_tested_row(layer) for layer in report.self_test.layers] if report.self_test else [],
         error_heads=ERROR_HEADS,
         errors=[_error_row(i, layer) for i, layer in enumerate(comparison.layers)] if comparison else [],
         findings=findings(comparison) if comparison else [],
@@ -100,6 +104,12 @@ def _layer_row(index: int, layer: Layer) -> list[Cell]:
         number(layer.flash),
         number(layer.ram),
     ]
+
+
+def _tested_row(layer: SelfTestLayer) -> list[Cell]:
+    share = f"{100 * layer.found / max(layer.significant, 1):.0f} %" * (layer.significant > 0)
+    counts = (number(layer.flips), number(layer.significant), number(layer.found, f"{layer.found} {share}".strip()))
+    return [words(layer.layer), *counts]
 
 
 def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:

@@ -127,6 +127,13 @@ def _add_time(table: Facts, report: Report) -> None:
     if model.dropped_channels:
         table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
+    known = report.instruction_range
+    if known is not None and known.best != known.worst:
+        table.add_row(
+            "  best and worst",
+            f"{known.best:,} to {known.worst:,}",
+            f"of {known.inputs} inputs; unbounded: more may be needed",
+        )
     table.add_row("  for other inputs", "" if report.varies else "the same", _varying(report))
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
@@ -168,6 +175,13 @@ def _add_memory(table: Facts, report: Report) -> None:
         path = ", ".join(call.removeprefix(f"{model.name}_") for call in bound.path)
         table.add_row("RAM: stack bound", _number(bound.bytes), bound.note or f"bytes whatever the input: {path}")
     table.add_row("RAM: total", _number(ram.total), "bytes")
+    test = report.self_test
+    if test is not None:
+        table.add_row(
+            "self-test: samples", _number(test.samples), f"{test.given} of them given, which find {test.coverage}"
+        )
+    for known in report.plausible:
+        table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
     made = report.input_pipeline
     if made is not None:
         table.add_row(

@@ -3,27 +3,30 @@
 
 from __future__ import annotations
 
+from mcugen.board import Board
 from mcugen.lir.program import Control, Instr, Program
 
 _SATURATES = frozenset({"dsp", "thumb2"})
-"""Features of CPUs that limit a number without a branch."""
+"""Features of CPUs that limit a number without a branch, unless the code is plain C."""
+_PLAIN = "-DMCUGEN_PLAIN_C"
 _BRANCHES = "numbers are limited by branches: a few instructions an output more or less"
 
 
-def variations(program: Program, features: frozenset[str]) -> tuple[str, ...]:
+def variations(program: Program, board: Board) -> tuple[str, ...]:
     """For each layer whose instructions depend on data a sentence; none: they are one number for any input.
 
     Every loop has a bound, so that there always is a longest run.
     """
+    saturates = bool(_SATURATES & board.features) and not any(flag.startswith(_PLAIN) for flag in board.cflags)
     found: dict[str, str] = {}
     for instr in program.instrs:
-        reason = _reason(instr, features)
+        reason = _reason(instr, saturates=saturates)
         if reason and instr.name not in found:
             found[instr.name] = reason
     return tuple(f"{name}: {reason}" for name, reason in found.items())
 
 
-def _reason(instr: Instr, features: frozenset[str]) -> str:
+def _reason(instr: Instr, *, saturates: bool) -> str:
     if instr.control is Control.IF:
         return "one of two branches runs"
     if instr.control is Control.FOR and any(operand.role == "cond" for operand in instr.operands):
@@ -38,4 +41,4 @@ def _reason(instr: Instr, features: frozenset[str]) -> str:
     if any(dtype.is_float or dtype.is_narrow_float for dtype in types):
         return "floating point: comparisons, and functions of the C library"
     computes = any(dtype.is_integer and dtype.nbytes > 1 for dtype in types)
-    return _BRANCHES if computes and not _SATURATES & features else ""
+    return _BRANCHES if computes and not saturates else ""

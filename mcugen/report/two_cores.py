@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,18 +35,20 @@ class Span:
 
 @dataclass(frozen=True)
 class TwoCores:
-    """Of one inference on both cores, in `unit` (cycles as estimated, else instructions).
+    """Of one inference on both cores, in `unit` (cycles as estimated, else instructions; microseconds of unlike cores).
 
     Portions are counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; that both
     cores read the same memories is not looked at. `total` is the time from begin to end, `alone` that of the same code
-    on one core, `waiting` the shares of the time in which each core waits. Twice the speed is missed by what `whole`
-    layers take (which one core computes), `uneven` portions and `barriers`: shares of the time.
+    on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as long the
+    other core takes for its portions as the first one would. The speed of both together, 1 + 1 / pace, is missed by
+    what `whole` layers take (which one core computes), `uneven` portions and `barriers`: shares of the time.
     """
 
     unit: str
     total: float
     alone: float
     waiting: list[float]
+    pace: float
     whole: float
     uneven: float
     barriers: float
@@ -61,60 +63,98 @@ class TwoCores:
 
     @property
     def limits(self) -> str:
-        """What keeps it from being 2, in words."""
+        """What keeps it from that of both cores together, in words."""
         named = (("layers of one core", self.whole), ("uneven portions", self.uneven), ("barriers", self.barriers))
         parts = [f"{name} {100 * share:.1f} %" for name, share in sorted(named, key=lambda part: -part[1])]
-        return f"of the time lost to {', '.join(parts)}"
+        best = "" if self.pace == 1 else f"of at most {1 + 1 / self.pace:.3f}, "
+        return f"{best}of the time lost to {', '.join(parts)}"
 
 
 MOST_NAMED = 3
 """Whole layers that are named."""
 
 
-def two_cores(layers: Sequence[Timed]) -> TwoCores | None:
+@dataclass(frozen=True)
+class Cost:
+    """Of a layer, or of a barrier: the time that it takes the first core, and the core that computes it."""
+
+    first: float
+    own: float
+
+
+@dataclass(frozen=True)
+class Helped:
+    """The same layers as measured on another kind of core, and the clocks of the first and of that one, in Hz."""
+
+    layers: Sequence[Timed]
+    clocks: tuple[int, int]
+
+
+def two_cores(layers: Sequence[Timed], helped: Helped | None = None) -> TwoCores | None:
     """What layers, of which some are one core's portions, take; None without such, or where it is not known."""
-    found = _unit(layers)
+    found = _costs(layers, helped)
     if found is None or all(layer.core is None for layer in layers):
         return None
-    unit, amount, barrier = found
-    spans, whole, uneven, forks, now = list[Span](), dict[int, float](), 0.0, 0, 0.0
-    for index, (first, other) in _steps(layers):
-        times = [amount(layer) for layer in (first, other) if layer is not None]
-        spans += [Span(index + core, core, now, now + time) for core, time in enumerate(times)]
+    unit, costs, barrier = found
+    spans, whole, forks, now = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0
+    for step in _steps(layers):
+        times = [costs[index].own for index in step]
+        spans += [Span(index, core, now, now + costs[index].own) for core, index in enumerate(step)]
         now += max(times)
         if len(times) == 1:
-            whole[index] = times[0]
+            whole[step[0]] = times[0]
         else:
-            uneven, forks, now = uneven + abs(times[0] - times[1]) / 2, forks + 1, now + barrier
+            forks.append((times[0], times[1]))
+            now += barrier
     busy = [sum(span.end - span.begin for span in spans if span.core == core) for core in (FIRST, OTHER)]
+    pace = busy[OTHER] / (sum(costs[span.layer].first for span in spans if span.core == OTHER) or 1.0)
+    uneven = sum(max(ours - theirs, pace * (theirs - ours)) for ours, theirs in forks) / (1 + pace)
     return TwoCores(
         unit=unit,
         total=now,
-        alone=sum(busy),
-        waiting=[1 - (time + forks * barrier) / now for time in busy],
-        whole=sum(whole.values()) / 2 / now,
+        alone=sum(cost.first for cost in costs),
+        waiting=[1 - (time + len(forks) * barrier) / now for time in busy],
+        pace=pace,
+        whole=sum(whole.values()) / (1 + pace) / now,
         uneven=uneven / now,
-        barriers=forks * barrier / now,
+        barriers=len(forks) * barrier / now,
         slowest=sorted(whole, key=lambda index: -whole[index])[:MOST_NAMED],
         spans=spans,
     )
 
 
-def _unit(layers: Sequence[Timed]) -> tuple[str, Callable[[Timed], float], float] | None:
-    """The unit, what a layer takes in it, and a barrier."""
+def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Cost], float] | None:
+    """The unit, what each layer takes in it, and a barrier."""
+    if helped is None:
+        found = _unit(layers)
+        return found and (found[0], [Cost(time, time) for time in found[1]], found[2])
+    ours, theirs = _unit(layers), _unit(helped.layers)
+    if not ours or not theirs or not ours[0] == theirs[0] == CYCLES:
+        return None
+    each = [1e6 / clock for clock in helped.clocks]
+    first, other = ([time * each[core] for time in found[1]] for core, found in enumerate((ours, theirs)))
+    own = [b if layer.core == OTHER else a for layer, a, b in zip(layers, first, other, strict=True)]
+    return "microseconds", [Cost(a, b) for a, b in zip(first, own, strict=True)], theirs[2] * each[OTHER]
+
+
+CYCLES = "cycles"
+
+
+def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
+    """The unit, what each layer takes in it, and a barrier."""
     if not layers or any(layer.instructions is None for layer in layers):
         return None
-    instructions = sum(layer.instructions or 0 for layer in layers)
+    counts = [float(layer.instructions or 0) for layer in layers]
     if any(layer.cycles_estimate is None for layer in layers):
-        return "instructions", lambda layer: layer.instructions or 0, BARRIER
-    cycles = sum(layer.cycles_estimate or 0 for layer in layers)
-    return "cycles", lambda layer: layer.cycles_estimate or 0, BARRIER * cycles / max(instructions, 1)
+        return "instructions", counts, BARRIER
+    cycles = [float(layer.cycles_estimate or 0) for layer in layers]
+    return CYCLES, cycles, BARRIER * sum(cycles) / max(sum(counts), 1)
 
 
-def _steps(layers: Sequence[Timed]) -> Iterator[tuple[int, tuple[Timed, Timed | None]]]:
-    """A layer that one core computes, or a portion and that of the other core behind it; the number of the first."""
+def _steps(layers: Sequence[Timed]) -> Iterator[list[int]]:
+    """The number of a layer that one core computes, or of a portion and that of the other core behind it."""
     index = 0
     while index < len(layers):
-        other = layers[index + 1] if layers[index].core == FIRST else None
-        yield index, (layers[index], other)
-        index += 1 if other is None else 2
+        step = [index, index + 1] if layers[index].core == FIRST else [index]
+        yield step
+        index += len(step)

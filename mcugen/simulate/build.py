@@ -49,6 +49,11 @@ _CHECKS = {
 # Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
 _STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
 
+_ADDRESSES = (
+    *("-O1", "-fsanitize=address,bounds,object-size,pointer-overflow,alignment,null,integer-divide-by-zero,vla-bound"),
+    "-fno-sanitize-recover=all",
+)
+
 _LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 
 _FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
@@ -96,6 +101,27 @@ def build_counted(bundle: Bundle, folder: Path, files: LibraryFiles | None = Non
     units = [*_harness_units(("host", "main"), ()), *model]
     compiler.compile(units)
     return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ("--coverage",))
+
+
+def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
+    """The program that flips bits of constants, which are not constant there (mcugen.simulate.flips).
+
+    Arithmetic may overflow: values are wrong then, and nothing else.
+    """
+    harness = _write_model(bundle, folder)
+    (folder / "model" / f"{bundle.name}_selftest.c").write_text(bundle.files[f"{bundle.name}_selftest.c"])
+    several = len(bundle.arena_sizes) > 1
+    text = _render(
+        "flips.c.j2", name=bundle.name, samples=samples, constants=bundle.constants, several=several, checks=checks
+    )
+    (harness / "flips.c").write_text(text)
+    flags = ("-std=gnu99", "-pipe", "-w", "-fwrapv", *(_ADDRESSES if sanitize else ("-O2",)), *_HOST, "-I", "model")
+    compiler = Compiler(host_compiler(), flags, folder)
+    changed = f"model/{bundle.name}_weights.c"
+    units = [replace(u, flags=("-Dconst=",) if u.source == changed else ()) for u in _model_units(bundle)]
+    units.append(Unit("harness/flips.c", "harness/flips.o"))
+    compiler.compile(units)
+    return compiler.link("flips.out", [unit.object for unit in units], ())
 
 
 def build_target(

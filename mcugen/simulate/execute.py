@@ -60,8 +60,10 @@ class Run:
 
     outputs: list[dict[str, np.ndarray]]
     findings: Findings
-    input_crcs: tuple[int, ...] = ()
-    """CRC-32 of the input that was made of each raw sample, where such code is."""
+    crcs: tuple[int, ...] = ()
+    """CRC-32 of the input that was made of each raw sample, where such code is; of models that learn, of the state that
+    each sample left.
+    """
 
 
 def host_program(image: Path) -> Program:
@@ -204,7 +206,7 @@ def _read_outputs(
     crcs: list[int] = []
     with path.open("rb") as file:
         for sample in samples:
-            if bundle.input_code:
+            if bundle.input_code or bundle.lesson:
                 crcs += _swapped(np.frombuffer(file.read(4), np.uint32), swaps).tolist()
             arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in _written(bundle)}
             outputs.append(cut_outputs(bundle, sample, arrays))

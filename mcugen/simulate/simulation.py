@@ -81,8 +81,8 @@ class Execution:
     cycles: Cycles | None = None
     input_instructions: int | None = None
     """Of making the input of the first raw sample."""
-    input_crcs: tuple[int, ...] = ()
-    """CRC-32 of the input that was made of each raw sample."""
+    crcs: tuple[int, ...] = ()
+    """CRC-32 of the input that was made of each raw sample, or of the state that each left of a model that learns."""
     stack_bound: StackBound | None = None
     """What no call takes more of, whatever the input."""
 
@@ -134,7 +134,7 @@ def simulate(
         run_all = partial(_run_all, bundle=bundle, samples=samples, folder=folder, setup=setup)
         if not board.qemu:
             done = _run_here(bundle, folder, setup, run_all)
-            return Execution(done.outputs, None, None, None, None, input_crcs=done.input_crcs)
+            return Execution(done.outputs, None, None, None, None, crcs=done.crcs)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
         images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
         run_samples = run_all
@@ -144,7 +144,7 @@ def simulate(
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(bundle.layers_of(samples[0])) if images.layers else None
         if not measure:
-            return Execution(run.outputs, None, layers, None, None, input_crcs=run.input_crcs)
+            return Execution(run.outputs, None, layers, None, None, crcs=run.crcs)
         timing = time(images.model)
         instructions = timing.instructions()
         timed = board if wait_states is None else board.with_flash_waits(wait_states)
@@ -152,9 +152,7 @@ def simulate(
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
         bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
-        return Execution(
-            run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs, bound
-        )
+        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.crcs, bound)
 
 
 def _run_all(
@@ -200,7 +198,7 @@ def _shares(total: int, most: int) -> list[int]:
 def _joined(runs: Sequence[Run]) -> Run:
     """Of all samples; what was measured is the first's."""
     outputs = [output for run in runs for output in run.outputs]
-    return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.input_crcs))
+    return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.crcs))
 
 
 @dataclass(frozen=True)

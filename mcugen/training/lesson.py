@@ -11,14 +11,16 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
+from mcugen.ops.conversion import Dequantize
 from mcugen.ops.gradient import gradients, unfuse
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
 from mcugen.training.heads import Head, head_of, with_head
-from mcugen.training.layers import chosen
+from mcugen.training.integers import Stage, compute_integers, slopes, stages, steps
+from mcugen.training.layers import Layer, chosen
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, updated
+from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
 from mcugen.training.parameters import Parameter, with_parameters, without_reals
 from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
 
@@ -54,26 +56,72 @@ def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
 
 def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
-    compute_reals(graph, behind(graph, [layer.node for layer in layers]))
-    unfuse(graph, behind(graph, [layer.node for layer in layers]))
-    is_coded = training.precision == "int8"
-    if is_coded and (training.optimizer != "sgd" or training.batch > 1):
+    if training.precision != "int8":
+        return _train_reals(graph, training, layers)
+    if training.optimizer != "sgd" or training.batch > 1:
         asked = f"--optimizer {training.optimizer} --batch {training.batch}"
         raise UsageError("--train-weights int8 learns by sgd, sample by sample", asked, "float32")
-    parameters = with_parameters(graph, chosen(graph, training.layers), coded=is_coded)
+    found = stages(graph, layers, real_result(graph.outputs[0]), training.loss)
+    if isinstance(found, str):
+        graph.notes.append(f"int8 weights learn by float32 gradients, as integers do not compute {found}")
+        return _train_reals(graph, training, layers)
+    return _train_integers(graph, training, found)
+
+
+def _train_integers(graph: Graph, training: Training, found: Sequence[Stage]) -> Mapping[str, str]:
+    """With no sum of reals on the way to what is learned."""
+    learned = compute_integers(graph, found)
+    real = graph.add(Dequantize(), [learned[-1].codes]).output
+    loss = judged(graph, real, training.loss)
+    graph.rename(loss.loss, "loss")
+    rate, rates = _rates(graph, [stage.name for stage in found])
+    errors = slopes(graph, learned, loss.target, training.loss)
+    before, states = set(graph.nodes), dict[str, str]()
+    turns = turned(graph, _counted(graph, states, None))
+    for layer, error in zip(learned, reversed(errors), strict=True):
+        new = steps(graph, layer, error, rates[layer.stage.name], turns)
+        for parameter, value in zip(layer.parameters, new, strict=True):
+            _keep(graph, states, parameter.value, value)
+    _soon(graph, [node for node in graph.nodes if node not in before])
+    parameters = [parameter for layer in learned for parameter in layer.parameters]
+    return _taught(graph, training, loss, rate, states, parameters)
+
+
+def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> Mapping[str, str]:
+    compute_reals(graph, behind(graph, [layer.node for layer in layers]))
+    unfuse(graph, behind(graph, [layer.node for layer in layers]))
+    parameters = with_parameters(graph, chosen(graph, training.layers), coded=training.precision == "int8")
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(found.loss, "loss")
-    names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
-    rate = graph.add_input("rate", TensorType((len(names),), DType.FLOAT32))
-    states = _learned(graph, training, found, parameters, dict(zip(names, _parts(graph, rate), strict=True)))
+    rate, rates = _rates(graph, [parameter.layer for parameter in parameters])
+    states = _learned(graph, training, found, parameters, rates)
+    return _taught(graph, training, found, rate, states, parameters)
+
+
+def _taught(
+    graph: Graph,
+    training: Training,
+    found: Judged,
+    rate: Value,
+    states: Mapping[str, str],
+    parameters: Sequence[Parameter],
+) -> Mapping[str, str]:
+    """Ends the graph with the loss, and says what learns in it."""
     name = _free_output(graph, "loss")
     graph.add_output(name, found.loss)
     graph.sort()
     first = {parameter.kept.name: parameter.first for parameter in parameters}
-    without_reals(graph, parameters)
+    names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
     ends = found.target.name, rate.name, name
     graph.lesson = Lesson(*ends, states, names, first, found.classes, training.loss, MOVES)
     return states
+
+
+def _rates(graph: Graph, layers: Sequence[str]) -> tuple[Value, dict[str, Value]]:
+    """An input, and its part for each layer."""
+    names = tuple(dict.fromkeys(layers))
+    rate = graph.add_input("rate", TensorType((len(names),), DType.FLOAT32))
+    return rate, dict(zip(names, _parts(graph, rate), strict=True))
 
 
 def _parts(graph: Graph, rate: Value) -> list[Value]:
@@ -114,7 +162,9 @@ def _learned(
             kept, new = [tensor, *memories, total], in_batches(graph, optimizer, group, batch, total)
         for state, value in zip(kept, new, strict=True):
             _keep(graph, states, state, value)
-    _soon(graph, [node for node in graph.nodes if node not in before])
+    updates = [node for node in graph.nodes if node not in before]
+    without_reals(graph, parameters)
+    _soon(graph, updates)
     return states
 
 

@@ -11,6 +11,9 @@ from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
+from mcugen.ops.learning import LARGEST, Descend
+from mcugen.ops.matmul import MatMul
+from mcugen.ops.movement import Reshape
 from mcugen.ops.training import TRAINING
 from mcugen.training.onnx_calls import OnnxCalls
 
@@ -33,6 +36,8 @@ class Optimizer:
     update: Callable[[OnnxCalls, Group], Sequence[Value]]
     """The new tensor and memories."""
     memories: tuple[str, ...] = ()
+    is_descent: bool = False
+    """Whether a gradient that is a product need not be kept."""
     counts: bool = False
     """Whether it asks how often was updated."""
     scaled: Optimizer | None = None
@@ -67,10 +72,25 @@ def _operands(group: Group) -> Sequence[Value | Array]:
 
 
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    "sgd": Optimizer(_sgd, scaled=Optimizer(_scaled_sgd)),
+    "sgd": Optimizer(_sgd, is_descent=True, scaled=Optimizer(_scaled_sgd, is_descent=True)),
     "momentum": Optimizer(_momentum, ("velocity",)),
     "adam": Optimizer(_adam, ("mean", "squares"), counts=True),
 }
+
+
+def factors(gradient: Value) -> tuple[Value, Value] | None:
+    """The matrices [C, P] and [P, N] whose product a gradient is; None: it is another one."""
+    node = gradient.producer
+    while node is not None and isinstance(node.op, Reshape):
+        node = node.input(0).producer
+    if (
+        node is None
+        or node.op != MatMul()
+        or node.output.type.rank != 2
+        or node.output.type.shape[0] != gradient.type.shape[0]
+    ):
+        return None
+    return node.input(0), node.input(1)
 
 
 def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
@@ -78,6 +98,10 @@ def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
     rate of 0.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.update")
+    product = factors(group.gradient)
+    if product is not None and optimizer.is_descent:
+        step = product[0] if optimizer.scaled is None else call("Mul", product[0], group.rate)
+        return [graph.add(Descend(), [group.tensor, step, product[1]]).output]
     tensor, *memories = optimizer.update(call, group)
     new = [tensor, *(_unless_frozen(call, group, *pair) for pair in zip(group.memories, memories, strict=True))]
     old = [group.tensor, *group.memories]
@@ -91,6 +115,10 @@ def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value
     It is rounded up as often as its fraction says, as `dither` goes through 0 … 1: small steps are not lost.
     """
     call = OnnxCalls(graph, f"{codes.name}.update")
+    product = factors(group.gradient)
+    if product is not None:
+        left = call("Mul", product[0], call("Div", group.rate, call("Reshape", scales, np.asarray([-1, 1]))))
+        return graph.add(Descend(), [codes, left, product[1], dither]).output
     old = call("Cast", codes, to=TensorProto.FLOAT)
     step = call("Div", call("Mul", group.gradient, group.rate), scales)
     moved = call("Floor", call("Add", call("Sub", old, step), dither))
@@ -98,17 +126,20 @@ def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value
     return call("Cast", kept_finite(call, old, limited), to=TensorProto.INT8)
 
 
-LARGEST = 127
-"""Of the codes of weights."""
 GOLDEN = 0x9E3779B9
 """2³² by the golden ratio: its multiples, cut to 32 bits, lie evenly however many there are (Weyl, 1916)."""
+
+
+def turned(graph: Graph, count: Value) -> Value:
+    """uint32 [1] by how often was updated, evenly among all."""
+    call = OnnxCalls(graph, "dither")
+    return call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
 
 
 def dithered(graph: Graph, count: Value) -> Value:
     """0 … 1 by how often was updated: float32 [1], the same bits everywhere."""
     call = OnnxCalls(graph, "dither")
-    product = call("Mul", call("Cast", count, to=TensorProto.UINT32), np.asarray([GOLDEN], np.uint32))
-    whole = call("BitShift", product, np.asarray([8], np.uint32), direction="RIGHT")
+    whole = call("BitShift", turned(graph, count), np.asarray([8], np.uint32), direction="RIGHT")
     return call("Mul", call("Cast", whole, to=TensorProto.FLOAT), np.asarray([2.0**-24], np.float32))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,11 @@ from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
+from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Cast
-from mcugen.ops.matmul import CodedDense, DirectDense
-from mcugen.ops.movement import Reshape
+from mcugen.ops.learning import CodedProduct
+from mcugen.ops.matmul import CodedDense, DirectDense, MatMul
+from mcugen.ops.movement import Reshape, Transpose
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.recurrent import B, R, Recurrent, W
 from mcugen.ops.scatter import ScatterND
@@ -55,7 +58,7 @@ def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
         yield bias
     if layer.weights:
         assert bias is not None
-        first = _numbers(node.inputs[1])
+        first = numbers(node.inputs[1])
         weights = _coded(graph, node, first) if coded else _parameter(graph, node, "weights", first)
         yield weights
         graph.rewrite(node, _direct(node.op), [node.inputs[0], weights.value, bias.value])
@@ -77,15 +80,20 @@ def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
     node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
     for index in (W, R, B) if layer.weights else (B,):
         if len(node.inputs) > index and node.inputs[index] is not None:
-            parameter = _parameter(graph, node, roles[index], _numbers(node.inputs[index]))
+            parameter = _parameter(graph, node, roles[index], numbers(node.inputs[index]))
             node.set_input(index, parameter.value)
             yield parameter
 
 
 def _bias(graph: Graph, node: Node) -> Parameter:
-    channels = node.input(1).type.shape[0]
-    first = _numbers(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(channels, np.float32)
-    return _parameter(graph, node, "bias", first.reshape(-1))
+    return _parameter(graph, node, "bias", bias_of(node))
+
+
+def bias_of(node: Node) -> Array:
+    """The biases of a layer, by output channel: zeros where it has none."""
+    if len(node.inputs) > 2:
+        return numbers(node.inputs[2]).reshape(-1)
+    return np.zeros(node.input(1).type.shape[0], np.float32)
 
 
 def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]:
@@ -140,10 +148,7 @@ def _direct(op: Operator) -> Operator:
 
 def _pointwise(op: Operator) -> Operator:
     """The same of single positions."""
-    if isinstance(op, Conv):
-        once, none = tuple(1 for _ in op.window.strides), tuple(0 for _ in op.window.strides)
-        return DirectConv(Window(once, none, none, once))
-    return DirectDense()
+    return DirectConv(_each(op.window)) if isinstance(op, Conv) else DirectDense()
 
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
@@ -175,18 +180,70 @@ CODES = 127
 
 
 def without_reals(graph: Graph, parameters: Iterable[Parameter]) -> None:
-    """Dense layers read codes, once all gradients are there: matrices of reals are made for those alone."""
+    """Products read codes, once all gradients are there: reals are made for other convolutions alone."""
     for parameter in parameters:
-        if parameter.coded is None:
-            continue
-        codes, scales = parameter.coded
-        for node in parameter.value.users:
-            if type(node.op) is DirectDense and node.inputs[1] is parameter.value and scales.data is not None:
-                scale = graph.constant(f"{parameter.layer}.scale", scales.data.reshape(-1))
-                graph.rewrite(node, CodedDense(), [node.inputs[0], codes, scale, node.inputs[2]])
+        if parameter.coded is not None:
+            for node in parameter.value.users:
+                _read_codes(graph, node, parameter, *parameter.coded)
 
 
-def _numbers(value: Value | None) -> Array:
+def _read_codes(graph: Graph, node: Node, parameter: Parameter, codes: Value, scales: Value) -> None:
+    """Rewrites a product with weights (C by K): of rows in the layer, or of gradients on the way back."""
+    assert scales.data is not None
+    products, patch = _Products(graph, node), codes.type.shape[1:]
+    scale = graph.constant(f"{parameter.layer}.scale", scales.data.reshape(-1))
+    op, x = node.op, node.input(0)
+    is_pixelwise = x.type.rank > 2 and x.type.shape[0] == 1 and math.prod(patch[1:]) == 1
+    if type(op) is DirectDense and node.inputs[1] is parameter.value:
+        graph.rewrite(node, CodedDense(), [x, codes, scale, node.inputs[2]])
+    elif op == MatMul() and node.inputs[1] is parameter.value:
+        graph.replace(node.output, products.back(x, codes, scale))
+    elif is_pixelwise and type(op) is DirectConv and op.groups == 1 and op.window == _each(op.window):
+        rows = products.add(CodedDense(), products.rows(x), products.matrix(codes), scale, node.input(2))
+        graph.replace(node.output, products.pixels(rows, node.output.type))
+    elif is_pixelwise and type(op) is ConvTranspose and op.groups == 1 and op.window == _each(op.window):
+        rows = products.back(products.rows(x), products.matrix(codes), scale)
+        graph.replace(node.output, products.pixels(rows, node.output.type))
+
+
+def _each(window: Window) -> Window:
+    """That of the same axes which sees single positions."""
+    once, none = tuple(1 for _ in window.strides), tuple(0 for _ in window.strides)
+    return Window(once, none, none, once)
+
+
+@dataclass(frozen=True)
+class _Products:
+    """Adds products of matrices before a node."""
+
+    graph: Graph
+    node: Node
+
+    def add(self, op: Operator, *inputs: Value) -> Value:
+        """The result of an operator."""
+        return self.graph.add(op, inputs, self.node.origin, before=self.node).output
+
+    def matrix(self, codes: Value) -> Value:
+        """Weights as C by K."""
+        shape = (codes.type.shape[0], math.prod(codes.type.shape[1:]))
+        return codes if codes.type.shape == shape else self.add(Reshape(shape), codes)
+
+    def rows(self, x: Value) -> Value:
+        """Pixels of an image, channels first, as rows."""
+        _, channels, *space = x.type.shape
+        return self.add(Transpose((1, 0)), self.add(Reshape((channels, math.prod(space))), x))
+
+    def pixels(self, rows: Value, type_: TensorType) -> Value:
+        """The other way."""
+        return self.add(Reshape(type_.shape), self.add(Transpose((1, 0)), rows))
+
+    def back(self, rows: Value, codes: Value, scale: Value) -> Value:
+        """Rows of C numbers by codes · scale."""
+        row = self.add(Reshape((1, scale.type.count)), scale)
+        return self.add(CodedProduct(), self.add(Binary("Mul"), rows, row), codes)
+
+
+def numbers(value: Value | None) -> Array:
     """The reals of a constant, or of codes behind their Dequantize."""
     assert value is not None
     if value.data is not None:

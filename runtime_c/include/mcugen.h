@@ -42,6 +42,8 @@
 #define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
 #define MCUGEN_ERROR_STORED 21    /* nothing that this model learned is stored whole */
+#define MCUGEN_ERROR_CHANGED 22   /* something else wrote to the arena between steps, or it lost a bit */
+#define MCUGEN_ERROR_RANGE 23     /* an output lies outside of its plausible range, or is no number */
 
 /* What NAME_step returns, besides errors. */
 #define MCUGEN_DONE 0     /* the outputs are there */
@@ -207,6 +209,41 @@ static inline int32_t mcugen_few_bits(uint8_t byte, int32_t from, int32_t mask)
 static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
 {
     return mcugen_few_bits(byte, from, 15) - 8;
+}
+
+/* The same where it is stored as it is, in two's complement. */
+static inline int32_t mcugen_signed_nibble(uint8_t byte, int32_t from)
+{
+    return (mcugen_few_bits(byte, from, 15) ^ 8) - 8;
+}
+
+/* Bits of bytes from one on, in the upper 25 of the result at least; the first bit of a byte is its uppermost. */
+static inline uint32_t mcugen_bits_at(const uint8_t *bytes, uint32_t bit)
+{
+    const uint8_t *const at = bytes + bit / 8u;
+    const uint32_t word = ((uint32_t)at[0] << 24u) | ((uint32_t)at[1] << 16u) | ((uint32_t)at[2] << 8u) | (uint32_t)at[3];
+    return word << (bit % 8u);
+}
+
+/* Of a number that is not 0. */
+static inline uint32_t mcugen_leading_zeros(uint32_t v)
+{
+#if defined(__GNUC__) && __SIZEOF_INT__ == 4
+    return (uint32_t)__builtin_clz(v);
+#else
+    uint32_t zeros = 0;
+    for (; v < 0x80000000u; v *= 2u) {
+        ++zeros;
+    }
+    return zeros;
+#endif
+}
+
+/* The number of which n is the place in 0, -1, 1, -2, 2, ... */
+static inline int32_t mcugen_zigzag(uint32_t n)
+{
+    const int32_t half = (int32_t)(n / 2u);
+    return n % 2u != 0u ? -half - 1 : half;
 }
 
 /* The upper word of two. */
@@ -835,37 +872,28 @@ static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
 /* v with its fraction cut off, limited to [low, high]; NaN gives 0. */
 static inline int32_t mcugen_truncate(float v, int32_t low, int32_t high)
 {
-    if (v != v) {
-        return 0;
+    if (v > (float)low) {
+        return v < (float)high ? (int32_t)v : high;
     }
-    if (v <= (float)low) {
-        return low;
-    }
-    return v >= (float)high ? high : (int32_t)v;
+    return v <= (float)low ? low : 0;
 }
 
 /* The same for wider limits. */
 static inline int64_t mcugen_truncate64(float v, int64_t low, int64_t high)
 {
-    if (v != v) {
-        return 0;
+    if (v > (float)low) {
+        return v < (float)high ? (int64_t)v : high;
     }
-    if (v <= (float)low) {
-        return low;
-    }
-    return v >= (float)high ? high : (int64_t)v;
+    return v <= (float)low ? low : 0;
 }
 
 /* The same from double. */
 static inline int64_t mcugen_truncate_double(double v, int64_t low, int64_t high)
 {
-    if (v != v) {
-        return 0;
+    if (v > (double)low) {
+        return v < (double)high ? (int64_t)v : high;
     }
-    if (v <= (double)low) {
-        return low;
-    }
-    return v >= (double)high ? high : (int64_t)v;
+    return v <= (double)low ? low : 0;
 }
 
 /* The same to the whole range of uint64_t. */
@@ -1124,8 +1152,9 @@ static inline uint8_t mcugen_float_to_float8_e8m0fnu_nearest_saturated(float v)
 static inline uint16_t mcugen_double_to_half(double v)
 {
     float near = (float)v;
-    if (near != 0.0f && near - near == 0.0f && (double)near != v) {
-        uint32_t bits = mcugen_bits(near);
+    uint32_t bits = mcugen_bits(near);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude != 0u && magnitude < 0x7f800000u && ((double)near < v || (double)near > v)) {
         bits -= (near > 0.0f ? (double)near > v : (double)near < v) ? 1u : 0u;
         near = mcugen_float(bits | 1u);
     }
@@ -1142,7 +1171,7 @@ static inline float mcugen_bfloat16_to_float(uint16_t b)
 static inline uint16_t mcugen_float_to_bfloat16(float v)
 {
     const uint32_t bits = mcugen_bits(v);
-    if (v != v) {
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
         return (uint16_t)(((bits >> 16) & 0x8000u) | 0x7fc0u);
     }
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

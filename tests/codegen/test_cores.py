@@ -92,7 +92,7 @@ def test_one_core_is_as_ever() -> None:
 
 
 def test_other_boards_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"two equal cores.*'stm32f446' lists 1"):
+    with pytest.raises(UsageError, match=r"must list a second core.*'stm32f446' lists 1"):
         compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "stm32f446", CompileOptions(cores=2))
 
 

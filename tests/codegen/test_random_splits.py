@@ -53,7 +53,7 @@ class Splits:
                 other.rewrite(node, fork, inputs, types=[node.output.type])
             parts = [n for body in fork.bodies for n in body.nodes] if fork else [node]
             for part in parts:
-                if fitting_ones := fitting_kernels(part, forms.features, any_size=False):
+                if fitting_ones := fitting_kernels(part, forms.first.features, any_size=False):
                     kernels[part] = self.random.choice(fitting_ones)
         return build(other, kernels, 0)
 

@@ -263,6 +263,11 @@ def test_the_working_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         write_folder(bundle(), Path())
 
 
+def test_the_root_of_all_folders_is_refused():
+    with pytest.raises(UsageError, match=r"a folder of its own\. found: the root"):
+        write_folder(bundle(), Path("/"))
+
+
 # --------------------------------------------------------------------------------------------- interruptions
 
 

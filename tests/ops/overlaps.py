@@ -182,4 +182,4 @@ def _random(dtype: np.dtype, shape: tuple[int, ...], random: np.random.Generator
 def _rendered(program: Program, inputs: dict[str, Array], outputs: dict[str, Array]) -> Bundle:
     placement = place(program, load_board("host"))
     provenance = Provenance("overlaps", "", "", "")
-    return render(Draft(program, provenance, Sample(inputs, outputs, 0.0, 0), {}, placement))
+    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement))

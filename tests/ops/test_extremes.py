@@ -18,11 +18,13 @@ import onnx
 import pytest
 from batch import combine
 from compilers import STRICT
+from kernel_extremes import extremes_of, samples_of, trained_values
 from measure_costs import kernels_that_fit
-from onnx_models import Net, assert_close
+from onnx_models import Feeds, Net, assert_close
+from portable_models import portable_models
 from shared_models import roomy
 
-from mcugen.board import load_board
+from mcugen.board import Board, load_board
 from mcugen.codegen.literals import c_param
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
@@ -42,6 +44,9 @@ PROBABILITIES = (1 / 512, 1 / 256, 0.0079, 0.015, 0.3)
 SHAPE = (1, 4, 5, 5)
 BATCH = 12
 """Models of a program."""
+RELATIVE = 1e-4
+"""Of reals, whose sums are taken in another order."""
+PARTS = 8
 
 
 def _numbers(*shape: int, dtype: type = np.int8) -> np.ndarray:
@@ -121,19 +126,23 @@ def compiled(name: str, dtype: type, board: str, kernel: str = "") -> CompiledMo
 
 def check(models: Sequence[CompiledModel]) -> None:
     """Plain C under the sanitizers gives what numpy does: of random codes, of the least and of the greatest."""
-    samples = [_samples(model) for model in models]
+    check_samples([(model, _samples(model)) for model in models], load_board("host"))
+
+
+def check_samples(models: Sequence[tuple[CompiledModel, Sequence[Feeds]]], board: Board) -> None:
+    """One program of all models gives for each sample what numpy does; on this computer it is sanitized."""
     joined = [
-        {f"{m.bundle.name}/{name}": a for m, own in zip(models, samples, strict=True) for name, a in own[k].items()}
-        for k in range(len(samples[0]))
+        {f"{model.bundle.name}/{name}": array for model, samples in models for name, array in samples[number].items()}
+        for number in range(len(models[0][1]))
     ]
-    outputs = simulate(
-        combine([m.bundle for m in models]), load_board("host"), joined, setup=Setup(sanitize=True)
-    ).outputs
-    for model, own in zip(models, samples, strict=True):
-        for number, sample in enumerate(own):
-            wanted = model.interpret(sample)
-            found = {name: outputs[number][f"{model.bundle.name}/{name}"] for name in wanted}
-            assert_close(found, wanted)
+    bundle = combine([model.bundle for model, _ in models])
+    outputs = simulate(bundle, board, joined, measure=False, setup=Setup(sanitize=board.name == "host")).outputs
+    for model, samples in models:
+        sizes = {symbol.output for symbol in model.program.symbols}
+        for sample, output in zip(samples, outputs, strict=True):
+            wanted = {name: array for name, array in model.interpret(sample).items() if name not in sizes}
+            found = {name: output[f"{model.bundle.name}/{name}"] for name in wanted}
+            assert_close(found, wanted, RELATIVE)
 
 
 def _samples(model: CompiledModel) -> list[dict[str, np.ndarray]]:
@@ -193,6 +202,56 @@ def test_every_kernel_that_fits(board: str, toolchain: Toolchain, dtype: type, t
     compile_strictly(models, [toolchain.gcc, *toolchain.library, *load_board(board).cflags], tmp_path)
     for start in range(0, len(models), BATCH):
         check(models[start : start + BATCH])
+
+
+def extremes(part: int, *boards: str) -> list[tuple[CompiledModel, list[Feeds]]]:
+    """A share of the models that take every declared kernel, if they are made for one of the boards; with samples."""
+    chosen = [p for p in portable_models()[part::PARTS] if p.model.board.name in boards or not boards]
+    return [(model, samples_of(portable, model)) for portable in chosen for model in extremes_of(portable)]
+
+
+@pytest.mark.spread(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_declared_kernel(part: int) -> None:
+    """What runs here of a kernel with assembly is its twin."""
+    check_samples(extremes(part), load_board("host"))
+
+
+@pytest.mark.spread(PARTS)
+@pytest.mark.qemu
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_declared_kernel_on_a_cortex_m4(part: int) -> None:
+    check_samples(extremes(part, "nrf52840"), roomy("nrf52840"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "board",
+    [
+        *(pytest.param(b, marks=pytest.mark.qemu) for b in ("rp2040", "stm32f103", "corstone300")),
+        pytest.param("esp32c3", marks=pytest.mark.riscv),
+    ],
+)
+def test_every_declared_kernel_on_other_cpus(board: str) -> None:
+    check_samples([found for part in range(PARTS) for found in extremes(part, board)], roomy(board))
+
+
+@pytest.mark.slow
+def test_ends_are_reached() -> None:
+    """Zero points lie at both ends of int8, and no kernel has the same offsets, factors and shifts in all models."""
+    values = trained_values([model for part in range(PARTS) for model, _ in extremes(part)])
+    for kernel, members in values.items():
+        for name in ZERO_POINTS & members.keys():
+            is_code = max(abs(number) for number in members[name]) <= 128
+            assert members[name] >= {-128, 127} or members[name] == {0} or not is_code, f"{kernel}.{name}"
+    met = {kernel: [members[name] for name in members.keys() - LIMITS] for kernel, members in values.items()}
+    same = {kernel for kernel, found in met.items() if found and all(len(numbers) == 1 for numbers in found)}
+    assert same == {"log_softmax_s16"}  # which is for one scale
+
+
+ZERO_POINTS = {"x_zero", "a_zero", "b_zero", "y_zero", "zero_point"}
+"""Members of parameters' structs; elsewhere zero points are parts of offsets."""
+LIMITS = {"low", "high"}
 
 
 @pytest.mark.parametrize("name", ["pointwise conv", "dense"])

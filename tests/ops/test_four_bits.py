@@ -9,6 +9,13 @@ from test_dsp_conv import CASES, ROWS, FourBits
 
 PLAIN = ("conv2d_s4", "dense_s4", "depthwise_s4")
 DSP = ("conv2d_s4_dsp", "dense_s4_dsp")
+SCALAR = {
+    "rp2040": ("conv2d_s4_thumb1", "dense_s4_thumb1"),
+    "stm32f103": ("conv2d_s4_thumb2", "dense_s4_thumb2", "dense_s4"),
+    "esp32c3": ("conv2d_s4_rv32", "dense_s4"),
+}
+"""By board."""
+MVE = ("conv2d_s4_mve", "dense_s4_mve")
 DEPTHWISE: dict[str, Case] = {
     "depthwise": ((1, 5, 6, 5), 5, (3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
     "depthwise, even taps": ((1, 4, 6, 6), 4, (2, 2), {"group": 4}),
@@ -36,3 +43,28 @@ def test_dsp(board: str):
     for name, (shape, channels) in ROWS.items():
         layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0)
     layers.check(DSP, ("host", board))
+
+
+@pytest.mark.qemu
+def test_helium():
+    layers = FourBits()
+    for name, case in LOOPED.items():
+        layers.add_case(name, case, relu=len(name) % 2 == 0, gain=0.8)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0)
+    layers.check(MVE, ("host", "corstone300"), made_for=("corstone300", "balanced"))
+
+
+@pytest.mark.parametrize(
+    "board", [pytest.param(b, marks=pytest.mark.riscv if b == "esp32c3" else pytest.mark.qemu) for b in SCALAR]
+)
+def test_one_product_at_a_time(board: str):
+    layers = FourBits()
+    for name, case in LOOPED.items():
+        if "group" not in case[3]:
+            layers.add_case(name, case, relu=len(name) % 2 == 0, gain=0.8)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0)
+        layers.add(f"{name}, thrice", (3, shape[1]), layers.weights(channels, shape[1]))
+    layers.add("a long row", (1, 4200), layers.weights(9, 4200))
+    layers.check(SCALAR[board], ("host", board), made_for=(board, "balanced"))

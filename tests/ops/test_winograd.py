@@ -201,3 +201,11 @@ def test_other_convolutions_are_left_to_other_kernels(layer: Layer, attributes: 
     assert not any(kernel.fits(node, frozenset({"dsp"})) for kernel in CONV)
     (plain,) = (n for n in optimized(model([Layer()])).nodes if n.op.mnemonic == "conv")
     assert all(kernel.fits(plain, frozenset({"dsp"})) for kernel in CONV)
+
+
+@pytest.mark.parametrize(("height", "has_rows"), [(4, False), (6, True)])
+def test_weights_come_where_the_rows_were_if_a_strip_is_all(height: int, has_rows: bool) -> None:
+    """A strip of 8 tiles is 4 rows of 8 pixels."""
+    compiled = compiled_for([Layer(height=height)], "conv2d_s8_winograd_fly_dsp_t8", "nrf52840")
+    (call,) = (instr for instr in compiled.program.instrs if instr.macs)
+    assert ("rows" in [operand.role for operand in call.operands]) is has_rows

@@ -88,8 +88,8 @@ def test_without_samples_weights_are_rounded_to_nearest():
 
 
 def test_kernels_read_them_packed():
-    proto = quantized(W4A8).proto
-    small = compile_model(proto, "nrf52840", CompileOptions(optimize="flash"))
+    wanted = dict.fromkeys(("relu6", "relu", "pointwise", "logits"), DType.INT4)
+    small = compile_model(quantized(W4A8, wanted=wanted).proto, "nrf52840", CompileOptions(optimize="flash"))
     kernels = {i.kernel for i in small.program.instrs}
     assert any(name.split("_")[1] == "s4" for name in kernels if "_" in name), kernels
     wide = compile_model(quantized(Scheme()).proto, "nrf52840", CompileOptions(optimize="flash"))

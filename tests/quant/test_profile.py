@@ -14,7 +14,7 @@ import pytest
 from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.errors import UsageError
+from mcugen.errors import ModelError, UsageError
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
 from mcugen.quant import profile as profiling
@@ -83,6 +83,18 @@ def test_activations_that_are_not_finite_are_refused(value: float, place: str) -
     samples[1]["x"][:] = value
     with pytest.raises(UsageError, match=f"{place} must be finite on every sample.*on sample 1"):
         profiled(fused(net.model()), samples)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_blamed_on_the_model(value: float) -> None:
+    net, weights = Net(), random_weights(1, 8, 8)
+    weights[3, 4] = value
+    net.op("MatMul", net.input("x", 1, 8), net.const(weights, name="w"), out="y")
+    net.output("y")
+    with pytest.raises(
+        ModelError, match=r"'y' must be finite to be quantized\. found: NaN or infinity in the constant"
+    ):
+        profiled(fused(net.model()), normal_samples(net.model(), 3))
 
 
 def test_what_layers_compute_within_is_counted_too() -> None:

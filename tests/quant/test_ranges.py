@@ -198,6 +198,19 @@ def test_one_switch_quantizes_one_tensor_and_nothing_else() -> None:
     assert judge.noise(("z",), [QuantParams((1e-9,), 0)], DType.INT8) == pytest.approx(1, rel=1e-3)
 
 
+def test_names_of_a_group_may_be_those_of_others_and_a_number() -> None:
+    """As of GRUs of one model that are called h, h.1, h.2."""
+    net = Net()
+    for name in ("h", "h.1", "h.2", "h.3"):
+        net.op("Tanh", net.input(f"x{name}", 1, 4), out=name)
+    net.op("Sum", "h", "h.1", "h.2", "h.3", out="y")
+    net.output("y")
+    model = fused(net.model())
+    group = ("h", "h.1", "h.2", "h.3")
+    judge = OutputNoise(model, [group], normal_samples(net.model(), 3))
+    assert 0 < judge.noise(group, [QuantParams((2.0**-12,), 0)], DType.INT16) < 1e-6
+
+
 def test_noise_beyond_the_limit_is_infinite() -> None:
     model, samples = fused(conv_net()), normal_samples(conv_net(), 3 * sensitivity.PORTION)
     judge, params = OutputNoise(model, [("x",)], samples), [QuantParams((0.05,), 0)]

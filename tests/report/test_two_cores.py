@@ -13,7 +13,7 @@ from mcugen.fitting.cores import BARRIER
 from mcugen.options import CompileOptions
 from mcugen.report.layer_charts import charts_of
 from mcugen.report.text import totals
-from mcugen.report.two_cores import Span, two_cores
+from mcugen.report.two_cores import Helped, Span, two_cores
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,23 @@ def test_cycles_count_where_they_are_known():
     found = two_cores([replace(layer, cycles_estimate=2 * (layer.instructions or 0)) for layer in LAYERS])
     assert found is not None
     assert (found.unit, found.total) == ("cycles", 2 * (9500 + 2 * BARRIER))
+
+
+def test_unlike_cores_are_joined_by_time():
+    """The other core takes three times the cycles at half the clock."""
+    first = [replace(layer, cycles_estimate=layer.instructions) for layer in LAYERS]
+    other = [replace(layer, cycles_estimate=3 * (layer.instructions or 0)) for layer in LAYERS]
+    found = two_cores(first, Helped(other, (1_000_000, 500_000)))
+    assert found is not None
+    assert (found.unit, found.pace, found.alone) == ("microseconds", 6, 15500)
+    assert found.total == 1500 + 6 * 4000 + 6 * 3000 + 2 * 6 * BARRIER
+    lost = (found.whole + found.uneven + found.barriers) * found.total
+    assert lost == pytest.approx(found.total - found.alone * 6 / 7)
+    assert found.limits.startswith("of at most 1.167, of the time lost to uneven portions")
+
+
+def test_unlike_cores_need_cycles():
+    assert two_cores(LAYERS, Helped(LAYERS, (2, 1))) is None
 
 
 @pytest.mark.parametrize("layers", [[], LAYERS[:1], [Done(0, None), Done(1, None)]])

@@ -13,6 +13,7 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
+from mcugen.evaluate import timed
 from mcugen.fitting.cores import BARRIER
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
@@ -60,3 +61,20 @@ def test_models_for_one_core_are_refused(tmp_path: Path) -> None:
     one = compiled("rp2040", 1)
     with pytest.raises(UsageError, match="compiled for two cores of an Arm board"):
         run_on_both_cores(one.bundle, load_board("rp2040"), sample_of(one), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rt1170", "nrf5340"])
+def test_unlike_cores_run_the_same_code(name: str) -> None:
+    """Built for each of them, with the same bits; the slower one has the smaller portion, and the report joins both."""
+    model = compiled(name, 2)
+    first, other = (sum(layer.macs for layer in model.report.layers if layer.core == core) for core in (0, 1))
+    assert 0 < 2 * other < first
+    seen = model.board.seen_by_helper(model.board.memory(model.board.arena_memory))
+    assert seen is not None and seen.cpu == model.board.cores[1].cpu
+    sample = sample_of(model)
+    ours, theirs = (simulate(model.bundle, board, [sample], measure=False).outputs for board in (model.board, seen))
+    for output, array in ours[0].items():
+        np.testing.assert_array_equal(theirs[0][output], array)
+    cores = timed(model).two_cores
+    assert cores is not None and cores.unit == "microseconds"
+    assert cores.total < cores.alone

@@ -3,30 +3,29 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
+from command_line import mcugen
 from forms import branching, floats, quantized
+from onnx_models import Net
 from shared_models import MODELS, QUANTIZED, roomy
 
-from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.lir.program import Endpoint
+from mcugen import CompiledModel, CompileOptions, compile_model, load_board
+from mcugen.compilation import Compilation
+from mcugen.errors import UsageError
+from mcugen.extremes import extremes
 
 pytestmark = pytest.mark.qemu
 
 
-def inputs(endpoint: Endpoint) -> list[np.ndarray]:
-    """Zeros, the least, the largest, both in turn, random codes, and ramps."""
-    low, high = endpoint.dtype.limits if endpoint.dtype.is_integer else (-3, 3)
-    shape, draw = endpoint.shape, np.random.default_rng(0)
-    ramp = np.linspace(low, high, int(np.prod(shape))).reshape(shape)
-    kinds = [np.zeros(shape), np.full(shape, low), np.full(shape, high), np.resize([low, high], shape)]
-    return [np.asarray(x).astype(endpoint.dtype.numpy) for x in (*kinds, draw.integers(low, high, shape), ramp)]
-
-
 def counts(compiled: CompiledModel) -> tuple[set[int], dict[str, set[int]]]:
     """Of runs with all kinds of inputs, in all and by layers."""
-    kinds = zip(*(inputs(e) for e in compiled.program.inputs), strict=True)
+    kinds = zip(*(extremes(e) for e in compiled.program.inputs), strict=True)
     samples = [{e.name: x for e, x in zip(compiled.program.inputs, kind, strict=True)} for kind in kinds]
     runs = [compiled.simulate([sample], per_layer=True) for sample in samples]
     names = [layer.name for layer in compiled.report.layers]
@@ -64,3 +63,45 @@ def test_why_instructions_vary_is_told():
     assert "branch" in reasons(branching().model(), "nrf52840")
     assert "floating point" in reasons(floats().model(), "nrf52840")
     assert "limited by branches" in reasons(onnx.load(MODELS / "autoencoder_ad_int8_qdq.onnx"), "rp2040")
+
+
+@pytest.mark.shared
+def test_plain_c_limits_numbers_by_branches():
+    """Whatever the CPU's features are that the board's file keeps."""
+    board = load_board("nrf52840")
+    plain = replace(board, cflags=(*board.cflags, "-DMCUGEN_PLAIN_C"))
+    model = onnx.load(MODELS / "autoencoder_ad_int8_qdq.onnx")
+    assert compile_model(model, board, CompileOptions(integer_io=True)).report.varies == ()
+    assert "limited by branches" in " ".join(compile_model(model, plain).report.varies)
+
+
+def test_best_and_worst_of_extreme_inputs(tmp_path: Path):
+    onnx.save(quantized().model(), tmp_path / "net.onnx")
+    command = ("report", tmp_path / "net.onnx", "-b", "rp2040", "--extreme-inputs", "--json", tmp_path / "report.json")
+    done = mcugen(*command)
+    assert done.code == 0, done.err
+    told = json.loads((tmp_path / "report.json").read_text())
+    found = told["instruction_range"]
+    assert found["best"] <= told["instructions"] <= found["worst"]
+    assert found["best"] < found["worst"]
+    assert not found["is_bound"]
+    assert "unbounded" in done.out
+
+
+def test_one_number_is_best_and_worst():
+    net = Net()
+    x = net.op("DequantizeLinear", net.input("x", 1, 8, dtype=np.int8), net.const(0.1), net.const(0, np.int8))
+    w = net.op("DequantizeLinear", net.const(np.ones((8, 4)), np.int8), net.const(0.1), net.const(0, np.int8))
+    net.op("QuantizeLinear", net.op("MatMul", x, w), net.const(0.2), net.const(0, np.int8), out="y")
+    net.output("y", dtype=np.int8)
+    found = Compilation(net.model(), "nrf52840").report().instruction_range
+    assert found is not None
+    assert found.is_bound
+    assert found.best == found.worst
+
+
+def test_extremes_need_a_simulated_board(tmp_path: Path):
+    onnx.save(quantized().model(), tmp_path / "net.onnx")
+    done = mcugen("report", tmp_path / "net.onnx", "-b", "host", "--extreme-inputs")
+    assert done.code == UsageError.exit_code
+    assert "counts instructions" in done.err

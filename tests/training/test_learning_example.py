@@ -40,9 +40,12 @@ def test_the_device_learns_the_weights_that_numpy_learns(example, tmp_path: Path
     np.testing.assert_allclose(device.learned("bias"), wanted.b2, atol=1e-5)
 
 
-def test_it_learns_new_digits_and_keeps_the_known_ones(example, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_it_learns_new_digits_and_keeps_the_known_ones(example, precision: str, tmp_path: Path) -> None:
     data = np.load(LEARNING / "lesson.npz")
-    device = Device(example.compiled("host"), tmp_path)
+    model = example.compiled("host", precision)
+    assert not any("float32 gradients" in note for note in model.report.notes)
+    device = Device(model, tmp_path)
 
     def accuracies() -> tuple[float, float]:
         scores = [device.run(image[None]) for image in data["eval_images"]]

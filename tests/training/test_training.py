@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.hir.types import Array
-from mcugen.lir.program import STOP, Access, Space
+from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
 from mcugen.options import GOALS, Training
 
@@ -222,13 +223,100 @@ def test_steps_of_less_than_a_code_are_not_lost(tmp_path: Path) -> None:
     assert np.abs(moved).max() > 0
 
 
+BOARDS = ("host", "rp2040", "nrf52840", "stm32h743", "corstone300", "rv32imc")
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(("layers", "loss"), [("last:3", "cross-entropy"), ("last:2", "mse")])
+def test_integers_learn_the_same_bits_on_every_cpu(layers: str, loss: str) -> None:
+    """The state after each of 30 steps, as numpy has it."""
+    training, states = Training(layers, loss, precision="int8"), []
+    net = coded_perceptron(softmax=loss == "cross-entropy")
+    for board in BOARDS:
+        model = compile_model(net, board, CompileOptions(training=training))
+        RNG.bit_generator.state = START
+        given = lessons(model, 30)
+        states.append(model.simulate(given, measure=False).crcs)
+        assert len(set(states[-1])) == 30
+        assert not any("float32 gradients" in note for note in model.report.notes)
+        if board == "host":
+            states.append(state_crcs(model, given))
+    assert all(found == states[0] for found in states)
+
+
+def coded_perceptron(softmax: bool = True) -> onnx.ModelProto:
+    """Three dense layers with codes in between."""
+    rng, net = np.random.default_rng(1), Net()
+    x = net.input("x", 1, 6)
+    for inputs, outputs, scale in ((6, 8, 0.02), (8, 7, 0.03), (7, 5, 0.02)):
+        weights = net.fake(net.const(rng.normal(0, 0.5, (inputs, outputs))), 0.01)
+        x = net.op("Gemm", net.fake(x, scale), weights, net.const(rng.normal(0, 0.3, size=outputs)))
+        x = net.op("Relu", x) if outputs > 5 else x
+    net.output(net.op("Softmax", net.fake(x, 0.05)) if softmax else x)
+    return net.model()
+
+
+def state_crcs(model: CompiledModel, given: list[dict[str, Array]]) -> tuple[int, ...]:
+    """CRC-32 of the state as numpy leaves it after each sample."""
+    kept, found = model.first_states, []
+    for sample in given:
+        results = model.interpret({**kept, **sample})
+        kept = {target: results[source] for source, target in model.options.states.items()}
+        parts = (kept[state.name].tobytes() for state in model.program.states)
+        found.append(zlib.crc32(b"".join(part + bytes(aligned(len(part)) - len(part)) for part in parts)))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("zero", [0, -100])
+def test_integers_learn_what_reals_learn(zero: int) -> None:
+    """Classes by a hidden matrix: codes lose little of what floats come to."""
+    net, rng = Net(), np.random.default_rng(3)
+    hidden = rng.normal(size=(6, 5))
+    x = net.fake(net.input("x", 1, 6), 0.02, zero)
+    for inputs, outputs in ((6, 12), (12, 5)):
+        weights = net.fake(net.const(rng.normal(0, 0.4, (inputs, outputs))), 0.01)
+        x = net.op("Gemm", x, weights, net.const(np.zeros(outputs)))
+        x = net.fake(net.op("Relu", x), 0.04, -128) if outputs == 12 else x
+    net.output(x)
+    xs = rng.uniform(-0.5, 2.5, (900, 1, 6)).astype(np.float32)
+    classes = np.argmax((xs[:, 0] - 1) @ hidden, -1).astype(np.int32)
+    right = {}
+    for precision in ("int8", "float32"):
+        model = compile_model(net.model(), "host", CompileOptions(training=Training("last:2", precision=precision)))
+        rate = np.full(2, 0.05, np.float32)
+        given = [{"x": x, "target": c[None], "rate": rate} for x, c in zip(xs[:700], classes, strict=False)] * 2
+        runs = [{"x": x} for x in xs[700:]]
+        outputs = model.simulate([*given, *runs], measure=False, sanitize=True).outputs[len(given) :]
+        guessed = np.asarray([next(iter(o.values())).argmax() for o in outputs])
+        right[precision] = float((guessed == classes[700:]).mean())
+    assert right["float32"] > 0.7
+    assert right["int8"] > right["float32"] - 0.04
+
+
+@pytest.mark.parametrize("rate", [1e-30, 1e10, 3e38])
+def test_codes_stay_codes_whatever_the_rate(rate: float, tmp_path: Path) -> None:
+    options = CompileOptions(training=Training("last:3", precision="int8"))
+    model = compile_model(coded_perceptron(), "host", options)
+    device, names = Device(model, tmp_path), [e.name for e in model.program.states if "." in e.name]
+    before = {name: device.learned(name).copy() for name in names}
+    for _ in range(4):
+        device.train(np.full((1, 6), 1.5, np.float32), 1, rate, [0, 1, 0])
+    lesson = model.program.lesson
+    assert lesson is not None
+    for name in names:
+        same = np.array_equal(device.learned(name), before[name])
+        assert same == (rate < 1 or name.startswith(f"{lesson.layers[1]}."))
+        assert name.endswith("bias") or np.abs(device.learned(name).astype(np.int32)).max() <= 127
+
+
 @pytest.mark.qemu
 def test_int8_weights_are_the_same_on_every_cpu() -> None:
-    """Another code would be another score by far more than floats differ."""
-    options = CompileOptions(training=Training("last:1", precision="int8"))
+    """By float gradients: another code would be another score by far more than floats differ."""
+    options = CompileOptions(training=Training("last:2", precision="int8"))
     scores = []
     for board in ("host", "rp2040", "nrf52840", "corstone300"):
         model = compile_model(convolutional(quantized=True), board, options)
+        assert any("float32 gradients" in note for note in model.report.notes)
         RNG.bit_generator.state = START
         given = lessons(model, 40)
         runs = [{"x": given[0]["x"]}, {"x": given[1]["x"]}]

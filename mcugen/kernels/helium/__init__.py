@@ -22,9 +22,11 @@ from mcugen.kernels.helium.layer import (
     int8_products,
     int8_requantized,
     int8_sums,
+    short_sums,
 )
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import of_four_bits
 from mcugen.lir.kernel import Call, Kernel, Role, Site, Trained, reads, scratch
 from mcugen.lir.traversal import Traversal
 
@@ -148,14 +150,15 @@ _COLUMNS = Kernel(
     emit=conv.emit_columns,
 )
 
-DENSE: tuple[Kernel, ...] = (_ROW, _GEMM)
+_SINGLE = replace(_ROW, when=(int8_sums, single_row))
+
+_WINDOWS = replace(_GEMM, when=(int8_sums, conv.no_depthwise), emit=conv.emit_conv)
+
+DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
 
 CONV: tuple[Kernel, ...] = (
-    replace(_ROW, when=(int8_sums, single_row)),
-    _EIGHT,
-    _COLUMNS,
-    replace(_GEMM, when=(int8_sums, conv.no_depthwise), emit=conv.emit_conv),
-    _IN_PLACE,
+    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE),
+    *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (

@@ -27,6 +27,7 @@ from mcugen.kernels.helium.layer import (
 )
 from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import four_bits
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 
 LONGEST_ROW = 12
@@ -181,7 +182,7 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     shape, table, loop = spec.shape, Table(spec, groups=spec.shape.groups), Loop(*divmod(spec.depth, VECTOR))
     frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
     if shape.groups > 1:
-        packed, groups = _by_groups(spec, 1)
+        packed, groups = _by_groups(spec, site, 1)
         mode = ModeOptions(mode="direct", gather=None, grouped=True)
         return call(site, packed, table, [frame, walk, groups], [mode, loop.flags, Jump()])
     if shape.stride_h == shape.stride_w == 1:
@@ -193,7 +194,7 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     return call(site, pack_vectors(spec.rows, BLOCK), table, [frame, walk], options, orders=orders)
 
 
-def _by_groups(spec: ConvSpec, taps: int) -> tuple[Array, Groups]:
+def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, Groups]:
     """The weights, group by group, with whole vectors for each of `taps`."""
     shape = spec.shape
     parts = np.split(spec.rows.reshape(shape.out_c, taps, -1), shape.groups)
@@ -202,7 +203,7 @@ def _by_groups(spec: ConvSpec, taps: int) -> tuple[Array, Groups]:
         groups=shape.groups,
         group_in=shape.in_c // shape.groups,
         group_out=shape.out_c // shape.groups,
-        group_w=len(packed) // shape.groups,
+        group_w=len(packed) // shape.groups // (2 if four_bits in site.kernel.when else 1),
     )
 
 
@@ -234,7 +235,7 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     frame, params = gemm_frame(table, loop, 2 * patch.depth), [padding(spec), shape.geometry, strip, patch]
     packed, flags, jump = pack_vectors(spec.rows, BLOCK), loop.flags, Jump()
     if shape.groups > 1:
-        packed, groups = _by_groups(spec, taps)
+        packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in // VECTOR)
         frame = replace(frame, turns=taps, jump=shape.in_c - vectors * VECTOR)
         params.append(groups)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar
 
@@ -13,6 +13,7 @@ import numpy as np
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import four_bits
 from mcugen.lir.kernel import Call, Options, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
@@ -54,6 +55,11 @@ def int8_products(spec: ConvSpec) -> bool:
     return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
+def short_sums(spec: ConvSpec) -> bool:
+    """sums of 27 bits"""
+    return spec.largest_sum < 2**27
+
+
 def blocks_of(rows: Array, count: int) -> Array:
     """[N, …] → [blocks, `count`, …], the last block filled with zeros."""
     padded = np.pad(rows, [(0, -len(rows) % count)] + [(0, 0)] * (rows.ndim - 1))
@@ -67,18 +73,27 @@ def pack_vectors(rows: Array, count: int) -> Array:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 
+def joined_vectors(packed: Array) -> Array:
+    """Packed weights of 4 bits: those of two channels share bytes, the first in the lower halves."""
+    pairs = packed.reshape(-1, 2, VECTOR)
+    joined: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
+    return joined
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
     codes.
 
-    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other.
+    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. With
+    `nibbles` sums of even channels are 16 times as large.
     """
 
     spec: ConvSpec
     block: int = BLOCK
     order: Sequence[int] | None = None
     groups: int = 1
+    nibbles: bool = False
 
     @cached_property
     def data(self) -> Array:
@@ -88,6 +103,8 @@ class Table:
         if not self.spec.is_sums:
             columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
         blocks = np.concatenate([blocks_of(group, self.block) for group in np.split(columns, self.groups)])
+        if self.nibbles:
+            blocks[:, ::2, 0] *= 16
         table = blocks[:, list(self.order or range(self.block))].transpose(0, 2, 1)
         flat: Array = table.astype(np.int32).reshape(-1)
         return flat
@@ -229,6 +246,7 @@ class LoopFlags(Options):
     unroll: Annotated[int, "vectors of a turn; 0: there are none"]
     looped: Annotated[bool, "whether there are several turns"]
     tail: Annotated[bool, "whether products are left over"]
+    nibbles: Annotated[bool, "whether two channels' weights share bytes"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +345,9 @@ def call(
 
     `orders` are those in which the kernel walks the image, `constants` more of them by role.
     """
+    if four_bits in site.kernel.when:
+        packed, table = joined_vectors(packed), replace(table, nibbles=True)
+        options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]
     found: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
     found["table"] = site.const("table", table.data)
     found |= {role: site.const(role, data) for role, data in (constants or {}).items()}

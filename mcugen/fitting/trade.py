@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers in groups, row by row, for `balanced`: where that is a much better trade of instructions for RAM."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from mcugen.board import Board
+from mcugen.fitting.budget import use_of
+from mcugen.fitting.streaming import Streaming, in_order_of_rows, with_groups
+from mcugen.hir.graph import Graph
+from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
+from mcugen.kernels.cost import cost_table
+from mcugen.lir.program import Program
+from mcugen.options import GOALS, OWN, CompileOptions
+from mcugen.pipeline import lowered, planned
+
+LEAST_GAIN = 0.85
+"""Instructions · RAM · flash of groups are at most so many times those of layers one by one: for less, layers stay
+apart, in code and in reports."""
+
+MOST_PLANS = 2
+"""That are made into programs, of those that promise most."""
+
+
+def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program) -> Program:
+    """The program with layers in groups if that reaches LEAST_GAIN, else `plain`, where they run one by one.
+
+    Where there is room for that, groups take at most MOST_SLOWDOWN times its instructions.
+    """
+    if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
+        return plain  # they are about layers
+    graph = in_order_of_rows(graph)
+    most = LEAST_GAIN * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
+    streaming = Streaming(graph, board.features, cost_table(board.cpu), most=most)
+    if streaming.least > most:
+        return plain
+    before = _cost(plain, board, options)
+    has_room = before.ram <= ENOUGH * board.total_ram
+    slowest = MOST_SLOWDOWN * before.instructions if has_room else math.inf
+    best, least = plain, LEAST_GAIN
+    for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
+        program = lowered(with_groups(graph, plan), board, options)
+        after = _cost(program, board, options)
+        promised = replace(after, ram=max(stretch.ram for stretch in plan))
+        if after.instructions > slowest or _trade(promised, before) >= least:
+            continue
+        found = _trade(_cost(planned(program), board, options), before)
+        if found <= least:
+            best, least = program, found
+    return best
+
+
+def _cost(program: Program, board: Board, options: CompileOptions) -> Cost:
+    return Cost(program.instructions_estimate or 0.0, program.arena_size, use_of(program, board, options).flash)
+
+
+def _trade(after: Cost, before: Cost) -> float:
+    """How many times as much `balanced` sees in it."""
+    return math.exp(after.rank(GOALS[0]) - before.rank(GOALS[0]))

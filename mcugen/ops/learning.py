@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What learning computes and nothing else does: steps by products, and products with codes that change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.learning import CODED_PRODUCT, DESCEND, DescentOptions
+from mcugen.kernels.portable import Rows
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call
+from mcugen.numerics.sums import real_product
+
+LARGEST = 127
+"""Of the codes of weights."""
+
+
+@dataclass(frozen=True)
+class Descend(Operator):
+    """y = w − a·b: a step down a gradient which is a product, and which is nowhere kept.
+
+    w is [C, …], a is [C, P], and b [P, the rest of w], all float32; elements whose step is no finite number stay. Or w
+    is int8 codes, and there is a dither (float32 [1], from 0 to 1): y = clamp(⌊w − a·b + dither⌋).
+    """
+
+    mnemonic: ClassVar[str] = "descend"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """That of w."""
+        w, a, b = inputs[:3]
+        assert w is not None and a is not None and b is not None
+        if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[0] or w.count != w.shape[0] * b.shape[1]:
+            shapes = f"{w.shape}, {a.shape} by {b.shape}"
+            raise ModelError("descend: shapes must agree", shapes, "report this as a bug of mcugen")
+        return (w,)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The formula."""
+        w, a, b, *dither = arrays
+        with np.errstate(all="ignore"):
+            moved = w.astype(np.float32) - real_product(a, b).reshape(w.shape)
+            moved = np.clip(np.floor(moved + dither[0]), -LARGEST, LARGEST) if dither else moved
+            return (np.where(np.isfinite(moved), moved, w).astype(w.dtype),)
+
+    def macs(self, sig: Signature) -> int:
+        """w · P."""
+        return sig.output.count * sig.input(1).shape[1]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """In its place."""
+        roles = zip(("w", "a", "b", "dither"), node.inputs, strict=False)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[1]
+        dtype = node.output.type.dtype
+        options = DescentOptions(t=dtype.c, codes=dtype is DType.INT8)
+        params = [Rows(rows=rows, depth=depth, channels=channels)]
+        builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
+
+
+@dataclass(frozen=True)
+class CodedProduct(Operator):
+    """y[m, n] = Σ_k x[m, k] · w[k, n] in float32, w being int8 codes that are learned."""
+
+    mnemonic: ClassVar[str] = "coded_product"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Of matrices."""
+        x, w = inputs
+        assert x is not None and w is not None
+        if x.shape[1] != w.shape[0]:
+            raise ModelError("coded_product: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
+        return (TensorType((x.shape[0], w.shape[1]), DType.FLOAT32),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The formula."""
+        x, w = arrays
+        return (real_product(x, w.astype(np.float32)),)
+
+    def macs(self, sig: Signature) -> int:
+        """M · N · K."""
+        return sig.output.count * sig.input(0).shape[1]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Codes as they lie."""
+        operands = {"x": builder.buffer(node.input(0)), "w": builder.buffer(node.input(1))}
+        (rows, depth), channels = node.input(0).type.shape, node.input(1).type.shape[1]
+        params = [Rows(rows=rows, depth=depth, channels=channels)]
+        builder.call(node, Call(CODED_PRODUCT, operands | {"y": builder.buffer(node.output)}, params))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--self-test N`: samples that are chosen for what they find, and what is said of that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from c_programs import build_and_run, check_compiles, write
+from command_line import mcugen
+from forms import PATH, floats, quantized, sized, stateful
+from onnx_models import Net
+
+from mcugen import CompileOptions, Places
+from mcugen.compilation import Compilation
+from mcugen.errors import UsageError
+from mcugen.report.html import report_page
+from mcugen.selftests import choose
+from mcugen.simulate.flips import SAME, Flips, run_flips
+
+FORMS: dict[str, tuple[Callable[[], Net], str, CompileOptions]] = {
+    "int8": (quantized, "host", CompileOptions()),
+    "for a Cortex-M4": (quantized, "nrf52840", CompileOptions()),
+    "floats, infinite ones among them": (floats, "host", CompileOptions()),
+    "buffers of the caller's": (quantized, "host", CompileOptions(external_io=True)),
+    "a state": (stateful, "host", CompileOptions(states={"after": f"{PATH}/state"})),
+    "steps, checksums, guards": (quantized, "host", CompileOptions(steps=True, check_weights=True, checked_arena=True)),
+    "an arena in two memories": (quantized, "stm32h753", CompileOptions(place=Places(arena=("dtcm", "axi_sram")))),
+}
+
+
+def made(form: str, samples: int) -> Compilation:
+    make, board, options = FORMS[form]
+    return Compilation(make().model(), board, replace(options, name="net", self_test=samples))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_several_samples_pass_and_find_what_is_told(form: str, tmp_path: Path):
+    compiled = made(form, 3).compiled
+    figures = compiled.report.self_test
+    assert figures is not None
+    assert 1 <= figures.samples <= 3
+    assert figures.found <= figures.significant <= figures.flips
+    assert sum(layer.found for layer in figures.layers) == figures.found
+    check_compiles(compiled.bundle, tmp_path, "clang")
+    arena = "net_default_arenas()" if len(compiled.bundle.arena_sizes) > 1 else "net_default_arena()"
+    main = (
+        f'#include <stdio.h>\n#include "net.h"\nint main(void) {{ printf("%d", net_selftest({arena})); return 0; }}\n'
+    )
+    folder = write(compiled.bundle, tmp_path)
+    sources = (*compiled.bundle.sources, "net_selftest.c")
+    assert build_and_run(main, folder, *sources, flags=("-DMCUGEN_SECTION(name)=",)) == "0"
+
+
+def test_chosen_samples_find_more_than_a_random_one():
+    chosen = made("int8", 2).compiled
+    alone = made("int8", 0).compiled
+    places = [(number, at) for number, array in enumerate(alone.bundle.constants) for at in range(0, array.nbytes, 17)]
+    flips = [Flips(((number, at, 32),)) for number, at in places]
+    counts = [
+        sum(ends != SAME * len(ends) for ends in run_flips(model.bundle, samples, flips))
+        for model, samples in ((alone, 1), (chosen, 2))
+    ]
+    assert counts[0] < counts[1]
+
+
+def test_the_best_sample_comes_first_then_what_it_does_not_find():
+    found = np.array([[1, 0, 1], [1, 0, 1], [1, 1, 0], [0, 1, 0], [0, 0, 0]], bool)
+    assert choose(found, 3) == [0, 1]
+    assert choose(found, 1) == [0]
+    assert choose(found[4:], 3) == [0]
+
+
+def test_header_report_and_page_tell_it(tmp_path: Path):
+    onnx.save(quantized().model(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", image=np.random.default_rng(3).normal(size=(4, 1, 3, 9, 9)).astype(np.float32))
+    command = ("compile", tmp_path / "net.onnx", "-b", "host", "-o", tmp_path / "net", "--data", tmp_path / "data.npz")
+    done = mcugen(*command, "--self-test", "2", "--json", tmp_path / "report.json")
+    assert done.code == 0, done.err
+    told = json.loads((tmp_path / "report.json").read_text())["self_test"]
+    header = (tmp_path / "net" / "net.h").read_text().replace("\n * ", " ")
+    assert f"runs {told['samples']} samples, which find" in header
+    assert f"({told['found']} of {told['significant']}, of {told['flips']} tried)" in header
+    page = report_page(made("int8", 2).compiled.report)
+    assert "<h2>Self-test</h2>" in page
+
+
+REFUSED = {
+    "its weights are a file": (quantized, CompileOptions(weights_blob=True)),
+    "its input comes row by row": (quantized, CompileOptions(stream_input=True, optimize="ram")),
+    "its sizes are known at run time": (
+        sized,
+        CompileOptions(dims={"a_dimension_with_a_name_that_explains_everything": (1, 9)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_code_whose_constants_cannot_be_flipped_is_refused(reason: str):
+    make, options = REFUSED[reason]
+    with pytest.raises(UsageError, match=reason):
+        _ = Compilation(make().model(), "host", replace(options, self_test=2)).compiled
+
+
+@pytest.mark.shared
+def test_two_samples_find_nine_tenths_in_a_keyword_model():
+    """Where one random sample finds a tenth."""
+    from shared_models import MODELS
+
+    path = MODELS / "ds_cnn_kws_int8_qdq.onnx"
+    figures = Compilation(path, "nrf52840", CompileOptions(self_test=2)).compiled.report.self_test
+    assert figures is not None
+    assert figures.found >= 0.9 * figures.significant >= 0.5 * figures.flips

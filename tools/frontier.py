@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float, int8, int16x8, w4a8 and auto at 60 % of the bytes beside ONNX Runtime's quantizer, on the shared models.
+
+Calibration, and all that `auto` is judged by, is of the calibration split; every figure is of the evaluation split.
+ONNX Runtime's row is that of its settings that is best there, which favours it. Intervals of 95 % are of 2,000 paired
+bootstrap samples. Flash and instructions: the code for an nRF52840 under QEMU. Writes a table of docs/quantization.md;
+what was computed is kept, so that a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import onnx
+import typer
+from markers import replace_between_markers
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from quant_study import DOCUMENT, SUBJECTS, Sample, Subject, _roomy, _table, console, options, quantized, samples
+
+from mcugen.cache import Store, cache_folder, code_digest
+from mcugen.compiler import compile_model
+from mcugen.errors import ConstraintError
+from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.evaluation.metrics import METRICS
+from mcugen.evaluation.samples import Samples
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import load
+from mcugen.mixed import Demand, Search
+from mcugen.options import CompileOptions
+from mcugen.quant.few_bits import stored_share
+from mcugen.quant.quantize import float_model, quantizer
+from mcugen.quant.scheme import Scheme
+
+MODELS = (
+    "resnet8_cifar10_f32",
+    "ds_cnn_kws_f32",
+    "mnist_cntk",
+    "mobilenet_v1_025_vww_f32",
+    "autoencoder_ad_f32",
+    "pt_resnet_s_dynamo",
+    "pt_tcn_dynamo",
+)
+BOARD = "nrf52840"
+RESAMPLED = 2000
+
+SETTINGS = {
+    "min-max": (CalibrationMethod.MinMax, {}),
+    "percentile 99.99": (CalibrationMethod.Percentile, {"CalibPercentile": 99.99}),
+    "percentile 99.5": (CalibrationMethod.Percentile, {"CalibPercentile": 99.5}),
+    "entropy": (CalibrationMethod.Entropy, {}),
+}
+"""Of ONNX Runtime's quantizer: uint8 activations, int8 weights by channel."""
+
+SCHEMES = {"int8": Scheme(), "int16x8": Scheme(DType.INT16), "w4a8": Scheme(weights=DType.INT4)}
+
+MOST_DROP, LEAST_SQNR, SHARE = 0.3, 15.0, 0.6
+"""What `auto` must reach: percentage points where there are labels, else dB; and its share of the bytes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one way on one model; `note` says which of several, or what was missed."""
+
+    outputs: Sequence[Sample]
+    note: str = ""
+    share: float | None = None
+    flash: int | None = None
+    instructions: int | None = None
+
+
+def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) -> Result:
+    """By mcugen."""
+    note = ""
+    if name == "auto":
+        source = load(subject.path)
+        model = float_model(source, options(subject), Scheme(), wide=True)
+        maker = quantizer(source, model, Scheme(), calibration.inputs)
+        metric = METRICS["sqnr" if calibration.labels is None else "top1"]
+        demand = Demand(metric, MOST_DROP, max_weights=SHARE)
+        if calibration.labels is None:
+            demand = Demand(metric, min_sqnr=LEAST_SQNR, max_weights=SHARE)
+        search = Search(maker, _roomy(BOARD), CompileOptions(), calibration, demand)
+        try:
+            made = search.run()
+        except ConstraintError:
+            return Result((), "missed")
+        note = made.describe().partition("samples")[2].removeprefix(", ")
+    else:
+        made = quantized(subject, SCHEMES[name], calibration.inputs)
+    run = compile_model(made, _roomy(BOARD)).simulate(evaluation.inputs[:1])
+    share = stored_share(made.model, made.plan)
+    found = run_onnxruntime(made.proto, evaluation.inputs)
+    return Result(found, note, share, run.sizes.code + run.sizes.weights, run.instructions)
+
+
+def real(subject: Subject, evaluation: Samples) -> Result:
+    """The float model."""
+    run = compile_model(load(subject.path).proto, _roomy(BOARD), options(subject)).simulate(evaluation.inputs[:1])
+    outputs = run_onnxruntime(load(subject.path).proto, evaluation.inputs)
+    return Result(outputs, "", 4.0, run.sizes.code + run.sizes.weights, run.instructions)
+
+
+def peer(subject: Subject, setting: str, calibration: Samples, evaluation: Samples) -> Result:
+    """By ONNX Runtime's quantizer."""
+    method, extra = SETTINGS[setting]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.samples = iter(calibration.inputs)
+
+        def get_next(self) -> Mapping[str, Array] | None:
+            return next(self.samples, None)
+
+    model = float_model(load(subject.path), options(subject), Scheme(equalize=False)).proto
+    with tempfile.TemporaryDirectory() as folder:
+        plain, prepared, made = (str(Path(folder, f"{name}.onnx")) for name in ("plain", "prepared", "made"))
+        onnx.save(model, plain)
+        quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+        quantize_static(
+            prepared,
+            made,
+            Reader(),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=method,
+            extra_options=extra,
+        )
+        return Result(run_onnxruntime(onnx.load(made), evaluation.inputs), setting, 1.0)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Measures outputs of a model on samples: whether each is right, and the power of its error."""
+
+    exact: Sequence[Sample]
+    labels: Array | None
+
+    def right(self, outputs: Sequence[Sample]) -> Array:
+        """By sample, 1 where the largest entry of the first output is that of the label, or else of the float model."""
+        name = next(iter(self.exact[0]))
+        found, wanted = (np.array([int(o[name].argmax()) for o in outs]) for outs in (outputs, self.exact))
+        return (found == (wanted if self.labels is None else self.labels[: len(found)])).astype(float)
+
+    def powers(self, outputs: Sequence[Sample]) -> tuple[Array, Array]:
+        """By sample, of the signal and of the error."""
+        pairs = [(real, found) for real, found in zip(self.exact, outputs, strict=True)]
+        signal = [sum(float(np.square(r[n], dtype=float).sum()) for n in r) for r, _ in pairs]
+        noise = [sum(float(np.square(r[n].astype(float) - f[n]).sum()) for n in r) for r, f in pairs]
+        return np.array(signal), np.array(noise)
+
+
+def resampled(count: int) -> Array:
+    """Indices of bootstrap samples, the same for all that is compared."""
+    return np.random.default_rng(0).integers(0, count, (RESAMPLED, count))
+
+
+def points(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
+    """By how many percentage points more is right, with its interval."""
+    gain = 100 * (judge.right(outputs) - judge.right(others))
+    return _interval(float(gain.mean()), gain[resampled(len(gain))].mean(1), 2)
+
+
+def decibels(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
+    """By how many dB the SQNR is higher, with its interval."""
+    noises = [judge.powers(each)[1] for each in (others, outputs)]
+    places = resampled(len(noises[0]))
+    first, second = (noise[places].sum(1) + 1e-30 for noise in noises)
+    whole = 10 * np.log10((noises[0].sum() + 1e-30) / (noises[1].sum() + 1e-30))
+    return _interval(float(whole), 10 * np.log10(first / second), 1)
+
+
+def _interval(value: float, found: Array, digits: int) -> str:
+    low, high = np.percentile(found, [2.5, 97.5])
+    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def rows(subject: Subject, remembered: Callable[[str, Callable[[], Result]], Result]) -> Iterator[list[str]]:
+    """Of one model."""
+    calibration, evaluation = samples(subject, "calib"), samples(subject, "eval")
+    exact = remembered("float32", lambda: real(subject, evaluation))
+    judge = Judge(exact.outputs, evaluation.labels)
+    peers = [remembered(name, lambda name=name: peer(subject, name, calibration, evaluation)) for name in SETTINGS]
+    best = min(peers, key=lambda each: judge.powers(each.outputs)[1].sum())
+    found = {"float32": exact, f"ONNX Runtime, {best.note}": best}
+    for name in (*SCHEMES, "auto"):
+        found[name] = remembered(name, lambda name=name: own(subject, name, calibration, evaluation))
+    for name, each in found.items():
+        if not each.outputs:
+            yield [subject.model, name, each.note, *[""] * 6]
+            continue
+        signal, noise = (power.sum() for power in judge.powers(each.outputs))
+        right = f"{100 * judge.right(each.outputs).mean():.2f} %"
+        yield [
+            subject.model,
+            f"{name}: {each.note}" if name == "auto" and each.note else name,
+            right,
+            points(judge, each.outputs, exact.outputs) if each is not exact else "",
+            f"{10 * np.log10(signal / noise):.1f} dB" if noise else "",
+            decibels(judge, each.outputs, best.outputs) if each is not exact and each is not best else "",
+            f"{100 * each.share:.0f} %" if each.share else "",
+            f"{each.flash:,}" if each.flash else "",
+            f"{each.instructions:,}" if each.instructions else "",
+        ]
+
+
+HEAD = ["model", "precision", "right", "points against float32", "SQNR", "dB against ONNX Runtime's best",
+        "bytes of weights", f"flash on {BOARD}", "instructions"]  # fmt: skip
+
+
+def main(
+    only: Annotated[str, typer.Option(help="part of a model's name")] = "",
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
+) -> None:
+    """Prints (or writes) the table."""
+    store = Store(cache_folder() / "frontier")
+    causes = code_digest() + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    table = [HEAD]
+    for subject in (s for s in SUBJECTS if s.model in MODELS and only in s.model):
+
+        def remembered(name: str, make: Callable[[], Result], subject: Subject = subject) -> Result:
+            key = hashlib.sha256(f"{causes} {subject.model} {name}".encode()).hexdigest()
+            kept = store.read(key)
+            result: Result = make() if kept is None else pickle.loads(kept)
+            if kept is None:
+                store.write(key, pickle.dumps(result))
+            return result
+
+        for row in rows(subject, remembered):
+            table.append(row)
+            console.print(" | ".join(row))
+    print(_table(table))
+    if write_docs:
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "frontier", _table(table)))
+
+
+if __name__ == "__main__":
+    typer.run(main)
