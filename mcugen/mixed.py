@@ -324,7 +324,8 @@ class Search:
                 cheaper.append((trial.cost.growth(now.cost), raised))
         for _, raised in sorted(cheaper, key=lambda each: each[0]):
             trial = self.trial({**self._first.wanted, **raised})
-            if self._accept(trial, ", ".join(raised), max(raised.values(), key=LADDER.index), keep=False):
+            dtype = max(raised.values(), key=LADDER.index)
+            if self._is_timely(trial.quantization) and self._accept(trial, ", ".join(raised), dtype, keep=False):
                 return trial
         return now
 

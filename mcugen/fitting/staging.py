@@ -26,6 +26,9 @@ TRIES = 6
 """So often memory is planned anew, with fewer copies, until it is no more than allowed."""
 
 
+LEAST_WAITS = 10_000
+"""Cycles that `balanced` waits for weights at least before start-up copies them."""
+
 MOST_COPIED = 2 / 3
 """Of the arena's memory, what copies of weights may take without being asked for."""
 
@@ -47,7 +50,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
         return options
     if options.optimize == "balanced":
         waits = waits_for_constants(program, board, slow)
-        is_slow = waits > (MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0)
+        is_slow = waits > max((MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0), LEAST_WAITS)
         if not is_slow or nbytes + program.arena_size > ENOUGH * board.total_ram:
             return options
     return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
