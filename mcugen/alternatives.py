@@ -18,8 +18,9 @@ AS_IT_IS = "as it is"
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
     """For an estimate: nothing is measured to be fast enough."""
+    estimated = replace(options, tune=0, times={})
     return replace(
-        options, max_latency=None, max_cycles=None, max_step_cycles=None, stack_bound=False, self_test=0, plausible={}
+        estimated, max_latency=None, max_cycles=None, max_step_cycles=None, stack_bound=False, self_test=0, plausible={}
     )
 
 

@@ -267,6 +267,10 @@ MaxLatency = Annotated[
     typer.Option(help="a call must take no longer on the board: 20ms (docs/memory.md)", show_default=False),
 ]
 MaxCycles = Annotated[str, typer.Option(help="the same in estimated cycles: 1500000", show_default=False)]
+Tune = Annotated[
+    int,
+    typer.Option(help="chooses kernels by simulated cycles, of so many a layer (docs/memory.md)", show_default=False),
+]
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
 
 
@@ -335,6 +339,7 @@ class RunningArguments(ReadingArguments):
     max_flash: MaxFlash = ""
     max_latency: MaxLatency = ""
     max_cycles: MaxCycles = ""
+    tune: Tune = 0
     place: Place = None
     weights_blob: WeightsBlob = False
     updatable: Updatable = False
@@ -368,6 +373,7 @@ class RunningArguments(ReadingArguments):
             max_flash=_size("--max-flash", self.max_flash),
             max_latency=_seconds("--max-latency", self.max_latency),
             max_cycles=_cycles("--max-cycles", self.max_cycles),
+            tune=self.tune,
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
             updatable=self.updatable,
@@ -682,7 +688,7 @@ PANELS = {
     "Samples": ("pixel_scale", "metric", "input_pipeline"),
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
-    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states", "extreme_inputs"),
+    "Time": ("max_latency", "max_cycles", "tune", "steps", "max_step_cycles", "cores", "wait_states", "extreme_inputs"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "helpers", "labels"),
     "Safety": (

@@ -22,7 +22,7 @@ from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
-from mcugen.latency import Deadline, within
+from mcugen.latency import Deadline, Pace, within
 from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.ops.onnx_node import Refusal
@@ -49,6 +49,7 @@ from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
 from mcugen.training.layers import has_channels, layer_name, trainable
+from mcugen.tuning import tuned
 from mcugen.variants import Variants
 from mcugen.workers.sharing import ALONE, Workers
 
@@ -172,6 +173,8 @@ class Compilation:
         metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
         demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
+        deadline = Deadline.of(self.options, self.target)
+        search.pace = Pace(deadline, self._timed) if deadline else None
         if self.workers.cluster:
             elsewhere = _Elsewhere(self.source.proto, self.target, self.options, self.quantizing, judging)
             search.share = partial(self.workers.each_done, elsewhere)
@@ -277,12 +280,15 @@ class Compilation:
 
     def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Fast enough, if that is asked for."""
-        make = self._made
+        make = partial(tuned, make=self._made) if options.tune else self._made
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
         if deadline is None:
             return make(options)
-        return within(deadline, options, make, lambda compiled: timed(compiled, self.progress))
+        return within(deadline, options, make, self._timed)
+
+    def _timed(self, compiled: CompiledModel) -> Report:
+        return timed(compiled, self.progress)
 
     def write(self, folder: str | Path | None = None) -> Path:
         """Writes the C files, to a folder called like the model unless told otherwise."""

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from mcugen.board import Board, load_board
-from mcugen.codegen.draft import Draft, Form, Provenance
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.draft import Draft, Form, Provenance, Sample
 from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
@@ -66,7 +67,7 @@ def _compiled(
 ) -> CompiledModel:
     """As told."""
     file = _checked(options, hardware)
-    target = replace(hardware, features=hardware.features | _wishes(hardware, options))
+    target = target_of(hardware, options)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -120,6 +121,22 @@ def _compiled(
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
+
+
+def target_of(board: Board, options: CompileOptions) -> Board:
+    """The board with what kernels are asked for besides."""
+    return replace(board, features=board.features | _wishes(board, options))
+
+
+def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle:
+    """The C files of a planned program that no model stands for, whose self-test expects nothing in particular."""
+    inputs, outputs = (
+        {e.name: np.zeros(e.shape, e.dtype.numpy) for e in ends} for ends in (program.inputs, program.outputs)
+    )
+    provenance = Provenance(program.name, "", board.name, options.describe())
+    source = KernelSource(board.features, registry_of(options.plugins).templates)
+    placement = place(program, board, options.place)
+    return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
 
 
 def _with_training(options: CompileOptions, precision: str) -> CompileOptions:

@@ -24,6 +24,9 @@ MOST_TRIALS = 4
 LEAST_STEP = 0.01
 """Share of the instructions between two programs that is not worth another trial."""
 
+FAR = 2.0
+"""By how much cycles an instruction may differ between two precisions of a model: float32 waits longer for results."""
+
 NAMED_LAYERS = 3
 
 Run = Callable[[CompiledModel], Report]
@@ -57,9 +60,8 @@ class Deadline:
     def require(self, report: Report) -> None:
         """DoesNotFitError, with what takes longest, for a program that ran and was not fast enough."""
         if not self.met_by(report):
-            taken = f"{_cycles(report):,} cycles, {1e3 * _cycles(report) / report.clock_hz:.4g} ms"
             remedy = "allow more, use a faster board (mcugen boards), a smaller or a quantized model"
-            found = f"the least is {taken}, of which {_slowest(report)}"
+            found = f"the least is {time_of(report)}"
             raise DoesNotFitError(f"a call must take {self.text} at most: {self.cycles:,} cycles", found, remedy)
 
 
@@ -75,6 +77,29 @@ class _Trial:
     def instructions(self) -> float:
         """By the estimate that kernels are chosen by; 0 where no layer has a choice."""
         return self.compiled.program.instructions_estimate or 0.0
+
+
+@dataclass
+class Pace:
+    """Tells of one model after the other whether its fastest program keeps a deadline, and runs as few as it can."""
+
+    deadline: Deadline
+    run: Run
+    missed: Report | None = None
+    """Of the last one that was too slow."""
+    _cpi: float | None = None
+    """Cycles an estimated instruction, of the last one that ran."""
+
+    def is_kept_by(self, fastest: CompiledModel) -> bool:
+        """By its price, where that is far from the deadline, or as it runs. UsageError: nothing is known of time."""
+        instructions = fastest.program.instructions_estimate or 0.0
+        if self._cpi is not None and FAR * self._cpi * instructions <= self.deadline.cycles:
+            return True
+        report = self.run(fastest)
+        self._cpi = _cycles(report) / max(instructions, 1.0)
+        is_kept = self.deadline.met_by(report)
+        self.missed = self.missed if is_kept else report
+        return is_kept
 
 
 def within(
@@ -126,6 +151,11 @@ def _told(taken: _Trial, asked: _Trial, deadline: Deadline) -> CompiledModel:
     """The program, whose report says how the deadline was met."""
     figures = DeadlineFigures(deadline.cycles, _cycles(taken.report), _cycles(asked.report), taken.step)
     return replace(taken.compiled, report=replace(taken.compiled.report, deadline=figures))
+
+
+def time_of(report: Report) -> str:
+    """The time of a call, and what takes longest of it."""
+    return f"{_cycles(report):,} cycles, {1e3 * _cycles(report) / report.clock_hz:.4g} ms, of which {_slowest(report)}"
 
 
 def _cycles(report: Report) -> int:

@@ -30,6 +30,7 @@ from mcugen.evaluation.metrics import METRICS, Judged, Metric
 from mcugen.evaluation.samples import Samples, as_stored
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
+from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
 from mcugen.quant.few_bits import stored_share
 from mcugen.quant.plan import Codes
@@ -207,10 +208,12 @@ class Search:
     progress: Progress = no_progress
     share: Callable[[Sequence[Question]], Iterable[tuple[Question, Answer]]] | None = None
     """Who answers questions, in any order; else this search does."""
+    pace: Pace | None = None
+    """Of a deadline, which the fastest program must keep."""
     steps: list[Tradeoff] = field(default_factory=list)
 
     def run(self) -> Quantization:
-        """The cheapest model found that meets the goal; ConstraintError if none does."""
+        """The cheapest model found that meets the goal; ConstraintError if none does, DoesNotFitError: none in time."""
         self._start()
         now = self._first
         if not self._accept(now, "", LADDER[0]):
@@ -225,6 +228,9 @@ class Search:
         self._reference = run_onnxruntime(model.proto, self.samples.inputs, None, model.first_states, model.states)
         self._first = self._within_budget()
         self._codes = dict(self._first.quantization.plan.layers)
+        if self.pace is not None and not self._is_timely(self._first.quantization):
+            assert self.pace.missed is not None
+            self.pace.deadline.require(self.pace.missed)
         first = self._first.compiled
         self.goal = self.demand.goal(self._judged(first, self._reference))
         self._scores: dict[str, float] = {}
@@ -274,7 +280,7 @@ class Search:
             for done, layer in enumerate(layers):
                 self.progress(f"raising layers to {dtype.value}", done, len(layers))
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
-                if now.precision[layer] is dtype or trial is None:
+                if now.precision[layer] is dtype or trial is None or not self._is_timely(trial.quantization):
                     continue  # its neighbours have raised it, or it does not fit by now
                 now = trial
                 self._raised.append(layer)
@@ -283,6 +289,10 @@ class Search:
         last = self.steps[-1]
         best = last.value if last.confirmed is None else last.confirmed
         found = f"{self.goal.metric.show(best)} with all layers raised that fit the board"
+        if self.pace is not None and self.pace.missed is not None:
+            rule = f"the model must reach the goal: {self.goal}, within {self.pace.deadline.text}"
+            one_more = f"with one more, the least is {time_of(self.pace.missed)}"
+            raise DoesNotFitError(rule, f"{found} in that time; {one_more}", "allow more, or ask for less")
         raise ConstraintError(f"the model must reach the goal: {self.goal}", found, "ask for less")
 
     def _descend(self, now: _Trial) -> _Trial:
@@ -293,7 +303,7 @@ class Search:
             for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
                 wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(wanted, layer)
-                if trial is None or trial.cost.growth(now.cost) >= 0:
+                if trial is None or trial.cost.growth(now.cost) >= 0 or not self._is_timely(trial.quantization):
                     continue
                 if self._accept(trial, layer, dtype, keep=False):
                     now = trial
@@ -314,7 +324,8 @@ class Search:
                 cheaper.append((trial.cost.growth(now.cost), raised))
         for _, raised in sorted(cheaper, key=lambda each: each[0]):
             trial = self.trial({**self._first.wanted, **raised})
-            if self._accept(trial, ", ".join(raised), max(raised.values(), key=LADDER.index), keep=False):
+            dtype = max(raised.values(), key=LADDER.index)
+            if self._is_timely(trial.quantization) and self._accept(trial, ", ".join(raised), dtype, keep=False):
                 return trial
         return now
 
@@ -386,6 +397,13 @@ class Search:
     def _compiled(self, wanted: Mapping[str, DType], quantization: Quantization) -> _Trial:
         compiled = compile_model(quantization, self.board, self.options)
         return _Trial(wanted, quantization, compiled, self.samples.inputs[0])
+
+    def _is_timely(self, quantization: Quantization) -> bool:
+        """Whether its fastest program is fast enough, if it must be."""
+        if self.pace is None:
+            return True
+        fastest = compile_model(quantization, self.board, replace(self.options, optimize="speed"))
+        return self.pace.is_kept_by(fastest)
 
     def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
         """Whether the goal holds; a line of the table."""

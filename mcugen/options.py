@@ -144,6 +144,14 @@ class Training:
 
 
 @dataclass(frozen=True)
+class LayerTimes:
+    """Cycles that a layer took by a kernel, with its constants where they lie, and copied to the arena first."""
+
+    plain: int
+    copied: int
+
+
+@dataclass(frozen=True)
 class CompileOptions:
     """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
 
@@ -164,7 +172,9 @@ class CompileOptions:
     code for that is generated, and samples are raw.
     `max_cycles`, or `max_latency` in seconds, is the longest that a call may take on the board, by estimated cycles;
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
-    With two `cores`, both compute portions of a layer at once where that takes less time (see mcugen.fitting.cores).
+    With `tune`, so many kernels of each layer run in the simulator (see mcugen.tuning), which leads to `times`, by the
+    names of layers and kernels. With two `cores`, both compute portions of a layer at once where that takes less time
+    (see mcugen.fitting.cores).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `updatable` puts all else into it that training changes, and its
     `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
@@ -217,6 +227,8 @@ class CompileOptions:
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
+    tune: int = 0
+    times: Mapping[tuple[str, str], LayerTimes] = field(default_factory=dict)
     cores: int = 1
     training: Training | None = None
 
@@ -266,5 +278,6 @@ class CompileOptions:
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"at most {n} cycles" for n in (self.max_cycles,) if n is not None]
         parts += [f"at most {1e3 * seconds:g} ms" for seconds in (self.max_latency,) if seconds is not None]
+        parts += [f"tuned by {self.tune} kernels a layer"] * bool(self.tune)
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

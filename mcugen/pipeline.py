@@ -224,7 +224,13 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
-    """Costs that count what the CPU waits for constants, where speed is the goal, and know of its core's stalls."""
+    """Costs that count what the CPU waits for constants, where speed is the goal, and know of its core's stalls.
+
+    What was measured stands for all of that; only for speed are constants surely copied where that pays.
+    """
+    is_copied = options.optimize == "speed"
+    times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
+    costs = replace(costs, times=times)
     if options.optimize != "speed":
         return costs
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)

@@ -110,7 +110,7 @@ def test_what_is_impossible_is_refused_with_the_fastest(bench: Bench) -> None:
     _, fast = ends(bench)
     with pytest.raises(DoesNotFitError, match=rf"the least is {fast:,} cycles"):
         bench.within(fast - 1)
-    assert bench.cycles(bench.within(fast, optimize="ram")) == fast
+    assert bench.cycles(bench.within(fast, optimize="ram")) <= fast
 
 
 @pytest.mark.qemu

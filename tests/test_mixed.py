@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -16,17 +17,20 @@ from quant.float_models import normal_samples, random_weights
 from rich.console import Console
 
 import mcugen
-from mcugen.errors import ConstraintError, UsageError
+from mcugen.compiled import CompiledModel
+from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
+from mcugen.latency import Deadline, Pace
 from mcugen.mixed import Answer, Demand, Question, Search
-from mcugen.options import CompileOptions
+from mcugen.options import MIXED, CompileOptions
 from mcugen.quant.few_bits import most_valuable, stored_share
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
+from mcugen.report.figures import Report
 from mcugen.report.text import print_tradeoffs
 from mcugen.report.tradeoffs import Goal
 
@@ -308,6 +312,66 @@ def test_a_drop_needs_something_to_drop_from() -> None:
         Demand(METRICS["sqnr"], 1.0).goal(outputs(9))
     with pytest.raises(UsageError, match="add labels"):
         Demand(METRICS["sqnr"], 1.0, 20.0).goal(outputs(9))
+
+
+class Clock:
+    """Times programs of the sensitive net by their estimate: two cycles an instruction."""
+
+    def __init__(self, cycles: int) -> None:
+        self.runs = 0
+        self.pace = Pace(Deadline(cycles, f"--max-cycles {cycles:,}"), self.run)
+
+    def run(self, compiled: CompiledModel) -> Report:
+        self.runs += 1
+        cycles = round(2 * (compiled.program.instructions_estimate or 0))
+        layers = [replace(layer, cycles_estimate=cycles) for layer in compiled.report.layers]
+        return replace(compiled.report, cycles_estimate=cycles, layers=layers)
+
+
+def in_time(cycles: int) -> tuple[Search, Clock]:
+    """A search on a board, of which c must be raised."""
+    model = sensitive_net()
+    samples = Samples(normal_samples(model, 12), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
+    clock = Clock(cycles)
+    walk.board, walk.pace = mcugen.load_board("nrf52840"), clock.pace
+    return walk, clock
+
+
+def test_a_deadline_far_off_changes_nothing_and_costs_one_run() -> None:
+    walk, clock = in_time(10_000_000)
+    assert raised(walk.run()) == {"c"}
+    assert clock.runs == 1
+
+
+def test_a_deadline_refuses_what_takes_longer() -> None:
+    walk, _ = in_time(10)
+    with pytest.raises(DoesNotFitError, match=r"--max-cycles 10 .*the least is [\d,]+ cycles, .* of which"):
+        walk.run()
+    assert walk.pace is not None and walk.pace.missed is not None
+    least = walk.pace.missed.cycles_estimate
+    assert least is not None
+    walk, clock = in_time(least)
+    with pytest.raises(DoesNotFitError, match=r"goal: SQNR.*--max-cycles .*in that time; with one more, the least is"):
+        walk.run()
+    assert clock.runs > 1
+    assert {step.layer for step in walk.steps} == {""}
+
+
+@pytest.mark.qemu
+def test_all_demands_at_once() -> None:
+    """Of RAM, flash, time, a drop and an SQNR, as the board runs it."""
+    model = sensitive_net()
+    samples = {"x": np.stack([sample["x"] for sample in normal_samples(model, 12)])}
+    labelled = {**samples, "labels": np.zeros((12, 6, 6), int)}
+    options = CompileOptions(max_cycles=200_000, max_ram=20_000, max_flash=20_000)
+    quantizing = mcugen.Quantizing(MIXED, samples, scheme=Scheme(equalize=False, optimize_rounding=False))
+    judging = mcugen.Judging(labelled, max_drop=50.0, min_sqnr=22)
+    net = mcugen.Compilation(model, "nrf52840", options, quantizing, judging)
+    found = net.compiled.report
+    assert net.search is not None and len(net.search.goal.others) == 1
+    assert found.deadline is not None and found.deadline.cycles_estimate <= 200_000
+    assert "int16" in {step.precision for step in net.search.steps if step.kept}
 
 
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:

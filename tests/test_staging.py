@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from shared_models import MODELS
 
 import mcugen.fitting
 from mcugen import CompileOptions, Places, compile_model
-from mcugen.board import Board, load_board
+from mcugen.board import Board, board_names, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import STAGE_WEIGHTS
@@ -119,7 +120,7 @@ def test_it_saves_cycles(monkeypatch: pytest.MonkeyPatch):
 
     with_copies = cycles()
     monkeypatch.setattr(mcugen.fitting, "staged", lambda attempt, *_: attempt)
-    assert with_copies < 0.95 * cycles()
+    assert with_copies < 0.97 * cycles()
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,11 @@ def test_bits_stay(options: dict[str, object]):
 RP2350 = load_board("rp2350")
 
 
+def smaller(board: Board, times: int) -> Board:
+    """With so much less memory."""
+    return replace(board, memories=tuple(replace(m, size=m.size // times) for m in board.memories))
+
+
 def at_start(board: Board = RP2350, **options: object) -> int:
     """Bytes of weights that start-up copies to RAM."""
     found = compiled(board, **options)
@@ -154,9 +160,11 @@ def at_start(board: Board = RP2350, **options: object) -> int:
     return sum(b.nbytes for b in found.draft.placement.copies)
 
 
-def test_speed_has_weights_of_a_serial_flash_copied_at_start():
-    found = compiled(RP2350)
-    assert at_start() == found.program.weights_size
+@pytest.mark.parametrize("goal", ["speed", "balanced"])
+def test_weights_of_a_serial_flash_are_copied_at_start(goal: str):
+    """For `balanced` since they are more than a quarter of its time."""
+    found = compiled(RP2350, optimize=goal)
+    assert at_start(optimize=goal) == found.program.weights_size
     assert not copied(found)
     assert any("start-up copies" in note and "--place weights=flash" in note for note in found.report.notes)
 
@@ -164,35 +172,49 @@ def test_speed_has_weights_of_a_serial_flash_copied_at_start():
 @pytest.mark.parametrize(
     ("board", "options"),
     [
-        (RP2350, {"optimize": "balanced"}),
+        (RP2350, {"optimize": "ram"}),
+        (smaller(RP2350, 8), {"optimize": "balanced", "size": LARGE}),
         (RP2350, {"place": Places(weights="flash")}),
         (RP2350, {"max_ram": 400_000}),
         (RP2350, {"weights_blob": True}),
-        (replace(RP2350, memories=tuple(replace(m, size=m.size // 32) for m in RP2350.memories)), {"size": LARGE}),
+        (smaller(RP2350, 32), {"size": LARGE}),
         (L4R5, {}),
     ],
-    ids=["balanced", "told-to-stay", "a-budget", "a-file", "too-little-ram", "parallel-flash"],
+    ids=["least-ram", "over-a-quarter", "told-to-stay", "a-budget", "a-file", "too-little-ram", "parallel-flash"],
 )
 def test_weights_stay_in_flash_otherwise(board: Board, options: dict[str, object]):
     assert at_start(board, **options) == 0
 
 
+IN_CI = (
+    ("autoencoder_ad", "stm32l4r5"),
+    ("autoencoder_ad", "stm32g0b1"),
+    ("streaming_wakeword", "stm32l4r5"),
+    ("streaming_wakeword", "corstone300"),
+)
+"""Where kernels of fewer instructions take more cycles; the others take a minute each."""
+SWEPT = ("autoencoder_ad", "ds_cnn_kws", "streaming_wakeword", "resnet8_cifar10", "mobilenet_v1_025_vww")
+SIMULATED = [name for name in board_names() if load_board(name).qemu]
+
+
 @pytest.mark.qemu
 @pytest.mark.shared
-@pytest.mark.parametrize("board", ["stm32l4r5", pytest.param("stm32h7a3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "model",
+    ("name", "board"),
     [
-        "autoencoder_ad_int8_qdq",
-        "streaming_wakeword_int8_qdq",
-        *(pytest.param(f"{m}_int8_qdq", marks=pytest.mark.slow) for m in ("ds_cnn_kws", "mobilenet_v1_025_vww")),
+        *IN_CI,
+        *(
+            pytest.param(*cell, marks=pytest.mark.slow)
+            for cell in itertools.product(SWEPT, SIMULATED)
+            if cell not in IN_CI
+        ),
     ],
 )
-def test_speed_takes_no_more_cycles_than_balanced(model: str, board: str):
+def test_speed_takes_no_more_cycles_than_balanced(name: str, board: str):
     """Weights that are widened cost fewer instructions, and more waits and loads."""
 
     def cycles(goal: str) -> int:
-        found = compile_model(MODELS / f"{model}.onnx", board, CompileOptions(optimize=goal))
+        found = compile_model(MODELS / f"{name}_int8_qdq.onnx", board, CompileOptions(optimize=goal))
         made = simulate(found.bundle, load_board(board), [random_feeds(found.model)], cycles=True).cycles
         assert made is not None and made.total is not None
         return made.total

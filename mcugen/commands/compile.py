@@ -71,6 +71,8 @@ def compile_command(
         tell(str(compiled.report.budget))
     if compiled.report.steps is not None:
         tell(str(compiled.report.steps))
+    if compiled.report.tuning is not None:
+        tell(str(compiled.report.tuning))
     if compiled.report.deadline is not None:
         tell(str(compiled.report.deadline))
     if compiled.quantization:

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from mcugen.board import Board, Serial
 from mcugen.fitting.budget import Attempt, Budget, use_of
+from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
 from mcugen.lir.weights import is_read, with_staged_weights
 from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.reading import COPY, readings, saved_by_copy
+from mcugen.memory.reading import COPY, readings, saved_by_copy, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import AUTO_PLACE, CompileOptions, Places
 
@@ -25,24 +26,33 @@ TRIES = 6
 """So often memory is planned anew, with fewer copies, until it is no more than allowed."""
 
 
+LEAST_WAITS = 10_000
+"""Cycles that `balanced` waits for weights at least before start-up copies them."""
+
 MOST_COPIED = 2 / 3
 """Of the arena's memory, what copies of weights may take without being asked for."""
 
 
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Options that have start-up copy weights to RAM: for `speed`, from flash on a serial bus, where all of them fit.
+    """Options that have start-up copy weights to RAM, from flash on a serial bus, where all of them fit: for `speed`,
+    and for `balanced` where it were more than MOST_SLOWDOWN times as slow, and RAM stays under ENOUGH of the board's.
 
     What the user says of places, of budgets or of a file of weights, stands.
     """
     said = options.place != Places() or options.max_ram is not None
     in_file = options.weights_blob or options.updatable or options.weights_reader
-    if options.optimize != "speed" or said or in_file:
+    if options.optimize not in ("balanced", "speed") or said or in_file:
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
     nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
     fits = nbytes <= min(MOST_COPIED * fast.room, fast.room - program.arena_size)
     if not isinstance(slow.access, Serial) or not nbytes or not fits:
         return options
+    if options.optimize == "balanced":
+        waits = waits_for_constants(program, board, slow)
+        is_slow = waits > max((MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0), LEAST_WAITS)
+        if not is_slow or nbytes + program.arena_size > ENOUGH * board.total_ram:
+            return options
     return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
 
 
@@ -105,7 +115,11 @@ def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int,
             continue
         passes = readings(instr, board, slow)
         constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
-        held = [b for b in constants if saved_by_copy(board, slow, fast, b.nbytes, passes) > least]
+        times = options.times.get((instr.name, instr.kernel))
+        if times is not None:
+            held = list(constants) if times.plain - times.copied > LEAST else []
+        else:
+            held = [b for b in constants if saved_by_copy(board, slow, fast, b.nbytes, passes) > least]
         if held:
             found[index] = held
     return found

@@ -41,8 +41,10 @@ ENOUGH = 0.25
 MOST_SLOWDOWN = 1.25
 """`balanced` takes at most so many times the instructions that this share of RAM and flash allows."""
 
-FASTER = 0.97
-"""Beside another plan's cycles: a smaller difference is less than estimates tell."""
+CLEARLY = 0.08
+NOTABLE = 0.0025
+"""Shares of a layer's cycles, and of all, that `speed` must win by another kernel than `balanced` takes: kernels differ
+by more than that in the cycles that an instruction takes."""
 
 MAX_ROUNDS = 8
 
@@ -74,13 +76,21 @@ class Candidate:
 
     kernel: Kernel
     instructions: float
-    """With waits for constants, where the costs know of them."""
+    """With waits for constants, where the costs know of them: `waits` cycles."""
     flash: Mapping[int, int]
     """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
     ram: int
     """Bytes alive while it runs: what waits for later, inputs, outputs and scratch."""
     stalls: float = 0.0
     """Cycles beyond the instructions."""
+    waits: float = 0.0
+    is_measured: bool = False
+    """Whether its instructions are cycles, as it ran."""
+
+    @property
+    def cycles(self) -> float:
+        """As far as they are known."""
+        return self.instructions + self.stalls
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,7 @@ def choose_kernels(
     one more to choose from, where it was measured as our own were. `any_size` leaves those whose parameters follow from
     sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
-    fitting = all_fitting(graph, features, any_size)
+    fitting = _measured_first(graph, all_fitting(graph, features, any_size), costs)
     library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
     _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
     if family == AUTO:
@@ -133,6 +143,16 @@ def choose_kernels(
     fitting = {node: found for node, found in fitting.items() if node not in library}
     taken = _chosen(graph, features, costs, goal, limits, fitting, wanted, library)
     return {node: kernel for node, kernel in taken.items() if kernel.emit} | library
+
+
+def _measured_first(graph: Graph, fitting: Mapping[Node, list[Kernel]], costs: CostTable) -> dict[Node, list[Kernel]]:
+    """Of layers that were measured only the kernels that were: cycles are no instructions."""
+
+    def measured(node: Node, found: list[Kernel]) -> list[Kernel]:
+        return [k for k in found if (node.outputs[0].name, k.name) in costs.times]
+
+    outer = set(graph.nodes)
+    return {node: (node in outer and measured(node, found)) or found for node, found in fitting.items()}
 
 
 def _chosen(
@@ -178,8 +198,12 @@ def offers_of(
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
     times = dict(_nodes(graph))
     numbers: dict[object, int] = {}
+    fitted, outer = replace(costs, times={}), set(graph.nodes)
     offers = {
-        node: [_candidate(node, k, features, costs, times[node], alive, lasting, numbers) for k in found]
+        node: [
+            _candidate(node, k, features, costs if node in outer else fitted, times[node], alive, lasting, numbers)
+            for k in found
+        ]
         for node, found in fitting.items()
     }
     others = alive.keys() - {node.outputs[0].name for node in fitting}
@@ -320,8 +344,11 @@ def _candidate(
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
     ram = (around.nbytes if around else 0) - saved + program.scratch_size
-    instructions, stalls = costs.instructions(node, kernel) + costs.waits(program), costs.stalls(node, kernel)
-    return Candidate(kernel, times * instructions, flash, ram, times * stalls)
+    measured = costs.times.get((node.outputs[0].name, kernel.name))
+    if measured is not None:
+        return Candidate(kernel, times * measured, flash, ram, is_measured=True)
+    waits, stalls = times * costs.waits(program), times * costs.stalls(node, kernel)
+    return Candidate(kernel, times * costs.instructions(node, kernel) + waits, flash, ram, stalls, waits)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
@@ -410,16 +437,31 @@ class _Largest:
 
 
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
-    """The best by the goal. For `speed` that takes fewest instructions, unless what `balanced` takes is faster."""
+    """The best by the goal. For `speed` that takes fewest instructions, where they are sure to be faster."""
     taken = _best(offers, goal, limits, floor)
     if goal != "speed":
         return taken
-    other = _best(offers, "balanced", limits, floor)
-    return other if _cycles(other) < FASTER * _cycles(taken) else taken
+    surely = _where_faster(taken, _balanced(offers, limits, floor))
+    fits = limits.excess(_Plan(surely, floor).cost()) <= limits.excess(_Plan(taken, floor).cost())
+    return surely if fits else taken
 
 
-def _cycles(plan: Sequence[Candidate]) -> float:
-    return sum(c.instructions + c.stalls for c in plan)
+def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
+    """What that goal takes, which knows of no waits."""
+    plain = [[replace(c, instructions=c.instructions - c.waits, waits=0.0) for c in offer] for offer in offers]
+    taken = _best(plain, "balanced", limits, floor)
+    return [offer[given.index(c)] for offer, given, c in zip(offers, plain, taken, strict=True)]
+
+
+def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list[Candidate]:
+    """Of two plans the other one, but for layers that the fast one wins clearly."""
+    notable = NOTABLE * sum(c.cycles for c in other)
+
+    def is_faster(quick: Candidate, slow: Candidate) -> bool:
+        least = 0.0 if quick.is_measured else max(CLEARLY * slow.cycles, notable)
+        return slow.cycles - quick.cycles > least
+
+    return [quick if is_faster(quick, slow) else slow for quick, slow in zip(fast, other, strict=True)]
 
 
 def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:

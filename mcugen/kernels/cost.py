@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -68,6 +68,9 @@ class CostTable:
 
     core: str = ""
     """Whose stalls count where plans are compared by time; none: those of no core."""
+
+    times: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
         """Cycles of a node by that kernel beyond its instructions, as far as the kernel says."""

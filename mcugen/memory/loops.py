@@ -10,10 +10,10 @@ from mcugen.lir.kernel import PAIRED_LOADS, WORD_WEIGHTS
 def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Names of mcugen.lir.kernel, for weights in this memory.
 
-    Loads beside products take more instructions, and code, for less time: they are for the goal `speed`.
+    Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without.
     """
     wishes = {
-        PAIRED_LOADS: "dual_issue" in board.features and goal == "speed",
+        PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
         WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,
     }
     return frozenset(wish for wish, is_rewarded in wishes.items() if is_rewarded)

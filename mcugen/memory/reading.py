@@ -30,8 +30,11 @@ def saved_by_copy(board: Board, slow: Memory, fast: Memory, nbytes: int, times: 
     return (times - 1) * slow_waits - times * fast_waits - COPY * nbytes
 
 
-def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory) -> float:
-    """Cycles that all instructions wait for their constants, where what pays is copied; 0 where waits are unknown."""
+def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
+    """Cycles that all instructions wait for their constants; 0 where waits are unknown.
+
+    What pays is thought to be copied to a `fast` memory, if there is one.
+    """
     total = 0.0
     for instr in program.instrs:
         for operand in instr.operands:
@@ -39,5 +42,6 @@ def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memo
             first = board.reading(slow, nbytes) if operand.buffer.space is Space.CONST else None
             if first is not None:
                 again = (times - 1) * (board.reading_again(slow, nbytes) or 0)
-                total += first + again - max(saved_by_copy(board, slow, fast, nbytes, times), 0.0)
+                saved = saved_by_copy(board, slow, fast, nbytes, times) if fast else 0.0
+                total += first + again - max(saved, 0.0)
     return total

@@ -172,6 +172,23 @@ class DeadlineFigures:
 
 
 @dataclass(frozen=True)
+class TuningFigures:
+    """How many forms of layers were measured, the cycles of the program and of that by fits, by estimate, and the
+    layers whose kernels differ.
+    """
+
+    candidates: int
+    cycles_estimate: int
+    fits_cycles_estimate: int
+    layers: list[str]
+
+    def __str__(self) -> str:
+        gain = 100 * (self.cycles_estimate / max(self.fits_cycles_estimate, 1) - 1)
+        found = f"{self.fits_cycles_estimate:,} by fits, {gain:+.1f} %, {len(self.layers)} kernels changed"
+        return f"{self.candidates} forms of layers measured: {self.cycles_estimate:,} cycles, {found}"
+
+
+@dataclass(frozen=True)
 class StepFigures:
     """How many steps a run has, the cycles that one may take, and those of the longest, by estimate, in all and by
     layers. `by_rows` are the layers that are computed row by row so that no step takes longer.
@@ -362,6 +379,7 @@ class Report:
     ram: Ram
     budget: BudgetFigures | None
     deadline: DeadlineFigures | None
+    tuning: TuningFigures | None
     rows: RowFigures | None
     memories: list[MemoryUse]
     """Those that the arena and the weights lie in."""
@@ -504,6 +522,7 @@ def describe(
         ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
         budget=_budget(fit),
         deadline=None,
+        tuning=None,
         rows=_rows(program, fit),
         memories=list(memories),
         accuracy=None,

@@ -224,6 +224,8 @@ def _add_choices(table: Facts, report: Report) -> None:
         table.add_row("budget: kept by", "", str(budget))
     if report.steps is not None:
         table.add_row("steps: cycles", _number(report.steps.cycles_estimate), str(report.steps))
+    if report.tuning is not None:
+        table.add_row("tuning: cycles", _number(report.tuning.cycles_estimate), str(report.tuning))
     if report.deadline is not None:
         table.add_row("deadline: cycles", _number(report.deadline.max_cycles), str(report.deadline))
 
