@@ -34,7 +34,7 @@ from mcugen.quant.refine import through
 from mcugen.quant.samples import Sample
 from mcugen.quant.scheme import WEIGHT_LIMITS
 from mcugen.quant.sensitivity import judged_tensors
-from mcugen.quant.weights import along, real_weights
+from mcugen.quant.weights import real_weights
 
 BATCH = 8
 """Samples of a step."""
@@ -116,8 +116,7 @@ class _Lesson:
         self.learned = {}
         for name, (weights, bias) in self.layers.items():
             codes = plan.layers[name]
-            unit = along(codes.scales, codes.axis, codes.weights.ndim)
-            self.learned[weights.name] = _Learned(real_weights(codes).astype(np.float64), unit)
+            self.learned[weights.name] = _Learned(real_weights(codes).astype(np.float64), codes.steps)
             if bias is not None and codes.bias is not None:
                 stored = plan.activations.get(name)
                 step = stored.quant.scale[0] if stored else float(np.mean(codes.scales))
