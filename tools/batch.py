@@ -33,7 +33,7 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
     inputs = _ports(bundles, "inputs", name)
     outputs = _ports(bundles, "outputs", name)
     header, source = _texts(bundles, offsets, size, name)
-    weights = [files.pop(f"{bundle.name}_weights.c") + "#undef WEIGHTS\n" for bundle in bundles]
+    weights = [_weights(files.pop(f"{bundle.name}_weights.c")) for bundle in bundles]
     files |= {f"{name}.h": header, f"{name}.c": source, f"{name}_weights.c": "".join(weights)}  # one for all: quicker
     return replace(
         bundles[0],
@@ -48,6 +48,12 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
             replace(s, name=f"{b.name}/{s.name}", output=f"{b.name}/{s.output}") for b in bundles for s in b.symbols
         ),
     )
+
+
+def _weights(text: str) -> str:
+    """A model's constants, so that those of another may follow: it says anew where they lie."""
+    macros = (line.split()[1] for line in text.splitlines() if line.startswith("#define WEIGHTS"))
+    return text + "".join(f"#undef {macro}\n" for macro in macros)
 
 
 def _ports(bundles: Sequence[Bundle], side: str, name: str) -> tuple[Port, ...]:

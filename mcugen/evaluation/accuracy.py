@@ -106,11 +106,13 @@ def run_onnxruntime(
 
 
 def _without_elements(model: onnx.ModelProto) -> dict[str, Array]:
-    """Inputs that no sample has, as there is nothing in them."""
-    found = {}
+    """Inputs that no sample has, as there is nothing in them; what is constant is none."""
+    found, constants = {}, {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.input:
         tensor = value.type.tensor_type
-        if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim):
+        if value.name not in constants and any(
+            dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim
+        ):
             shape = [dim.dim_value for dim in tensor.shape.dim]
             found[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return found
