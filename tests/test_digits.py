@@ -23,7 +23,7 @@ REPORT_KEYS = {
     "": {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
         *("instructions_estimate", "cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
-        *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis", "steps"),
+        *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis", "steps", "tuning"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
         *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),

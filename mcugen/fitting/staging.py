@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mcugen.board import Board, Serial
+from mcugen.board import Board, Memory, Serial
 from mcugen.fitting.budget import Attempt, Budget, use_of
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
@@ -44,16 +44,28 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if options.optimize not in ("balanced", "speed") or said or in_file:
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
+    nbytes = _constant_bytes(program)
+    ram = nbytes + program.arena_size
     fits = nbytes <= min(MOST_COPIED * fast.room, fast.room - program.arena_size)
     if not isinstance(slow.access, Serial) or not nbytes or not fits:
         return options
     if options.optimize == "balanced":
         waits = waits_for_constants(program, board, slow)
         is_slow = waits > max((MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0), LEAST_WAITS)
-        if not is_slow or nbytes + program.arena_size > ENOUGH * board.total_ram:
+        if not is_slow or _stay_cached(program, board, slow, fast) or ram > ENOUGH * board.total_ram:
             return options
     return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
+
+
+def _stay_cached(program: Program, board: Board, slow: Memory, fast: Memory) -> bool:
+    """Whether a cache holds all constants from one call to the next, with the arena if this goes through it as well."""
+    cache = board.cache(slow, "data")
+    arena = program.arena_size if board.cache(fast, "data") is cache else 0
+    return cache is not None and arena + _constant_bytes(program) <= cache.size
+
+
+def _constant_bytes(program: Program) -> int:
+    return sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
 
 
 def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:

@@ -125,6 +125,8 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Where rows of the result are parts of rows of the input, several of them, or the same."""
         x, y = sig.input(0).shape, self.shape
+        if not x:
+            return None
         source, target = (next((a for a, size in enumerate(shape) if size > 1), 0) for shape in (x, y))
         if target >= len(y) - 1 or max(x[source], y[target]) % min(x[source], y[target]):
             return None

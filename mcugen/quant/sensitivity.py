@@ -19,7 +19,7 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer.nodes import reads, rename_inputs
 from mcugen.quant.float_model import FloatModel, all_tensors
 
-LEAST_SAMPLES, MOST_SAMPLES = 8, 32
+LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""
 
 PORTION = 8

@@ -221,7 +221,8 @@ static inline int32_t mcugen_signed_nibble(uint8_t byte, int32_t from)
 static inline uint32_t mcugen_bits_at(const uint8_t *bytes, uint32_t bit)
 {
     const uint8_t *const at = bytes + bit / 8u;
-    const uint32_t word = ((uint32_t)at[0] << 24u) | ((uint32_t)at[1] << 16u) | ((uint32_t)at[2] << 8u) | (uint32_t)at[3];
+    const uint32_t high = ((uint32_t)at[0] << 24u) | ((uint32_t)at[1] << 16u);
+    const uint32_t word = high | ((uint32_t)at[2] << 8u) | (uint32_t)at[3];
     return word << (bit % 8u);
 }
 
