@@ -84,7 +84,7 @@ def _short_usage() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(getattr(error, "message", None), str):
+        if hasattr(error, "format_message"):  # click's, which typer has under names of its own
             error.message = shortened(error.message)  # type: ignore[attr-defined]
         raise
 

@@ -17,7 +17,6 @@ from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
-from mcugen.evaluation.accuracy import QuantizationEstimate
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
@@ -129,18 +128,20 @@ class Compilation:
         made_up = bool(self.quantizing.synthetic) and basis.data is None
         kind = "synthetic" if made_up else kind
         if self.quantizing.finetune:
-            found = self._finetuned(found, estimated(found, samples, kind).estimate)
+            found = self._finetuned(replace(found, estimate=estimated(found, samples, kind).estimate))
         found = estimated(found, samples, kind)
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
         return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
 
-    def _finetuned(self, found: Quantization, before: QuantizationEstimate | None) -> Quantization:
+    def _finetuned(self, found: Quantization) -> Quantization:
         """With better codes, where there are any; a note tells what quantization cost before."""
         basis, epochs, least = self._basis, self.quantizing.finetune, self.judging.min_sqnr
         tuned = finetuned(basis.maker, found, epochs, least, partial(self.progress, "fine-tuning"))
-        told = () if before is None or tuned.proto is found.proto else (f"before fine-tuning: {before}",)
+        told = (
+            () if found.estimate is None or tuned.proto is found.proto else (f"before fine-tuning: {found.estimate}",)
+        )
         return replace(tuned, notes=(*tuned.notes, *told))
 
     @cached_property

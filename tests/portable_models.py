@@ -21,6 +21,7 @@ from shared_models import roomy
 from test_dsp_conv import FourBits, Layers, Tensor
 from test_overlaps import ANY_TAPS, Layer, Reals
 from test_streamed import Image
+from test_training import convolutional
 
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel
@@ -32,7 +33,7 @@ from mcugen.kernels.declared import kernels_of
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN
-from mcugen.options import CompileOptions
+from mcugen.options import CompileOptions, Training
 from mcugen.report.kernels import declared_kernels
 
 
@@ -67,8 +68,30 @@ def _kernels(model: CompiledModel) -> set[str]:
 @cache
 def portable_models() -> list[Portable]:
     """For all declared kernels but those of libraries and of lessons; the names of the models' files differ."""
-    lessons = list(kernels_of(learning))  # a model that learns runs in a way of its own: tests/training
+    lessons = list(kernels_of(learning))  # `learning_model` takes them, which runs in a way of its own
     return models_for([kernel for kernel in declared_kernels() if not kernel.library and kernel not in lessons])
+
+
+STEPS = 4
+WEIGHTS = ("float32", "int8")
+"""Of a model that learns: how often, and as what they are kept."""
+
+
+@cache
+def learning_model(precision: str) -> Portable:
+    """One whose lessons take the kernels that no run does, its weights kept as `float32` or `int8`.
+
+    `feeds` is a lesson; `expected` is found the last time of STEPS.
+    """
+    model = convolutional(quantized=True)
+    options = CompileOptions(training=Training("last:3,bias", precision=precision), name=f"learns_{precision}")
+    compiled = compile_model(model, _board("host"), options)
+    names = compiled.bundle.lesson
+    assert names is not None
+    rate = np.full(names.rate.shape, 0.05, np.float32)
+    lesson = random_feeds(model, seed=1) | {names.target.name: np.asarray([1], np.int32), names.rate.name: rate}
+    found = compiled.reference([lesson] * STEPS)[-1]
+    return Portable(compiled, lesson, {port.name: found[port.name] for port in (*compiled.bundle.outputs, names.loss)})
 
 
 def models_for(wanted: Sequence[Kernel]) -> list[Portable]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jinja2
 import numpy as np
 import onnx
 import pytest
@@ -78,13 +79,20 @@ def test_a_traceback_is_there_for_who_wants_it(capsys: pytest.CaptureFixture[str
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_bug_in_a_command_is_caught(model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "bug", [IndexError("list index out of range"), jinja2.UndefinedError("'zero' is undefined")], ids=["ours", "jinja"]
+)
+def test_a_bug_in_a_command_is_caught(
+    bug: Exception, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The message of jinja's errors cannot be set, as those of the framework can."""
+
     def broken(*_: object) -> None:
-        raise IndexError("list index out of range")
+        raise bug
 
     monkeypatch.setattr(compilation, "compile_model", broken)
     assert main(("inspect", str(model))) == 1
-    assert "IndexError: list index out of range (mcugen/" in capsys.readouterr().err
+    assert f"{type(bug).__name__}: {bug} (mcugen/" in capsys.readouterr().err
 
 
 OPERATOR = """

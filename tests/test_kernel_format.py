@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cmsis_layers import WIDE, int4_dense, quantized_conv, quantized_dense
 from onnx_models import Net
-from portable_models import M0, M4, M55, POOL, net_of, portable_models, quantized_operators
+from portable_models import M0, M4, M55, POOL, WEIGHTS, learning_model, net_of, portable_models, quantized_operators
 from shared_models import roomy
 from test_overlaps import Layer
 
@@ -33,7 +33,7 @@ CLANG_FORMAT = shutil.which("clang-format", path=_PATH) or shutil.which("clang-f
 
 def bundles() -> Iterator[Bundle]:
     """Models that take nearly all kernels, and those that have fast paths for several CPUs once more for each."""
-    yield from (portable.model.bundle for portable in portable_models())
+    yield from (portable.model.bundle for portable in (*portable_models(), *map(learning_model, WEIGHTS)))
     for board in (M0, M4, M55):
         for name, net in quantized_operators():
             yield compiled(net, f"{name}_{board}", board)

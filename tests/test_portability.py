@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generated code assumes no width of int, no byte order, and no more alignment than it asks for.
 
-The same small models, which take all kernels but those of libraries, run on a big-endian PowerPC, and are compiled for
-an AVR, whose int has 16 bits; those that fit its RAM run there too.
+The same small models, which take all kernels but those of libraries, and two that learn run on a big-endian PowerPC,
+and are compiled for an AVR, whose int has 16 bits; those that fit its RAM run there too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from compilers import OTHERS, assert_accepted
 from exported import first_line
 from narrow_int import overflows
 from onnx_models import Net, assert_close
-from portable_models import Portable, models_for, portable_models
+from portable_models import STEPS, WEIGHTS, Portable, learning_model, models_for, portable_models
 from shared_models import MODELS, options, recorded, roomy
 
 from mcugen.board import load_board
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
+from mcugen.kernels import learning
+from mcugen.kernels.declared import kernels_of
 from mcugen.lir.kernel import Kernel
 from mcugen.options import CompileOptions
 from mcugen.simulate import Setup, simulate
@@ -43,6 +45,12 @@ def need(*programs: str) -> pytest.MarkDecorator:
 def test_a_kernel_that_no_model_takes_is_named():
     with pytest.raises(AssertionError, match="no small model takes idle: add a layer to the pool, or give"):
         models_for([Kernel("idle", what="nothing")])
+
+
+def test_lessons_take_the_kernels_that_no_run_does():
+    assert {kernel.name for kernel in kernels_of(learning)} <= set().union(
+        *(learning_model(p).kernels for p in WEIGHTS)
+    )
 
 
 PARTS = 5
@@ -76,6 +84,15 @@ def test_big_endian(part: int, monkeypatch: pytest.MonkeyPatch):
 
 
 @need("powerpc-linux-gnu-gcc", "qemu-ppc")
+@pytest.mark.parametrize("precision", WEIGHTS)
+def test_big_endian_lessons(precision: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", BIG_ENDIAN)
+    portable = learning_model(precision)
+    found = portable.model.simulate([portable.feeds] * STEPS, measure=False, sanitize=True).outputs
+    assert_close(found[-1], portable.expected, 1e-4)
+
+
+@need("powerpc-linux-gnu-gcc", "qemu-ppc")
 def test_big_endian_refuses_the_file_of_weights(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", BIG_ENDIAN)
     net = Net()
@@ -95,6 +112,12 @@ def test_clang_and_cpp_take_every_kernel(part: int, tmp_path: Path):
     for portable in portable_models()[part::PARTS]:
         folder = portable.model.write(tmp_path / portable.name)
         assert_accepted(folder, *(source.name for source in folder.glob("*.c")), by=OTHERS)
+
+
+@pytest.mark.parametrize("precision", WEIGHTS)
+def test_clang_and_cpp_take_lessons(precision: str, tmp_path: Path):
+    folder = learning_model(precision).model.write(tmp_path / precision)
+    assert_accepted(folder, *(source.name for source in folder.glob("*.c")), by=OTHERS)
 
 
 # ----------------------------------------------------------------------------------------------------- width of int
@@ -151,6 +174,14 @@ def test_int_of_16_bits(part: int, tmp_path: Path):
     ran = {name: each.result() for name, each in statuses.items() if each.result() is not None}
     assert {name: status for name, status in ran.items() if status != "0"} == {}
     assert len(ran) >= 0.8 * len(statuses)
+
+
+@need("avr-gcc", "qemu-system-avr")
+@pytest.mark.parametrize("precision", WEIGHTS)
+def test_int_of_16_bits_in_lessons(precision: str, tmp_path: Path):
+    portable = learning_model(precision)
+    assert compiled_for_avr(portable, tmp_path / precision) == []
+    assert on_avr(portable, tmp_path / precision) == "0"
 
 
 def test_overflows_are_found(tmp_path: Path):

@@ -23,7 +23,7 @@ Samples = list[dict[str, np.ndarray]]
 def compiled(board: str, precision: str = "float32") -> CompiledModel:
     """The network for a board, whose last layer learns; all of it in integers if `precision` is int8."""
     options = CompileOptions(training=Training("last:1", precision=precision))
-    samples = {"image": np.load(HERE / "lesson.npz")["images"]} if precision == "int8" else None
+    samples = str(HERE / "lesson.npz") if precision == "int8" else None
     return Compilation(HERE / "learning.onnx", board, options, Quantizing(calibration=samples)).compiled
 
 
@@ -54,13 +54,13 @@ def accuracies(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[float,
 
 def main(board: str, precision: str = "float32") -> None:
     """One run: an examination, the lesson, the examination again."""
-    data = np.load(HERE / "lesson.npz")
-    exam = runs(data["eval_images"])
-    samples = [*exam, *lessons(data["images"], data["labels"], float(data["rate"])), *exam]
+    lesson, examined = (np.load(HERE / f"{name}.npz") for name in ("lesson", "exam"))
+    exam = runs(examined["image"])
+    samples = [*exam, *lessons(lesson["image"], lesson["labels"], float(lesson["rate"])), *exam]
     done = compiled(board, precision).simulate(samples, measure=False)
     scores = [o["scores"] for o in done.outputs]
     for when, part in (("before", scores[: len(exam)]), ("after", scores[-len(exam) :])):
-        known, new = accuracies(part, data["eval_labels"])
+        known, new = accuracies(part, examined["labels"])
         print(f"{board} {when}: {known:.1%} of the digits 0 to 7, {new:.1%} of 8 and 9")
     print(f"{board}: what was learned has the CRC-32 {done.crcs[-1]:08x}")
 

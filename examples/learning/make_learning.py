@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small network on the digits 0 to 7, and chooses what it is shown later: learning.onnx, lesson.npz.
+"""Trains a small network on the digits 0 to 7, and chooses what it is shown later: learning.onnx, lesson.npz,
+exam.npz.
 
 Needs scikit-learn for the data; everything else is numpy.
 """
@@ -128,7 +129,7 @@ def net_scores(net: Weights, images: Array) -> Array:
 
 
 def main() -> None:
-    """Writes both files."""
+    """Writes the files; their arrays are called as the commands of mcugen read them."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -141,12 +142,11 @@ def main() -> None:
     shown = EVALUATED + lesson(labels[EVALUATED:], times)
     np.savez_compressed(
         HERE / "lesson.npz",
-        images=images[shown],
+        image=images[shown],
         labels=labels[shown],
         rate=np.float32(rate),
-        eval_images=images[:EVALUATED],
-        eval_labels=labels[:EVALUATED],
     )
+    np.savez_compressed(HERE / "exam.npz", image=images[:EVALUATED], labels=labels[:EVALUATED])
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ def finetuned(
 ) -> Quantization:
     """With better codes, if there are any, and a note of what was won on samples that taught nothing.
 
-    Nothing is done where these already have an SQNR of `least` dB. Refusal where an operator has no derivative,
-    UsageError for too few samples, and for models of streams or of integers at their borders.
+    Nothing is done where `found` is estimated to have an SQNR of `least` dB. Refusal where an operator has no
+    derivative, UsageError for too few samples, and for models of streams or of integers at their borders.
     """
     if maker.model.states or maker.scheme.integer_io:
         raise UsageError("fine-tuning is for models of reals without states", "another", "leave out --finetune")
@@ -84,11 +84,11 @@ def finetuned(
     if not judged:
         found_few = f"{len(maker.samples)} samples"
         raise UsageError("fine-tuning needs samples to learn by, and others", found_few, "give 20 or more")
-    before = sqnr_of(maker.model, found.proto, judged)
-    enough = ENOUGH_DB if least is None else least
-    if before >= enough:
-        note = f"not fine-tuned: {before:.1f} dB on {len(judged)} samples are enough ({enough:g} dB: see --min-sqnr)"
+    known, enough = found.estimate, ENOUGH_DB if least is None else least
+    if known is not None and (known.sqnr_db is None or known.sqnr_db >= enough):
+        note = f"not fine-tuned: {known} is enough ({enough:g} dB: see --min-sqnr)"
         return replace(found, notes=(*found.notes, note))
+    before = sqnr_of(maker.model, found.proto, judged)
     best, most = found, before
     lesson = _Lesson(maker, found.plan)
     with one_thread():

@@ -54,7 +54,7 @@ static inline int mcugen_store_is_whole(const mcugen_storage *storage, uint32_t 
         if (storage->read(storage->context, first + MCUGEN_STORE_HEAD + at, block, size) != 0) {
             return 0;
         }
-        crc = mcugen_crc32_next(crc, block, size);
+        crc = mcugen_crc32_next(crc, block, (size_t)size);
     }
     return crc == head[MCUGEN_STORE_CRC] ? 1 : 0;
 }
@@ -99,7 +99,8 @@ static inline int mcugen_store_state(const mcugen_storage *storage, const uint32
     head[MCUGEN_STORE_SEQUENCE] = sequence;
     head[MCUGEN_STORE_BYTES] = nbytes;
     head[6] = 0u;
-    head[MCUGEN_STORE_CRC] = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof *head), state, nbytes);
+    head[MCUGEN_STORE_CRC] = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof *head), state,
+        (size_t)nbytes);
     if (storage->erase != NULL && storage->erase(storage->context, first, storage->slot_bytes) != 0) {
         return MCUGEN_ERROR_STORAGE;
     }
@@ -129,7 +130,7 @@ static inline int mcugen_load_state(const mcugen_storage *storage, const uint32_
     if (storage->read(storage->context, from, state, nbytes) != 0) {
         return MCUGEN_ERROR_STORAGE;
     }
-    crc = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof crc), state, nbytes);
+    crc = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof crc), state, (size_t)nbytes);
     return crc == head[MCUGEN_STORE_CRC] ? MCUGEN_OK : MCUGEN_ERROR_STORAGE;
 }
 

@@ -14,7 +14,7 @@ from onnx_models import Net
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import DType
-from mcugen.quant.estimate import sqnr_of
+from mcugen.quant.estimate import estimated, sqnr_of
 from mcugen.quant.finetune import finetuned
 from mcugen.quant.quantize import Quantization, quantizer
 from mcugen.quant.scheme import Scheme
@@ -54,11 +54,17 @@ def test_what_was_lost_is_learned_back(model: onnx.ModelProto):
 
 
 def test_what_is_good_enough_stays():
+    """By samples that calibration did not see: those it saw look better."""
     model = deep_net()
-    maker = quantizer_of(model)
-    plain = maker.quantize()
-    found = finetuned(maker, plain, 3, 10.0, lambda done, total: None)
-    assert found.proto is plain.proto and "are enough" in found.notes[-1]
+    source = quantizer_of(model)
+    maker = quantizer(source.source, source.model, Scheme(weights=DType.INT4), normal_samples(model, 20))
+    plain = estimated(maker.quantize(), normal_samples(model, 60, 9), "held out")
+    assert plain.estimate is not None and plain.estimate.sqnr_db is not None
+    unseen = plain.estimate.sqnr_db
+    assert sqnr_of(maker.model, plain.proto, maker.samples) > unseen + 0.5
+    found, learned = (finetuned(maker, plain, 1, least, lambda done, total: None) for least in (unseen, unseen + 0.1))
+    assert found.proto is plain.proto and "not calibrated on is enough" in found.notes[-1]
+    assert "1 epoch of 16 samples" in learned.notes[-1]
 
 
 def test_few_samples_teach_nothing():

@@ -25,10 +25,10 @@ MODEL = LEARNING / "learning.onnx"
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     """A lesson and an examination, shorter than the example's."""
-    data, lesson, exam = np.load(LEARNING / "lesson.npz"), tmp_path / "lesson.npz", tmp_path / "exam.npz"
-    np.savez(lesson, image=data["images"][:300], labels=data["labels"][:300])
-    np.savez(exam, image=data["eval_images"][:60], labels=data["eval_labels"][:60])
-    return lesson, exam
+    for name, count in (("lesson", 300), ("exam", 60)):
+        data = np.load(LEARNING / f"{name}.npz")
+        np.savez(tmp_path / f"{name}.npz", image=data["image"][:count], labels=data["labels"][:count])
+    return tmp_path / "lesson.npz", tmp_path / "exam.npz"
 
 
 def learning(layers: str, exam: Path, teaching: Teaching) -> Compilation:
