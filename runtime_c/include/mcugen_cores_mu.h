@@ -2,10 +2,10 @@
 /* Signals between the Cortex-M7 and the Cortex-M4 of an i.MX RT1170 by its messaging unit (MU).
  *
  * Addresses, bits and interrupt numbers are those of NXP's device headers (MIMXRT1176_cm7_COMMON.h and _cm4_COMMON.h,
- * PERI_MU.h, fsl_mu.h; for the cache, NXP's headers of LMEM, perhaps of other chips). Not checked: IMXRT1170RM, and any
- * of it on a board. A bit of the control register raises a general purpose interrupt on the other side, whose status
- * bit stays until it is written. The interrupt stays disabled in the NVIC: pending it wakes WFE (Armv7-M ARM, B3.2.7,
- * SEVONPEND). Call mcugen_cores_mu_init on both cores, with the MU's clock on, before NAME_worker and NAME_run_cores.
+ * PERI_MU.h, PERI_LMEM.h, fsl_mu.h). Not checked: IMXRT1170RM, and any of it on a board. A bit of the control register
+ * raises a general purpose interrupt on the other side, whose status bit stays until it is written. The interrupt stays
+ * disabled in the NVIC: pending it wakes WFE (Armv7-M ARM, B3.2.7, SEVONPEND). Call mcugen_cores_mu_init on both cores,
+ * with the MU's clock on, before NAME_worker and NAME_run_cores.
  */
 #ifndef MCUGEN_CORES_MU_H
 #define MCUGEN_CORES_MU_H
