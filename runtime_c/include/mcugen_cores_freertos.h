@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: 0BSD */
 /* The worker as a task of FreeRTOS, on another core where the kernel is built for several (configNUMBER_OF_CORES).
  *
- * FreeRTOS reference manual, "RTOS Task Notifications": it sleeps until it is notified, or for MCUGEN_CORES_TICKS. For one
- * model a file, as NAME.c is.
+ * Task notifications are as in copies of FreeRTOS's task.h; it was not run with a kernel. It sleeps until it is
+ * notified, or for MCUGEN_CORES_TICKS. For one model a file, as NAME.c is.
  */
 #ifndef MCUGEN_CORES_FREERTOS_H
 #define MCUGEN_CORES_FREERTOS_H

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: 0BSD */
 /* Signals between the Cortex-M7 and the Cortex-M4 of an STM32H745, H747, H755 or H757 by hardware semaphores (HSEM).
  *
- * RM0399, chapter "Hardware semaphore (HSEM)": a semaphore that is taken and freed raises an interrupt on the core that
- * listens to it. The interrupt stays disabled in the NVIC: pending it wakes WFE (Armv7-M ARM, B3.2.7, SEVONPEND). Call
- * mcugen_cores_hsem_init on both cores, with the HSEM's clock on (RCC_AHB4ENR), before NAME_worker and NAME_run_cores.
+ * Addresses, bits and interrupt numbers are those of public headers (ST's stm32h745xx.h for the interrupts, copies of
+ * its HSEM part for the rest); RM0399 itself was not looked at, nor was any of it run on a board. A semaphore that is
+ * taken and freed raises an interrupt on the core that listens to it. The interrupt stays disabled in the NVIC: pending
+ * it wakes WFE (Armv7-M ARM, B3.2.7, SEVONPEND). Call mcugen_cores_hsem_init on both cores, with the HSEM's clock on
+ * (RCC_AHB4ENR), before NAME_worker and NAME_run_cores.
  */
 #ifndef MCUGEN_CORES_HSEM_H
 #define MCUGEN_CORES_HSEM_H

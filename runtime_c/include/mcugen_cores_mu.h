@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: 0BSD */
 /* Signals between the Cortex-M7 and the Cortex-M4 of an i.MX RT1170 by its messaging unit (MU).
  *
- * IMXRT1170RM, chapter "Messaging Unit (MU)": a bit of the control register raises a general purpose interrupt on the
- * other side, whose status bit stays until it is written. The interrupt stays disabled in the NVIC: pending it wakes WFE
- * (Armv7-M ARM, B3.2.7, SEVONPEND). Call mcugen_cores_mu_init on both cores, with the MU's clock on, before NAME_worker
- * and NAME_run_cores.
+ * Addresses, bits and interrupt numbers are those of NXP's device headers (MIMXRT1176_cm7_COMMON.h and _cm4_COMMON.h,
+ * PERI_MU.h, PERI_LMEM.h, fsl_mu.h). Not checked: IMXRT1170RM, and any of it on a board. A bit of the control register
+ * raises a general purpose interrupt on the other side, whose status bit stays until it is written. The interrupt stays
+ * disabled in the NVIC: pending it wakes WFE (Armv7-M ARM, B3.2.7, SEVONPEND). Call mcugen_cores_mu_init on both cores,
+ * with the MU's clock on, before NAME_worker and NAME_run_cores.
  */
 #ifndef MCUGEN_CORES_MU_H
 #define MCUGEN_CORES_MU_H
@@ -22,20 +23,21 @@
 #define MCUGEN_MU_CR MCUGEN_REGISTER(MCUGEN_MU_BASE + 0x24u)
 #define MCUGEN_MU_GIE0 (1u << 31) /* CR: interrupt 0 is heard */
 #define MCUGEN_MU_GIR0 (1u << 19) /* CR: raises it on the other side */
+#define MCUGEN_MU_KEPT 0xFFF00007u /* CR: enabled interrupts and flags, which others may use */
 #define MCUGEN_MU_GIP0 (1u << 31) /* SR: it was raised; writing 1 clears */
 #define MCUGEN_MU_IRQ 118u
 
 static inline void mcugen_cores_mu_init(void)
 {
     MCUGEN_REGISTER(0xE000ED10u) |= 1u << 4; /* SCR.SEVONPEND */
-    MCUGEN_MU_CR |= MCUGEN_MU_GIE0;
+    MCUGEN_MU_CR = (MCUGEN_MU_CR & MCUGEN_MU_KEPT) | MCUGEN_MU_GIE0;
 }
 
 static inline void mcugen_cores_mu_signal(void)
 {
     __asm volatile("dsb" ::: "memory");
     if ((MCUGEN_MU_CR & MCUGEN_MU_GIR0) == 0u) { /* one that is still raised says the same */
-        MCUGEN_MU_CR = (MCUGEN_MU_CR & MCUGEN_MU_GIE0) | MCUGEN_MU_GIR0;
+        MCUGEN_MU_CR = (MCUGEN_MU_CR & MCUGEN_MU_KEPT) | MCUGEN_MU_GIR0;
     }
 }
 
@@ -49,7 +51,7 @@ static inline void mcugen_cores_mu_wait(void)
     __asm volatile("dsb" ::: "memory");
 }
 
-/* For mcugen_cores_cache.h: the Cortex-M4's cache is commanded by chapter "Local Memory Controller (LMEM)", PSCLCR and
+/* For mcugen_cores_cache.h: the Cortex-M4's cache is commanded by the local memory controller (LMEM), PSCLCR and
  * PSCSAR: invalidate the line of a physical address. */
 static inline void mcugen_cores_mu_invalidate_line(uint32_t line)
 {
