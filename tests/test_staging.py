@@ -181,8 +181,12 @@ def test_weights_of_a_serial_flash_are_copied_at_start(goal: str):
         (RP2350, {"weights_blob": True}),
         (smaller(RP2350, 32), {"size": LARGE}),
         (L4R5, {}),
+        (load_board("rt1060"), {"optimize": "balanced", "size": (4, 32)}),
     ],
-    ids=["least-ram", "over-a-quarter", "told-to-stay", "a-budget", "a-file", "too-little-ram", "parallel-flash"],
+    ids=[
+        *("least-ram", "over-a-quarter", "told-to-stay", "a-budget", "a-file", "too-little-ram", "parallel-flash"),
+        "kept-by-a-cache",
+    ],
 )
 def test_weights_stay_in_flash_otherwise(board: Board, options: dict[str, object]):
     assert at_start(board, **options) == 0

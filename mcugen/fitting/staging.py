@@ -58,10 +58,15 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
 
 
 def _stay_cached(program: Program, board: Board, slow: Memory, fast: Memory) -> bool:
-    """Whether a cache holds all constants from one call to the next, with the arena if this goes through it as well."""
+    """Whether a cache holds all constants from one call to the next, with the arena if this goes through it as well.
+
+    One that code goes through, too, may not.
+    """
     cache = board.cache(slow, "data")
+    if cache is None or cache.holds == "both":
+        return False
     arena = program.arena_size if board.cache(fast, "data") is cache else 0
-    return cache is not None and arena + _constant_bytes(program) <= cache.size
+    return arena + _constant_bytes(program) <= cache.size
 
 
 def _constant_bytes(program: Program) -> int:
