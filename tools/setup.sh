@@ -104,7 +104,7 @@ fi
 
 [ -x .venv/bin/pip ] || "$python" -m venv .venv
 if [ -n "$requirement" ]; then
-    # Bytecode comes with the first import: half a minute less, as most modules are never imported.
+    # Bytecode comes with the first import, as most modules are never imported.
     .venv/bin/pip install --quiet --disable-pip-version-check --no-compile -c tools/constraints.txt -e "$requirement"
     requirements >".venv/installed-$purpose"
 fi
