@@ -26,9 +26,6 @@ from mcugen.kernels.library import references
 from mcugen.report.figures import SelfTestFigures, SelfTestLayer, layer_title
 from mcugen.simulate.flips import SAME, Flips, run_flips
 
-MOST = 16
-"""Samples of a self-test."""
-
 GIVEN = 8
 """Samples of the user's that are candidates, of all of theirs."""
 

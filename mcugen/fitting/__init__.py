@@ -14,7 +14,7 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import shared_program
 from mcugen.fitting.staging import staged
-from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, with_groups
+from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
@@ -164,7 +164,7 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     limits, graph = _limits(budget, board), in_order_of_rows(graph)
     streaming = Streaming(graph, board.features, costs, is_streamed_in=options.stream_input)
     plans = list(streaming.plans())
-    near = [plan for plan in plans if _ram(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
+    near = [plan for plan in plans if ram_of(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
     attempts = []
     for plan in near[-MOST_WAYS:]:
         way = with_groups(graph, plan, is_streamed_in=options.stream_input)
@@ -234,8 +234,8 @@ def _ways_by_rows(graph: Graph, board: Board, options: CompileOptions) -> Iterat
     if not in_groups or not options.stream_input:
         yield graph, 0
     while options.optimize == "ram" and plans and (patched := _patched(graph, plans[0])):
-        before, graph, plans = _ram(plans[0]), patched, _plans(patched, board, options)
-        if not plans or _ram(plans[0]) > PATCHES_GAIN * before:
+        before, graph, plans = ram_of(plans[0]), patched, _plans(patched, board, options)
+        if not plans or ram_of(plans[0]) > PATCHES_GAIN * before:
             return
         yield from _by_plans(graph, plans, options)
 
@@ -249,13 +249,8 @@ def _plans(graph: Graph, board: Board, options: CompileOptions) -> list[list[Str
 
 def _by_plans(graph: Graph, plans: Sequence[Sequence[Stretch]], options: CompileOptions) -> list[tuple[Graph, int]]:
     """The graph with groups by those plans that have any."""
-    ways = [(with_groups(graph, plan, is_streamed_in=options.stream_input), _ram(plan)) for plan in plans]
+    ways = [(with_groups(graph, plan, is_streamed_in=options.stream_input), ram_of(plan)) for plan in plans]
     return [(way, ram) for way, ram in ways if way is not graph]
-
-
-def _ram(plan: Sequence[Stretch]) -> int:
-    """Bytes at its busiest moment, by estimate."""
-    return max(stretch.ram for stretch in plan)
 
 
 def _patched(graph: Graph, plan: Sequence[Stretch]) -> Graph | None:

@@ -44,33 +44,29 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if options.optimize not in ("balanced", "speed") or said or in_file:
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    nbytes = _constant_bytes(program)
-    ram = nbytes + program.arena_size
+    nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
     fits = nbytes <= min(MOST_COPIED * fast.room, fast.room - program.arena_size)
     if not isinstance(slow.access, Serial) or not nbytes or not fits:
         return options
     if options.optimize == "balanced":
         waits = waits_for_constants(program, board, slow)
         is_slow = waits > max((MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0), LEAST_WAITS)
-        if not is_slow or _stay_cached(program, board, slow, fast) or ram > ENOUGH * board.total_ram:
+        is_cached = _stay_cached(board, (slow, nbytes), (fast, program.arena_size))
+        if not is_slow or is_cached or nbytes + program.arena_size > ENOUGH * board.total_ram:
             return options
     return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
 
 
-def _stay_cached(program: Program, board: Board, slow: Memory, fast: Memory) -> bool:
-    """Whether a cache holds all constants from one call to the next, with the arena if this goes through it as well.
+def _stay_cached(board: Board, constants: tuple[Memory, int], arena: tuple[Memory, int]) -> bool:
+    """Whether a cache holds all constants from one call to the next, with the arena if this goes through it as well:
+    where they lie, and their bytes.
 
     One that code goes through, too, may not.
     """
-    cache = board.cache(slow, "data")
+    cache = board.cache(constants[0], "data")
     if cache is None or cache.holds == "both":
         return False
-    arena = program.arena_size if board.cache(fast, "data") is cache else 0
-    return arena + _constant_bytes(program) <= cache.size
-
-
-def _constant_bytes(program: Program) -> int:
-    return sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
+    return sum(nbytes for memory, nbytes in (constants, arena) if board.cache(memory, "data") is cache) <= cache.size
 
 
 def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:

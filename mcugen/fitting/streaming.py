@@ -51,6 +51,11 @@ class Stretch:
     instructions: float
 
 
+def ram_of(plan: Sequence[Stretch]) -> int:
+    """Bytes at the busiest moment of a way to divide a graph, by estimate."""
+    return max(stretch.ram for stretch in plan)
+
+
 class Streaming:
     """The ways to divide a graph into stretches, for a CPU with `features` and these costs.
 
@@ -87,7 +92,7 @@ class Streaming:
     def product(self, plan: Sequence[Stretch]) -> float:
         """Instructions · RAM of a plan, by estimate."""
         plain = sum(instructions for _, instructions in self._plain)
-        return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + LEAST_BESIDES)
+        return (plain + sum(s.instructions for s in plan)) * (ram_of(plan) + LEAST_BESIDES)
 
     @cached_property
     def least(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import use_of
-from mcugen.fitting.streaming import Streaming, in_order_of_rows, with_groups
+from mcugen.fitting.streaming import Streaming, in_order_of_rows, ram_of, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
 from mcugen.kernels.cost import cost_table
@@ -43,7 +43,7 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(graph, plan), board, options)
         after = _cost(program, board, options)
-        promised = replace(after, ram=max(stretch.ram for stretch in plan))
+        promised = replace(after, ram=ram_of(plan))
         if after.instructions > slowest or _trade(promised, before) >= least:
             continue
         found = _trade(_cost(planned(program), board, options), before)

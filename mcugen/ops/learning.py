@@ -19,7 +19,7 @@ from mcugen.lir.kernel import Call
 from mcugen.numerics.sums import real_product
 
 LARGEST = 127
-"""Of the codes of weights."""
+"""Of the codes of weights that learn."""
 
 
 @dataclass(frozen=True)

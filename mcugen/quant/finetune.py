@@ -32,9 +32,8 @@ from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.quantize import Quantization, Quantizer
 from mcugen.quant.refine import through
 from mcugen.quant.samples import Sample
-from mcugen.quant.scheme import WEIGHT_LIMITS
 from mcugen.quant.sensitivity import judged_tensors
-from mcugen.quant.weights import real_weights
+from mcugen.quant.weights import nearest_codes, real_weights
 
 BATCH = 8
 """Samples of a step."""
@@ -182,9 +181,8 @@ class _Lesson:
     def _codes(self, name: str, codes: Codes) -> Codes:
         weights, bias = self.layers[name]
         learned = self.learned[weights.name]
-        near = np.clip(np.rint(learned.value / learned.unit), *WEIGHT_LIMITS[codes.dtype]).astype(np.int8)
         moved = codes.bias if bias is None or bias.name not in self.learned else self.learned[bias.name].value
-        return replace(codes, weights=near, bias=None if moved is None else moved.astype(np.float32))
+        return replace(nearest_codes(codes, learned.value), bias=None if moved is None else moved.astype(np.float32))
 
 
 def _inputs_of(graph: Graph, node: Node, codes: Codes) -> tuple[Value, Value | None]:
@@ -218,7 +216,6 @@ def _rounded(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dict[str,
         node = graph.add(Reshape(value.type.shape), [value])
         for user, indices in users:
             user.read_at(indices, node.output)
-
         found[node], rounded[value.name] = _rounding(stored), node.output
     graph.sort()
     return found, rounded

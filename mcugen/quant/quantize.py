@@ -127,7 +127,7 @@ class Quantizer:
             plan = self._refined(self._with_few_bits(plan, wanted))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
-        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
+        proto = self._written(plan)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
 
@@ -155,8 +155,12 @@ class Quantizer:
     def with_codes(self, found: Quantization, codes: Mapping[str, Codes]) -> Quantization:
         """The same model with other codes."""
         plan = replace(found.plan, layers=dict(codes))
-        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
+        proto = self._written(plan)
         return replace(found, plan=plan, proto=proto)
+
+    def _written(self, plan: Plan) -> onnx.ModelProto:
+        """The model with the codes of a plan, as QDQ."""
+        return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
 
     def _refined(self, plan: Plan) -> Plan:
         return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
@@ -196,7 +200,7 @@ class Quantizer:
         return plan if found.nbytes <= most.nbytes else wide
 
     def _in_flash(self, plan: Plan) -> InFlash:
-        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
+        proto = self._written(plan)
         return InFlash.of(import_model(proto, "flash", registry=self.source.registry))
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:

@@ -25,17 +25,17 @@ def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8) -> Codes:
         if packs(grouped.weights, scheme.group):
             return grouped
     scales = weight_scales(weights, axis, scheme, dtype)
-    return _nearest(Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype), weights)
+    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype), weights)
 
 
 def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme) -> Codes:
     """Of a matrix [outputs, inputs], with a scale for each group of inputs."""
     parts = [weights[:, at : at + scheme.group] for at in range(0, weights.shape[1], scheme.group)]
     scales = np.stack([weight_scales(part, 0, scheme, DType.INT4) for part in parts], 1)
-    return _nearest(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, DType.INT4, scheme.group), weights)
+    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, DType.INT4, scheme.group), weights)
 
 
-def _nearest(codes: Codes, weights: Array) -> Codes:
+def nearest_codes(codes: Codes, weights: Array) -> Codes:
     """With the codes nearest to the weights."""
     found = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(np.int8)
     return replace(codes, weights=found)

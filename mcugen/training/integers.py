@@ -23,13 +23,14 @@ from mcugen.numerics.curves import Line
 from mcugen.numerics.fixedpoint import clamp_range
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.elementwise import Linear
+from mcugen.ops.learning import LARGEST
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.softmax import Softmax
 from mcugen.training.layers import Layer, layer_name
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.parameters import CODES, HEADROOM, Parameter, bias_of, numbers
+from mcugen.training.parameters import HEADROOM, Parameter, bias_of, coded_weights, numbers
 
 FINE = 15
 """Bits of fraction of probabilities, and what codes of errors have for a sign and more."""
@@ -91,15 +92,14 @@ def _stage(layer: Layer, out: TensorType) -> Stage | str:
     x, first = source.input(0), numbers(node.inputs[1])
     if x.type.q.axis is not None or x.type.count != first.shape[1] or not first.shape[1] <= LONGEST:
         return "it has more than one row"
-    scale = float(np.float32(HEADROOM * (np.abs(first).max() or 1.0) / CODES))
+    scale = float(np.float32(HEADROOM * (np.abs(first).max() or 1.0) / LARGEST))
     unit, real = x.type.q.scale[0] * scale, bias_of(node).astype(np.float64)
     if out.quant is None:  # of scores, as far as these can be
         reach = ROOM * (np.abs(first).sum(1).max() * 255 * x.type.q.scale[0] + np.abs(real).max(initial=0))
         out = TensorType(out.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
     if unit >= 0.5 * out.q.scale[0] or np.abs(real).max(initial=0) >= unit * MOST_BIAS:
         return "its result is too fine, or its bias too large"
-    codes = np.clip(np.rint(first / scale), -CODES, CODES).astype(np.int8)
-    return Stage(node, x, out, codes, scale, np.rint(real / unit).astype(np.int32))
+    return Stage(node, x, out, coded_weights(first, scale), scale, np.rint(real / unit).astype(np.int32))
 
 
 def _codes_between(graph: Graph, layer: Layer, following: Layer) -> TensorType | None:
@@ -270,7 +270,7 @@ def steps(graph: Graph, learned: Learned, error: Errors, rate: Value, turns: Val
         "Mul", call("Cast", learned.weights.value, to=TensorProto.INT32), np.full((1, 1), 2**STEP_BITS, np.int32)
     )
     weights = _floored(graph, call, call("Sub", old, step), turns, STEP_BITS)
-    limited = call("Clip", weights, np.full((), -CODES, np.int32), np.full((), CODES, np.int32))
+    limited = call("Clip", weights, np.full((), -LARGEST, np.int32), np.full((), LARGEST, np.int32))
     narrow = graph.add(Cast(DType.INT8), [limited], types=[learned.weights.value.type]).output
     return [_bias_step(graph, learned, error, rate, turns), narrow]
 

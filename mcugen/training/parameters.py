@@ -17,7 +17,7 @@ from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.learning import CodedProduct
+from mcugen.ops.learning import LARGEST, CodedProduct
 from mcugen.ops.matmul import CodedDense, DirectDense, MatMul
 from mcugen.ops.movement import Reshape, Transpose
 from mcugen.ops.pointwise import Binary
@@ -161,22 +161,24 @@ HEADROOM = 1.25
 """Codes reach so much further than what weights are at first."""
 
 
+def coded_weights(first: Array, scales: Array | float) -> Array:
+    """int8 codes nearest to weights."""
+    codes: Array = np.clip(np.rint(first / scales), -LARGEST, LARGEST).astype(np.int8)
+    return codes
+
+
 def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
     """Weights = codes · scale, one scale a channel; channels that are 0 at first have the mean one."""
     flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
-    scale = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / CODES).astype(np.float32)
+    scale = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
     columns = scale.reshape(-1, *(1 for _ in first.shape[1:]))
-    codes = np.clip(np.rint(first / columns), -CODES, CODES).astype(np.int8)
+    codes = coded_weights(first, columns)
     layer = layer_name(node)
     kept = graph.add_input(f"{layer}.weights", TensorType(codes.shape, DType.INT8))
     scales = graph.constant(f"{layer}.scales", columns)
     real = graph.add(Cast(DType.FLOAT32), [kept], node.origin, before=node).output
     value = graph.add(Binary("Mul"), [real, scales], node.origin, before=node).output
     return Parameter(value, layer, codes, (kept, scales))
-
-
-CODES = 127
-"""The largest code."""
 
 
 def without_reals(graph: Graph, parameters: Iterable[Parameter], back: Iterable[Node]) -> None:
