@@ -71,6 +71,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGERS,
+    (stack.tabulate, "what exporters round between two steps is a function of one int8 tensor nevertheless"),
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
     (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
     (layout.sink_transposes, "the others move on until they meet and cancel"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -63,8 +63,76 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-sink_transposes = Turns("sink_transposes", sink_transpose, raise_transpose, simplify)
+@pattern(Transpose)
+def sink_fork(graph: Graph, node: Node) -> Outcome:
+    """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) where that pays, though it does not for g alone."""
+    if len(node.output.users) < 2:
+        return False
+    region = _region(node)
+    while (gain := _gain(graph, region)) <= 0:
+        shorter = [{n: turn for n, turn in region.items() if n is not last} for last in _ends(region)]
+        best = max(shorter, key=lambda r: _gain(graph, r), default={})
+        if len(best) < 2 or _gain(graph, best) < gain:
+            return "more bytes would be transposed" if region else False
+        region = best
+    for reader, turned in region.items():
+        _rewrite_permuted(graph, reader, turned)
+    return True
+
+
+sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_transpose, simplify)
 """Pairs that meet cancel, and free others to move."""
+
+
+MOST_TOGETHER = 32
+"""Nodes that a transposition may sink through at once."""
+
+
+def _region(node: Node) -> dict[Node, Permutation]:
+    """What transpositions pass through behind one, and how each result would then be transposed."""
+    region: dict[Node, Permutation] = {}
+    assert isinstance(node.op, Transpose)
+    waiting = [(user, inverse(node.op.perm)) for user in node.output.users]
+    while waiting and len(region) < MOST_TOGETHER:
+        reader, perm = waiting.pop(0)
+        if reader in region or isinstance(reader.op, Transpose) or len(reader.outputs) != 1:
+            continue
+        turned = carried(reader.op, reader.sig, perm)
+        if turned is not None and permuted(reader.op, reader.sig, turned) is not None:
+            region[reader] = turned
+            waiting += [(user, turned) for user in reader.output.users]
+    return region
+
+
+def _ends(region: Mapping[Node, Permutation]) -> list[Node]:
+    """Those whose results no other of them reads."""
+    return [node for node in region if not any(user in region for user in node.output.users)]
+
+
+def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
+    """Bytes that are transposed now less those that would be."""
+    gain = 0
+    removed: dict[Node, int] = {}
+    added: set[tuple[Value, Permutation]] = set()
+    for node, turned in region.items():
+        form = permuted(node.op, node.sig, turned)
+        assert form is not None
+        for value, wanted in zip(node.inputs, form[1], strict=True):
+            if value is None or wanted is None or value.is_constant:
+                continue
+            source = value.producer
+            if source is not None and isinstance(source.op, Transpose) and source.op.perm == inverse(wanted):
+                removed[source] = removed.get(source, 0) + 1
+            elif source is None or region.get(source) != wanted:
+                added.add((value, wanted))
+        back = [user for user in node.output.users if user not in region]
+        gain += sum(u.output.type.nbytes for u in back if isinstance(u.op, Transpose) and u.op.perm == turned)
+        if graph.is_output(node.output) or not all(isinstance(u.op, Transpose) and u.op.perm == turned for u in back):
+            gain -= node.output.type.nbytes
+    for source, uses in removed.items():
+        if uses == len(source.output.uses) and not graph.is_output(source.output):
+            gain += source.output.type.nbytes
+    return gain - sum(value.type.nbytes for value, _ in added)
 
 
 def _sinkable(node: Node) -> Permutation | None:

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import Array, DType
 from mcugen.ops.conversion import Dequantize, Quantize
-from mcugen.ops.elementwise import Elementwise, Stack, Step
+from mcugen.ops.elementwise import Elementwise, Lookup, Stack, Step
 from mcugen.passes.rewrite import Outcome, pattern
 
 MAX_STEPS = 16
@@ -22,6 +28,62 @@ def stack_unary(graph: Graph, node: Node) -> Outcome:
 def stack_elementwise(graph: Graph, node: Node) -> Outcome:
     """f(g(…), …) → one Stack, where the inner result has no other reader and the same shape."""
     return _stack(graph, node, single_input=False)
+
+
+@pattern(Elementwise)
+def tabulate(graph: Graph, node: Node) -> Outcome:
+    """f(g(x), h(x)) → table[x], where an int8 tensor x alone varies: SiLU and GELU as quantizers spell them out."""
+    read = dict.fromkeys(_varying(node))
+    if node.output.type.dtype is not DType.INT8 or not _has_scalars(node):
+        return False
+    for x in dict.fromkeys(x for value in read if value.producer for x in _varying(value.producer)):
+        steps = [v.producer for v in read if v is not x and v.producer and _is_function(v.producer, x)]
+        if not steps or len(steps) + (x in read) < len(read):
+            continue
+        codes = {x: np.arange(-128, 128, dtype=np.int8)}
+        for step in (*steps, node):
+            codes[step.output] = _evaluated(step, codes)
+        of = "+".join(step.op.of if isinstance(step.op, Lookup) else step.op.name for step in (*steps, node))
+        table = graph.constant(f"{node.output.name}.table", codes[node.output])
+        origin = [place for step in steps for place in step.origin]
+        graph.rewrite(node, Lookup(of), [x, table], types=[node.output.type], origin=origin)
+        return True
+    return False
+
+
+def _varying(node: Node) -> list[Value]:
+    """The inputs that are no constants."""
+    return [v for v in node.inputs if v is not None and not v.is_constant]
+
+
+def _has_scalars(node: Node) -> bool:
+    """Whether constants are tables or single numbers."""
+    assert isinstance(node.op, Elementwise)
+    return all(
+        v is not None and (not v.is_constant or v.type.count == 1 or i in node.op.tables)
+        for i, v in enumerate(node.inputs)
+    )
+
+
+def _is_function(node: Node, x: Value) -> bool:
+    """Whether a node makes elements of those of x alone, which have 8 bits and one scale."""
+    if not isinstance(node.op, Elementwise) or set(_varying(node)) != {x} or not _has_scalars(node):
+        return False
+    return x.type.dtype is DType.INT8 and (x.type.quant is None or x.type.quant.axis is None)
+
+
+def _evaluated(node: Node, codes: Mapping[Value, Array]) -> Array:
+    """What a node makes of some elements of its inputs."""
+    assert isinstance(node.op, Elementwise)
+    arrays, types = [], []
+    for i, value in enumerate(node.inputs):
+        assert value is not None
+        array = codes[value] if value.data is None else value.data
+        arrays.append(array if i in node.op.tables else array.reshape(-1))
+        types.append(value.type.with_shape(arrays[-1].shape))
+    count = max(len(array) for array in codes.values())
+    (made,) = node.op.evaluate(Signature(tuple(types), (node.output.type.with_shape((count,)),)), *arrays)
+    return made
 
 
 def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:

@@ -54,13 +54,14 @@ def test_convs_in_a_row_have_none_between_them():
         (lambda net, a, b: net.op("Relu", net.op("Mul", a, b)), ["mul", "clamp"]),
         (lambda net, a, b: net.op("Add", a, net.const(np.arange(4.0).reshape(4, 1, 1))), ["add"]),
         (lambda net, a, b: net.op("Mul", a, net.const(2.0)), ["mul"]),
+        (lambda net, a, b: net.op("Mul", a, net.op("Sigmoid", net.op("Add", a, b))), ["add", "sigmoid", "mul"]),
         (lambda net, a, b: net.op("Pad", a, net.const([0, 0, 1, 0, 0, 0, 0, 2], np.int64)), ["pad"]),
         (
             lambda net, a, b: net.op("Add", *net.ops("Split", net.op("Concat", a, b, axis=1), outs=["p", "q"], axis=1)),
             ["concat", "slice", "slice", "add"],
         ),
     ],
-    ids=["add", "concat", "clamped product", "per channel", "scalar", "pad", "split"],
+    ids=["add", "concat", "clamped product", "per channel", "scalar", "gated", "pad", "split"],
 )
 def test_no_transpose_inside_the_network(between: Callable[[Net, str, str], str], middle: list[str]):
     model = net_of_convs(between).model()

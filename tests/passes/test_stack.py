@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx_models import Net, apply, check_everywhere, operators
+from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
-from mcugen.passes.stack import MAX_STEPS, stack_elementwise, stack_unary
+from mcugen.passes.stack import MAX_STEPS, stack_elementwise, stack_unary, tabulate
+from mcugen.pipeline import convert_integers
 
 
 def net_of_x(*shape: int) -> Net:
@@ -117,3 +118,29 @@ def test_two_inputs_are_no_unary_stack():
     net = net_of_x(3)
     net.output(net.op("Add", net.op("Exp", "x"), net.input("y", 3)))
     assert operators(apply(net.model(), stack_unary)) == ["exp", "add"]
+
+
+def silu(net: Net, x: str) -> str:
+    return net.op("Mul", x, net.fake(net.op("Sigmoid", x), 1 / 256, -128))
+
+
+def gelu(net: Net, x: str) -> str:
+    """By tanh, each step rounded to 8 bits."""
+    cube = net.fake(net.op("Mul", net.fake(net.op("Mul", x, x), 0.0613, -128), x), 0.473)
+    inner = net.fake(net.op("Add", x, net.fake(net.op("Mul", cube, net.const(0.0447)), 0.0231)), 0.0617)
+    curve = net.fake(net.op("Tanh", net.fake(net.op("Mul", inner, net.const(0.798)), 0.0511)), 0.00787)
+    return net.op(
+        "Mul",
+        net.fake(net.op("Mul", x, net.const(0.5)), 0.0153),
+        net.fake(net.op("Add", curve, net.const(1.0)), 0.0157),
+    )
+
+
+@pytest.mark.parametrize("activation", [silu, gelu])
+def test_an_activation_that_a_quantizer_rounds_at_each_step_is_one_table(activation: Callable[[Net, str], str]):
+    net = net_of_x(1, 2, 8, 8)
+    x = net.fake("x", 0.03)
+    net.output(net.fake(activation(net, x), 0.03))
+    model = net.model()
+    assert operators(apply(model, convert_integers, tabulate)) == ["quantize", "lookup", "dequantize"]
+    check_quantized(model)
