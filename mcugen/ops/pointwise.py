@@ -29,7 +29,7 @@ from mcugen.expressions.nodes import (
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8
 from mcugen.kernels.elementwise import Scalars
@@ -448,6 +448,17 @@ def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None
     return graph.constant(f"{value.name}.codes", codes, out.quant)
 
 
+def _coded(graph: Graph, value: Value | None) -> Value | None:
+    """Constant numbers as codes of 16 bits, as slopes are where nobody quantized them; other tensors stay."""
+    if value is None or value.data is None or value.type.dtype is not DType.FLOAT32:
+        return value
+    largest = float(np.abs(value.data).max(initial=0.0))
+    if not math.isfinite(largest):
+        return value
+    quant = QuantParams((float(np.float32(largest / DType.INT16.limits[1])) or 1.0,), 0)
+    return graph.constant(f"{value.name}.codes", quantize(value.data, quant, DType.INT16), quant)
+
+
 _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
     "Max": lambda x, y: call(fn.CLAMP, x, y, 32767),
     "Min": lambda x, y: call(fn.CLAMP, x, -32768, y),
@@ -588,6 +599,8 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
             return table
         if self.function in _SELECTIONS:
             return _selected(self, graph, sig, inputs)
+        inputs = [_coded(graph, v) for v in inputs]
+        sig = Signature(tuple(v.type if v else None for v in inputs), sig.outputs)
         if not all(map(is_quantized, (*sig.inputs, sig.output))):
             return None
         fits = self.function in _SUM_SIGNS and self.fixed_sum(sig) is not None

@@ -25,6 +25,7 @@ from onnx_models import (
 from mcugen.compiler import compile_model
 from mcugen.errors import UnsupportedError
 from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import DType
 from mcugen.ops.pointwise import BINARY, INNER, UNARY
 
 TESTS = {"IsNaN", "IsInf"}
@@ -483,3 +484,16 @@ def test_exponentials_are_right_to_the_last_places(board: str):
             finite = np.isfinite(nearest)
             assert (off[finite] <= 2).all(), (name, x[finite][np.argmax(off[finite])])
             assert np.array_equal(np.isinf(found[name]), np.isinf(nearest))
+
+
+@pytest.mark.parametrize("function", ["PRelu", "Mul", "Add", "Sub"])
+def test_a_constant_by_channel_that_nobody_quantized_has_codes_of_16_bits(function):
+    net = Net()
+    x = net.fake(net.input("x", 1, 6, 5, 4), 0.031, 3)
+    by_channel = net.const(np.random.default_rng(0).standard_normal((6, 1, 1)) * 0.3)
+    net.output(net.fake(net.op(function, x, by_channel), 0.027, -7))
+    model = net.model()
+    (node,) = optimized(model).nodes
+    assert node.op.name == f"quantize+{function.lower()}+dequantize"
+    assert node.input(1).type.dtype is DType.INT16
+    check_quantized(model)
