@@ -53,7 +53,7 @@ def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
     """Emits one instruction for a node that converts between reals and these codes; False: there is no kernel."""
     x, y = node.input(0).type, node.output.type
     is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1
-    if not is_packed or not _NEEDS <= builder.features or "mve" in builder.features or builder.any_size:
+    if not is_packed or not builder.features >= _NEEDS or "mve" in builder.features or builder.any_size:
         return False
     (scale,), zero = codes.q.scale, codes.q.zero_point
     params: list[Params] = [Codes(count=y.count, scale=float(scale), zero=zero)]

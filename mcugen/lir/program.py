@@ -493,7 +493,7 @@ class Program:
         """First and last instruction (inclusive) at which each planned buffer's contents matter.
 
         Inputs live from −1 (before the first instruction), outputs to len(instrs). What a loop uses and its
-        surroundings too lives throughout the loop; what cases of a stream alone use, from the first to the last of those
+        surroundings too lives throughout the loop; what only cases of a stream use, from the first to the last of those
         between which it is of use. What is used in a fork lives throughout it. Computed, never stored.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
