@@ -95,12 +95,12 @@ def test_pads_between_conversions_are_part_of_windows() -> None:
 
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
-def test_a_u_net_needs_three_fifths(board: str) -> None:
+def test_a_u_net_needs_little_more_than_half(board: str) -> None:
     """Of the last concatenation beside both of its parts; layer by layer, one of these spreads out in place."""
     copied = 2 * 32 * 32 * (16 + 16)
     model = u_net(is_integer=True)
     arenas = [found.program.arena_size for found in (least(model, board), compile_model(model, board))]
-    assert arenas[0] <= 0.6 * copied
+    assert arenas[0] <= 0.52 * copied
     assert arenas[0] < arenas[1] <= 0.9 * copied
 
 

@@ -91,6 +91,29 @@ class Gathering(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lines(Params):
+    """Of a window that is read where it lies: one for each row of it."""
+
+    line: Annotated[int, "neighbouring elements of x under a row of the window"]
+    skip: Annotated[int, "elements from the end of a line to the next one"]
+
+    @staticmethod
+    def of(shape: ConvShape) -> Lines | None:
+        """None: windows leave x, or their rows have gaps."""
+        if not shape.is_inside or shape.groups > 1 or shape.dilation_w > 1 or shape.reads_pixels:
+            return None
+        line = shape.k_w * shape.in_c
+        return Lines(line=line, skip=shape.dilation_h * shape.in_w * shape.in_c - line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRows(RestOptions):
+    """How windows of a convolution are read."""
+
+    lines: Annotated[bool, "whether they are read where they lie, line by line"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ring(Params):
     """A ring of padded rows."""
 
@@ -161,6 +184,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     group_out = spec.channels // shape.groups
     packed = np.concatenate([_interleaved(group, site) for group in weights.reshape(shape.groups, group_out, depth)])
     direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_w == 1 and shape.groups == 1
+    lines = None if site.any_size else Lines.of(shape)
     gathering = Gathering(
         depth=depth,
         groups=shape.groups,
@@ -171,12 +195,13 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         taps=shape.k_w if joined else 1,
     )
     rest = group_out % BLOCK != 0
-    last = (1 if rest else BLOCK) if direct else 0
+    last = (1 if rest else BLOCK) if direct or lines else 0
     free = spec.overlaps(windows(shape, in_turn(shape.out_h * shape.out_w, 2), last))
-    patches = ("patches", 0 if direct else 2 * depth)
-    variant, params = "grouped" if shape.groups > 1 else "", [shape.geometry, gathering]
-    call = weighted_call(spec, site, packed, params, RestOptions(rest=rest), free, working=patches, variant=variant)
-    return replace(call, baked=frozenset({"groups"} if shape.groups == 1 else ()))
+    patches = None if lines else ("patches", 0 if direct else 2 * depth)
+    variant = "grouped" if shape.groups > 1 else "lines" if lines else ""
+    params, options = [shape.geometry, lines or gathering], WindowRows(rest=rest, lines=lines is not None)
+    call = weighted_call(spec, site, packed, params, options, free, working=patches, variant=variant)
+    return replace(call, baked=frozenset({"groups"} if shape.groups == 1 and not lines else ()))
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -281,10 +306,11 @@ def _conv(kind: str) -> Kernel:
         f"conv2d_{kind}",
         what="two pixels by four channels of any convolution; what lies under a window is gathered"
         + _STORED_SO.get(kind, ""),
-        operands=_operands(kind, scratch("patches", "what lies under two windows")),
-        params=(ConvGeometry, Gathering, params),
+        operands=_operands(kind, scratch("patches", "what lies under two windows", optional=True)),
+        params=(ConvGeometry, Gathering, Lines, params),
+        optional=(Gathering, Lines),
         without=frozenset({"k_w", *["x_zero"] * (kind == "s16")}),
-        options=(ElementTypes, RestOptions, options),
+        options=(ElementTypes, WindowRows, options),
         when=(*_TENSORS[kind], shared_channels),
         lacks=_LACKS.get(kind, frozenset()),
         loads=0.5 if is_float else 2.0,

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from mcugen.hir.types import Array, DType, QuantParams, Shape
@@ -357,6 +358,38 @@ class LessonPorts:
 
 
 @dataclass
+class _Uses:
+    """The first and the last use of a buffer in a case, and whether the first one reads what was there before."""
+
+    first: int
+    reads_first: bool
+    last: int = 0
+
+
+def _needing(uses: Mapping[int, _Uses], followers: Mapping[int, Collection[int]], cases: int) -> set[int]:
+    """The cases before which a buffer's contents matter: they read them, or others that may come behind them do."""
+    found = {case for case, use in uses.items() if use.reads_first}
+    others = [case for case in range(cases) if case not in uses]
+    while more := [c for c in others if c not in found and not found.isdisjoint(followers.get(c, ()))]:
+        found.update(more)
+    return found
+
+
+def _span_of_cases(
+    uses: Mapping[int, _Uses],
+    cases: Sequence[tuple[int, int]],
+    followers: Mapping[int, Collection[int]],
+    needing: Collection[int],
+) -> tuple[int, int]:
+    """The first and the last instruction between which a buffer's contents matter, whatever the order of the cases."""
+    around = {*needing, *uses}
+    kept = {case for case in around if any(after in needing for after in followers.get(case, ()))}
+    begins = [cases[case][0] if case in needing else uses[case].first for case in around]
+    ends = [cases[case][1] if case in kept else uses[case].last for case in around]
+    return min(begins), max(ends)
+
+
+@dataclass
 class Program:
     """The instructions in order, with all buffers.
 
@@ -460,8 +493,8 @@ class Program:
         """First and last instruction (inclusive) at which each planned buffer's contents matter.
 
         Inputs live from −1 (before the first instruction), outputs to len(instrs). What a loop uses and its
-        surroundings too lives throughout the loop; so does what several cases of a stream use, or one that does not
-        write it first. What is used in a fork lives throughout it. Computed, never stored.
+        surroundings too lives throughout the loop; what only cases of a stream use, from the first to the last of those
+        between which it is of use. What is used in a fork lives throughout it. Computed, never stored.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
         for endpoint in self.inputs:
@@ -496,16 +529,23 @@ class Program:
                         ranges[buffer] = (min(first, start), max(last, end))
 
     def _keep_between_events(self, ranges: dict[Buffer, tuple[int, int]], start: int, end: int) -> None:
-        """Lets what is used within a stream live throughout it, unless it is of no use behind one event."""
-        cases = self.cases(start, end)
-        written: dict[Buffer, bool] = {}
-        for instr in self.instrs[start + 1 : end]:
-            for operand in instr.operands:
-                written.setdefault(operand.buffer, not operand.access.reads)
+        """Lets what is used within a stream live from the first to the last of the cases between which it is of use."""
+        cases, events = self.cases(start, end), self.instrs[start].events
+        followers: dict[int, set[int]] = {}
+        for event, following in set(pairwise(events)):
+            followers.setdefault(event, set()).add(following)
+        uses: dict[Buffer, dict[int, _Uses]] = {}
+        for number, (begin, stop) in enumerate(cases):
+            for index in range(begin + 1, stop):
+                for operand in self.instrs[index].operands:
+                    found = uses.setdefault(operand.buffer, {}).setdefault(number, _Uses(index, operand.access.reads))
+                    found.last = index
         for buffer, (first, last) in ranges.items():
-            within = start < first and last < end
-            if within and not (written[buffer] and any(i < first and last < j for i, j in cases)):
-                ranges[buffer] = (start, end)
+            if start < first and last < end:
+                needing = _needing(uses[buffer], followers, len(cases))
+                begin, stop = _span_of_cases(uses[buffer], cases, followers, needing)
+                is_of_before = not events or events[0] in needing
+                ranges[buffer] = (start, end) if is_of_before else (min(first, begin), max(last, stop))
 
     def live_at(self, index: int) -> Iterator[Buffer]:
         """The planned buffers whose contents matter during instruction `index`."""

@@ -16,7 +16,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.borders import emit_codes
 from mcugen.kernels.elementwise import Scalars
+from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.numerics.reciprocal import Reciprocal, WholeScale
 from mcugen.ops.elementwise import Elementwise
@@ -185,6 +187,11 @@ class Quantize(Simplifiable, Elementwise):
             return Convert(dtype, call(fn.QUANTIZE[bits], x, *map(scalar, parts)))
         return Convert(dtype, call(fn.ROUND[bits], _ratio(x, sig.output, scalar), scalar(zero)))
 
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Many at a time, or a loop of the formula."""
+        if not emit_codes(node, builder, node.output.type):
+            super().lower(node, builder)
+
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """The same by vectors of floats, if the ratio can be had by multiplications."""
         out = sig.output
@@ -252,6 +259,11 @@ class Dequantize(Elementwise):
         if sig.input(0).dtype is DType.INT8 and whole is not None:
             return call(fn.REAL, centered, scalar(whole.significand), scalar(whole.exponent))
         return Convert(DType.FLOAT32, centered) * scalar(float(quant.scale[0]))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Many at a time, or a loop of the formula."""
+        if not emit_codes(node, builder, node.input(0).type):
+            super().lower(node, builder)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Conversion, and a multiplication."""

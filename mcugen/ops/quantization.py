@@ -314,14 +314,14 @@ def _only_moves(node: Node) -> bool:
     return node.op.moves_data and not isinstance(node.op, Pad) and len(node.outputs) == len(node.inputs) == 1
 
 
-@onnx_operator("QuantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
-@onnx_operator("QuantizeLinear", kernels=("elementwise",), limits="no float6")
+@onnx_operator("QuantizeLinear", domain=MICROSOFT, kernels=("quantize_s8_fpu", "elementwise"))
+@onnx_operator("QuantizeLinear", kernels=("quantize_s8_fpu", "elementwise"), limits="no float6")
 def _import_quantize(node: OnnxNode) -> list[Value]:
     return [emit_quantize(node, node.input(0), 1)]
 
 
-@onnx_operator("DequantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
-@onnx_operator("DequantizeLinear", kernels=("elementwise",), limits="no float6")
+@onnx_operator("DequantizeLinear", domain=MICROSOFT, kernels=("dequantize_s8_fpu", "elementwise"))
+@onnx_operator("DequantizeLinear", kernels=("dequantize_s8_fpu", "elementwise"), limits="no float6")
 def _import_dequantize(node: OnnxNode) -> list[Value]:
     real = emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))
     number = int(node.attr("output_dtype", 0))

@@ -140,6 +140,7 @@ class Schedule:
         while unfinished := [t for t in results if self._made[t] < heights[t]]:
             last = min(unfinished, key=lambda t: self._made[t] / heights[t])
             self._make(last)
+        self._leave_out_unread()
         for event in self.events:
             for (tensor, _), lag in zip(self.reads(event.tensor), event.lags, strict=False):
                 self.windows[tensor] = max(self.windows[tensor], lag)
@@ -159,6 +160,11 @@ class Schedule:
     def starts(self, event: Event) -> list[int]:
         """By read of its layer: the row of the tensor's window where it begins."""
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
+
+    def _leave_out_unread(self) -> None:
+        """Rows outside of tensors that nobody reads any more: they kept the pace of those who do."""
+        last = {t: i for i, event in enumerate(self.events) for t, _ in self.reads(event.tensor) if event.is_row}
+        self.events = [e for i, e in enumerate(self.events) if e.is_row or i < last.get(e.tensor, -1)]
 
     @property
     def cases(self) -> list[Event]:

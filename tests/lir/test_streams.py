@@ -51,7 +51,7 @@ def test_what_one_case_writes_first_is_its_own():
         "t": (3, 4),
         "a": (8, 10),
         "b": (10, 11),
-        "both": (1, 13),
+        "both": (5, 9),
         "y": (1, 14),
     }
 
@@ -61,6 +61,31 @@ def test_what_one_case_reads_first_lives_between_its_events():
     first = sketch.program.instrs[8]
     first.operands = tuple(replace(o, access=INOUT) if o.role == "y" else o for o in first.operands)
     assert sketch.program.live_ranges()[sketch.buffers["a"]] == (1, 13)
+
+
+@pytest.mark.parametrize(
+    ("events", "life"),
+    [
+        ([0, 1, 2, 0, 1, 2], (2, 5)),  # of no use behind case 1
+        ([0, 2, 1, 0, 2, 1], (2, 9)),  # case 2 stands behind both, and runs between them
+        ([0, 1, 1, 2], (2, 6)),  # case 1 may come again
+        ([1, 0, 1], (0, 10)),  # of before the first event
+    ],
+)
+def test_what_cases_share_lives_between_them(events: list[int], life: tuple[int, int]):
+    """What case 0 makes and case 1 reads; case 2 has memory of its own."""
+    sketch = Sketch()
+    sketch.input("x")
+    sketch.emit("stream", ("x", IN, "x"), events=events)
+    for case, (source, target) in enumerate([("x", "row"), ("row", "a"), ("x", "b")]):
+        sketch.emit("case", case=case)
+        sketch.step(target, source)
+        sketch.emit("end")
+    sketch.emit("end")
+    assert sketch.program.live_ranges()[sketch.buffers["row"]] == life
+    if events[0] == 0:
+        plan_memory(sketch.program)
+        verify_plan(sketch.program)
 
 
 def test_a_stream_within_a_case():
@@ -83,7 +108,7 @@ def test_a_stream_within_a_case():
     assert sketch.program.loops() == [(3, 10), (0, 12)]
     assert sketch.program.cases(0, 12) == [(1, 11)]
     assert ranges[sketch.buffers["a"]] == (2, 10)
-    assert ranges[sketch.buffers["b"]] == (3, 10)
+    assert ranges[sketch.buffers["b"]] == (5, 8)
     assert ranges[sketch.buffers["c"]] == (8, 8)
     plan_memory(sketch.program)
     verify_plan(sketch.program)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between reals and int8 codes eight elements at a time, where a loop of the formula would take each by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, Kernel, Params, reads, writes
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.reciprocal import Reciprocal
+
+_NEEDS = frozenset({"fpu", "dsp"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes(Params):
+    """What codes stand for."""
+
+    count: Annotated[int, "elements"]
+    scale: Annotated[float, "of a code"]
+    zero: Annotated[int, "the code of 0"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inverse(Params):
+    """1 / scale as two floats."""
+
+    inverse: Annotated[float, "1 / scale, rounded down"]
+    rest: Annotated[float, "what that leaves of it"]
+
+
+QUANTIZE = Kernel(
+    "quantize_s8_fpu",
+    what="reals to int8 codes, eight at a time by the FPU, packed by the DSP extension",
+    operands=(reads("x", "reals", DType.FLOAT32), writes("y", "codes", DType.INT8)),
+    params=(Codes, Inverse),
+    needs=_NEEDS,
+)
+DEQUANTIZE = Kernel(
+    "dequantize_s8_fpu",
+    what="int8 codes to reals, eight at a time by the FPU, unpacked by the DSP extension",
+    operands=(reads("x", "codes", DType.INT8), writes("y", "reals", DType.FLOAT32)),
+    params=(Codes,),
+    needs=_NEEDS,
+)
+
+
+def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
+    """Emits one instruction for a node that converts between reals and these codes; False: there is no kernel."""
+    x, y = node.input(0).type, node.output.type
+    is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1
+    if not is_packed or not builder.features >= _NEEDS or "mve" in builder.features or builder.any_size:
+        return False
+    (scale,), zero = codes.q.scale, codes.q.zero_point
+    params: list[Params] = [Codes(count=y.count, scale=float(scale), zero=zero)]
+    if codes is y:
+        found = Reciprocal.of(scale, max(abs(limit - zero) for limit in y.dtype.limits))
+        if found is None:
+            return False
+        params.append(Inverse(inverse=found.inverse, rest=found.rest))
+    operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
+    overlaps = overlap(x, y, Traversal.forward(y.count), into="x")
+    builder.call(node, Call(QUANTIZE if codes is y else DEQUANTIZE, operands, params, overlaps=overlaps))
+    return True
