@@ -97,7 +97,7 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
             break
         program = with_staged_weights(attempt.program, chosen)
         plan_memory(program, most)
-        if program.arena_size <= most:
+        if program.arena_size <= most and not Budget.of(options).excess(use_of(program, board, options)):
             return Attempt(attempt.step, _planned(program, attempt.program), use_of(program, board, options))
         chosen = _without_busiest(program, chosen)
     for buffer, offset in before.items():
