@@ -216,7 +216,8 @@ def test_copies_of_weights_in_the_arena_leave_room_for_code_and_stack(model: onn
 @pytest.mark.parametrize("goal", ["speed", "ram"])
 def test_where_nothing_fits_the_least_is_told_with_its_goal(model: onnx.ModelProto, goal: str) -> None:
     least = ram(compile_model(model, with_so_much(), CompileOptions(optimize="ram")))
-    with pytest.raises(DoesNotFitError, match=rf"the least is {least:,} bytes of RAM, .*\(--optimize (speed|ram)\)") as error:
+    told = rf"the least is {least:,} bytes of RAM, .*\(--optimize (speed|ram)\)"
+    with pytest.raises(DoesNotFitError, match=told) as error:
         compile_model(model, with_so_much(least // 2), CompileOptions(optimize=goal))
     assert error.value.rule == f"the model must fit board '{BOARD}'"
 
