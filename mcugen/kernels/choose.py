@@ -76,7 +76,7 @@ class Candidate:
 
     kernel: Kernel
     instructions: float
-    """With waits for constants, where the costs know of them: `waits` cycles."""
+    """With waits for constants and for results, where the costs know of them: `waits` cycles."""
     flash: Mapping[int, int]
     """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
     ram: int
@@ -201,7 +201,17 @@ def offers_of(
     fitted, outer = replace(costs, times={}), set(graph.nodes)
     offers = {
         node: [
-            _candidate(node, k, features, costs if node in outer else fitted, times[node], alive, lasting, numbers)
+            _candidate(
+                node,
+                k,
+                features,
+                costs if node in outer else fitted,
+                times[node],
+                alive,
+                lasting,
+                numbers,
+                all(costs.is_timed(node, other) for other in found),
+            )
             for k in found
         ]
         for node, found in fitting.items()
@@ -330,10 +340,12 @@ def _candidate(
     alive: Mapping[str, Alive],
     lasting: Collection[Value],
     numbers: dict[object, int],
+    is_timed: bool,
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone.
 
-    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
+    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more. `is_timed`:
+    cycles count, as all of the node's kernels have fits of them.
     """
     builder = trial(node, kernel, features) if kernel.emit else alone(node, features)
     program, code = builder.program, costs.code_of(kernel.name)
@@ -348,6 +360,8 @@ def _candidate(
     if measured is not None:
         return Candidate(kernel, times * measured, flash, ram, is_measured=True)
     waits, stalls = times * costs.waits(program), times * costs.stalls(node, kernel)
+    if is_timed:
+        waits, stalls = waits + stalls, 0.0
     return Candidate(kernel, times * costs.instructions(node, kernel) + waits, flash, ram, stalls, waits)
 
 

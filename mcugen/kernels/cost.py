@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels cost on a CPU: instructions by a linear model of a layer's work, and bytes of code.
+"""What kernels cost on a CPU: instructions, and cycles of a core, by linear models of a layer's work; bytes of code.
 
 The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json.
 """
@@ -45,6 +45,8 @@ class KernelCost:
 
     per: Mapping[str, tuple[float, ...]]
     code: int
+    cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    """The same of cycles, by core, on memory that keeps pace with it."""
 
 
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
@@ -67,19 +69,30 @@ class CostTable:
     """Cycles that a layer, lowered by itself, waits for its constants: they count as its instructions do."""
 
     core: str = ""
-    """Whose stalls count where plans are compared by time; none: those of no core."""
+    """Whose cycles count where plans are compared by time; none: those of no core."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
-        """Cycles of a node by that kernel beyond its instructions, as far as the kernel says."""
-        return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
+        """Cycles of a node by that kernel beyond its instructions, of which two may run in one: as fitted for the core,
+        or else as far as the kernel says.
+        """
+        cycles = self._cycles(node, kernel)
+        if cycles is None:
+            return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
+        return _total(cycles, node, kernel) - self.instructions(node, kernel)
+
+    def is_timed(self, node: Node, kernel: Kernel) -> bool:
+        """Whether its cycles on the core were fitted."""
+        return self._cycles(node, kernel) is not None
+
+    def _cycles(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
+        return self.kernels.get(kernel.name, UNKNOWN).cycles.get(self.core, {}).get(kernel.way_of(node))
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
-        per = self._per(node, kernel) or UNKNOWN.per[""]
-        return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
+        return _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
         """Whether what the kernel does with the node was measured."""
@@ -92,6 +105,10 @@ class CostTable:
     def code_of(self, kernel: str) -> int:
         """Bytes of one C function of a kernel of that name, by estimate where it was not measured."""
         return self.kernels.get(kernel, UNKNOWN).code
+
+
+def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
+    return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 
 
 @cache
@@ -109,5 +126,9 @@ def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
     kernels = {}
     for name, entry in table["kernels"].items():
         ways = entry["ways"] if "ways" in entry else {"": entry["instructions"]}
-        kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"])
+        cycles = {
+            core: {way: by_terms(counts) for way, counts in each.items()}
+            for core, each in entry.get("cycles", {}).items()
+        }
+        kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"], cycles)
     return CostTable(kernels, cpu)
