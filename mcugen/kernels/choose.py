@@ -201,23 +201,29 @@ def offers_of(
     fitted, outer = replace(costs, times={}), set(graph.nodes)
     offers = {
         node: [
-            _candidate(
-                node,
-                k,
-                features,
-                costs if node in outer else fitted,
-                times[node],
-                alive,
-                lasting,
-                numbers,
-                all(costs.is_timed(node, other) for other in found),
-            )
+            _candidate(node, k, features, costs if node in outer else fitted, times[node], alive, lasting, numbers)
             for k in found
         ]
         for node, found in fitting.items()
     }
+    offers = {node: _by_cycles(node, offer, costs, times[node]) for node, offer in offers.items()}
     others = alive.keys() - {node.outputs[0].name for node in fitting}
     return offers, {name: alive[name].least() for name in others}
+
+
+def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int) -> list[Candidate]:
+    """Candidates that count by cycles of the core, if those of all of them were fitted."""
+    cycles = [costs.cycles(node, c.kernel) for c in offer]
+    known = [(c, n - costs.instructions(node, c.kernel)) for c, n in zip(offer, cycles, strict=True) if n is not None]
+    if len(known) < len(offer) or any(c.is_measured for c in offer):
+        return offer
+    return [_taking(c, times * more) for c, more in known]
+
+
+def _taking(candidate: Candidate, more: float) -> Candidate:
+    """With so many cycles beside its instructions."""
+    instructions, waits = candidate.instructions + more, candidate.waits + more
+    return replace(candidate, instructions=instructions, waits=waits, stalls=0.0)
 
 
 def _compared(
@@ -340,12 +346,10 @@ def _candidate(
     alive: Mapping[str, Alive],
     lasting: Collection[Value],
     numbers: dict[object, int],
-    is_timed: bool,
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone.
 
-    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more. `is_timed`:
-    cycles count, as all of the node's kernels have fits of them.
+    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
     """
     builder = trial(node, kernel, features) if kernel.emit else alone(node, features)
     program, code = builder.program, costs.code_of(kernel.name)
@@ -360,8 +364,6 @@ def _candidate(
     if measured is not None:
         return Candidate(kernel, times * measured, flash, ram, is_measured=True)
     waits, stalls = times * costs.waits(program), times * costs.stalls(node, kernel)
-    if is_timed:
-        waits, stalls = waits + stalls, 0.0
     return Candidate(kernel, times * costs.instructions(node, kernel) + waits, flash, ram, stalls, waits)
 
 

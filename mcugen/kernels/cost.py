@@ -75,20 +75,13 @@ class CostTable:
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
-        """Cycles of a node by that kernel beyond its instructions, of which two may run in one: as fitted for the core,
-        or else as far as the kernel says.
-        """
-        cycles = self._cycles(node, kernel)
-        if cycles is None:
-            return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
-        return _total(cycles, node, kernel) - self.instructions(node, kernel)
+        """Cycles of a node by that kernel beyond its instructions, as far as the kernel says."""
+        return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
 
-    def is_timed(self, node: Node, kernel: Kernel) -> bool:
-        """Whether its cycles on the core were fitted."""
-        return self._cycles(node, kernel) is not None
-
-    def _cycles(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
-        return self.kernels.get(kernel.name, UNKNOWN).cycles.get(self.core, {}).get(kernel.way_of(node))
+    def cycles(self, node: Node, kernel: Kernel) -> float | None:
+        """Of a node by that kernel on the core, waits for memory left out; None where they were not fitted."""
+        per = self.kernels.get(kernel.name, UNKNOWN).cycles.get(self.core, {}).get(kernel.way_of(node))
+        return None if per is None else _total(per, node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
