@@ -88,7 +88,8 @@ def _compiled(
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
         chosen = with_copies(program, target, options)
-        notes = [_copied_note(program, target, chosen)] if chosen is not options else []
+        notes = fit.notes(target, options.optimize)
+        notes += [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
         placement = place(program, target, options.place)
         cached = _cached(target, placement) if options.cores > 1 else (False, False)

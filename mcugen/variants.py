@@ -70,7 +70,7 @@ class Variants:
         program = planned(merge_sizes(symbols, self._at))
         attempt = Attempt(AS_ASKED, program, use_of(program, self.board, self.options))
         budget = Budget.of(self.options)
-        return Fit(budget, cheapest([attempt], budget), attempt)
+        return Fit(budget, cheapest([attempt], budget, self.board), attempt)
 
     def _at(self, sizes: Sizes) -> _Variant:
         graph = self.graph(sizes)

@@ -16,9 +16,9 @@ from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting import AS_ASKED, FALLBACKS
-from mcugen.fitting.budget import Attempt, Budget, Use, cheapest
+from mcugen.fitting.budget import STACK, Attempt, Budget, Use, cheapest
 from mcugen.hir.graph import Graph
-from mcugen.lir.program import Program
+from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.options import Places
 from mcugen.report.figures import Report, require_fit
 
@@ -168,6 +168,58 @@ def test_sizes_known_at_run_time_are_as_large_as_can_be() -> None:
     assert compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need)).report.budget.step == AS_ASKED
     with pytest.raises(DoesNotFitError, match=f"the least is {need:,} bytes of RAM"):
         compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need - 1))
+
+
+def with_so_much(ram: int = 1 << 20, flash: int = 1 << 20, waits: bool = False) -> Board:
+    """A board of two memories, of which flash may be slow enough for copies in the arena."""
+    board = load_board(BOARD)
+    sizes = {board.arena_memory: ram, board.weights_memory: flash}
+    kept = [replace(m, size=sizes[m.name]) for m in board.memories if m.name in sizes]
+    return replace(board, memories=tuple(m if waits else replace(m, access=None) for m in kept), caches=())
+
+
+@pytest.mark.parametrize("goal", ["balanced", "speed"])
+def test_a_board_is_a_budget(model: onnx.ModelProto, goal: str) -> None:
+    options = CompileOptions(optimize=goal)
+    free = compile_model(model, with_so_much(), options)
+    room = ram(free) + STACK
+    same = compile_model(model, with_so_much(room), options)
+    assert code_of(same) == code_of(free)
+    assert same.report.notes == free.report.notes
+    found = compile_model(model, with_so_much(room - 1), options)
+    assert ram(found) < ram(free)
+    (note,) = set(found.report.notes) - set(free.report.notes)
+    assert f"--optimize {goal} as such takes {ram(free):,} bytes of RAM, more than board '{BOARD}' has: " in note
+    assert any(f"has: {step.name}, {ram(found):,} bytes of RAM" in note for step in FALLBACKS)
+    assert found.report.budget is None
+    told = compile_model(model, with_so_much(), replace(options, max_ram=ram(free) - 1))
+    assert all(a == b or "at most" in a for a, b in zip(code_of(told), code_of(found), strict=True))
+
+
+def test_so_is_its_flash(model: onnx.ModelProto) -> None:
+    options = CompileOptions(optimize="speed", max_flash=1 << 20)
+    free = compile_model(model, with_so_much(), options)
+    found = compile_model(model, with_so_much(flash=flash(free) - 1), options)
+    assert flash(found) < flash(free)
+    assert any(f"takes about {flash(free):,} bytes of flash, more than board" in note for note in found.report.notes)
+
+
+def test_copies_of_weights_in_the_arena_leave_room_for_code_and_stack(model: onnx.ModelProto) -> None:
+    options = CompileOptions(optimize="speed", max_flash=1 << 20)
+    free = compile_model(model, with_so_much(waits=True), options)
+    assert any(instr.kernel == STAGE_WEIGHTS for instr in free.program.instrs)
+    assert flash(compile_model(model, with_so_much(flash=flash(free) - 1, waits=True), options)) < flash(free)
+    room = ram(free) + STACK - 1
+    assert ram(compile_model(model, with_so_much(room, waits=True), options)) <= room - STACK
+
+
+@pytest.mark.parametrize("goal", ["speed", "ram"])
+def test_where_nothing_fits_the_least_is_told_with_its_goal(model: onnx.ModelProto, goal: str) -> None:
+    least = ram(compile_model(model, with_so_much(), CompileOptions(optimize="ram")))
+    told = rf"the least is {least:,} bytes of RAM, .*\(--optimize (speed|ram)\)"
+    with pytest.raises(DoesNotFitError, match=told) as error:
+        compile_model(model, with_so_much(least // 2), CompileOptions(optimize=goal))
+    assert error.value.rule == f"the model must fit board '{BOARD}'"
 
 
 @pytest.mark.parametrize("option", ["max_ram", "max_flash"])

@@ -447,7 +447,7 @@ def test_does_not_fit_5(tmp_path: Path):
     net = Net()
     net.output(net.op("Relu", net.input("x", 100_000)))
     done = mcugen("inspect", save(tmp_path / "m.onnx", net), "-b", "stm32f103")
-    assert_failed(done, 5, r"more than 'sram' has; largest: .*'x' 400,000")
+    assert_failed(done, 5, r"more than there are beside the stack \(layer .*'x' 400,000")
 
 
 def test_constraint_6_and_verification_7(model: Path, monkeypatch: pytest.MonkeyPatch):

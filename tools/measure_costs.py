@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what every kernel costs on each CPU, under QEMU, and writes boards/costs/<cpu>.json.
 
-A model of many layers is compiled once for every kernel that fits some of them. Instructions are fitted to the terms
-of mcugen.kernels.cost by non-negative least squares of relative errors; code is the size of the kernel's functions.
+A model of many layers is compiled once for every kernel that fits some of them. Instructions, and estimated cycles of
+each core on memory that never lets it wait, are fitted to the terms of mcugen.kernels.cost by non-negative least
+squares of relative errors; code is the size of the kernel's functions. What memories let the CPU wait for constants is
+no matter of the fits: it follows from the board (mcugen.memory.reading).
 
 With a library (--cmsis-nn-include, --cmsis-nn-lib) its kernels are measured too, each of their ways by itself, and
 those of our own that stand against them and are the operators' only ones.
@@ -15,10 +17,10 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from typing import Annotated
 
@@ -61,6 +63,8 @@ BOARDS = {
     "rv32imafc": "rv32imafc",
 }
 """A board by CPU."""
+OTHER_CORES = {"cortex-m55": ("ra8d1",), "rv32imc": ("esp32c3", "gd32vf103", "rp2350_riscv")}
+"""Boards whose cores run the same code in other cycles, by the CPU whose costs are theirs."""
 
 CONVS = (
     # height, width, channels in, out, kernel height, width, stride, groups
@@ -424,6 +428,8 @@ class Observation:
 
     terms: tuple[int, ...]
     instructions: int
+    cycles: int | None = None
+    """Estimated, without waits for memory; None where the core has no timing."""
 
 
 @dataclass
@@ -479,14 +485,20 @@ def _observed(
     with tempfile.TemporaryDirectory() as folder:
         sample = random_inputs(compiled)
         run = simulate(
-            compiled.bundle, board, [sample], per_layer=True, setup=Setup(workdir=Path(folder), library=options.library)
+            compiled.bundle,
+            board,
+            [sample],
+            per_layer=True,
+            cycles=True,
+            setup=Setup(workdir=Path(folder), library=options.library),
         )
         assert run.layer_instructions is not None
-        for head, count in zip(heads, run.layer_instructions, strict=True):
+        cycles = run.cycles and run.cycles.layers_without_waits
+        for head, count, time in zip(heads, run.layer_instructions, cycles or repeat(None, len(heads)), strict=True):
             node = nodes.get(head.name)
             if node is not None and head.kernel in wanted[node]:
                 kernel = wanted[node][head.kernel]
-                found[kernel.name].append((kernel.way_of(node), Observation(work(node, kernel), count)))
+                found[kernel.name].append((kernel.way_of(node), Observation(work(node, kernel), count, time)))
         code = {name: _code_of(compiled, name, Path(folder)) for name in found}
     return {name: (layers, code[name]) for name, layers in found.items()}
 
@@ -547,11 +559,21 @@ def _functions(elf: Path) -> Iterator[tuple[str, int]]:
 
 def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
     """Instructions by term, and the largest relative error."""
-    counts = np.array([o.instructions for o in layers], np.float64)
-    terms = np.array([o.terms for o in layers], np.float64)
+    return _fit([o.terms for o in layers], [o.instructions for o in layers])
+
+
+def fitted_cycles(layers: Sequence[Observation]) -> tuple[dict[str, float], float] | None:
+    """The same of cycles; None where they are unknown."""
+    cycles = [o.cycles for o in layers if o.cycles is not None]
+    return _fit([o.terms for o in layers], cycles) if len(cycles) == len(layers) else None
+
+
+def _fit(each: Sequence[tuple[int, ...]], found_counts: Sequence[int]) -> tuple[dict[str, float], float]:
+    counts = np.array(found_counts, np.float64)
+    terms = np.array(each, np.float64)
     scaled = terms / counts[:, None]
     size = np.maximum(scaled.max(0), 1e-12)
-    found, _ = nnls(scaled / size, np.ones(len(layers)))
+    found, _ = nnls(scaled / size, np.ones(len(counts)))
     per = found / size
     error = float(np.abs(terms @ per / counts - 1).max())
     return {t: float(f"{p:.4g}") for t, p in zip(TERMS, per, strict=True) if p > 0}, error
@@ -619,8 +641,11 @@ def measure(
     return found
 
 
-def write(cpu: str, found: dict[str, Measured], console: Console) -> None:
-    """Renews the table of a CPU; kernels that were not measured stay as they are."""
+def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -> None:
+    """Renews the table of a CPU, by its cores, of which instructions are the first one's; kernels that were not
+    measured stay as they are.
+    """
+    found = next(iter(by_core.values()))
     path = COSTS / f"{cpu}.json"
     kernels = json.loads(path.read_text("utf-8"))["kernels"] if path.is_file() else {}
     for kernel, measured in found.items():
@@ -638,9 +663,25 @@ def write(cpu: str, found: dict[str, Measured], console: Console) -> None:
         kernels[kernel] = (
             {"code": code, "instructions": ways[""]} if ways.keys() == {""} else {"code": code, "ways": ways}
         )
+        if cycles := cycles_of(kernel, by_core, ways.keys(), console):
+            kernels[kernel]["cycles"] = cycles
         console.print(f"{cpu} {kernel}: code {code}")
     COSTS.mkdir(exist_ok=True)
     path.write_text(json.dumps({"kernels": dict(sorted(kernels.items()))}, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def cycles_of(
+    kernel: str, by_core: dict[str, dict[str, Measured]], ways: Collection[str], console: Console
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Of the ways whose instructions are known, cycles by core, way and term."""
+    cycles: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for core, found in by_core.items():
+        for way, layers in sorted(found[kernel].layers.items() if kernel in found else ()):
+            fit = fitted_cycles(layers) if way in ways else None
+            if fit is not None:
+                cycles[core][way] = fit[0]
+                console.print(f"{core} {kernel} {way}: cycles, error {fit[1]:.0%}, {fit[0]}")
+    return dict(cycles)
 
 
 def main(
@@ -661,7 +702,12 @@ def main(
     with ProcessPoolExecutor(2) as pool:
         for name in cpu or BOARDS:
             given = library if library is not None and library.archive_for(name).is_file() else None
-            write(name, measure(BOARDS[name], pool, console, kernel, given, not library_only), console)
+            boards = (BOARDS[name], *OTHER_CORES.get(name, ()))
+            measured = {
+                load_board(board).core: measure(board, pool, console, kernel, given, not library_only)
+                for board in boards
+            }
+            write(name, measured, console)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
@@ -49,7 +49,8 @@ class Fallback:
 
 
 def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
-    """Lowers an optimized graph for a board and plans its memory, within the budget of `options`.
+    """Lowers an optimized graph for a board and plans its memory, within the budget of `options` and what the board
+    has.
 
     If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken.
     DoesNotFitError says how near they came.
@@ -62,26 +63,49 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         restart()
         return planned(lowered(way, board, options, kernels=kernels), enough)
 
-    def attempt(name: str, build: Build) -> Attempt:
-        program = build(graph, board, options)
+    def attempt(name: str, build: Build, goal: str, within: CompileOptions) -> Attempt:
+        program = build(graph, board, within)
+        use = use_of(program, board, options)
         if options.cores > 1:
-            room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
+            room = None if within.max_ram is None else within.max_ram - use.ram
             program = shared_program(graph, program, _forms(board, options), by, room)
-        return Attempt(name, program, use_of(program, board, options))
+            use = use_of(program, board, options)
+        return Attempt(name, program, use, goal)
 
-    asked = taken = attempt(AS_ASKED, _as_asked)
+    asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
     if budget.excess(asked.use):
-        serving = [step for step in FALLBACKS if set(step.serves) & set(budget.limits)]
+        narrow = budget.narrowed(asked.use)
+        within = replace(options, max_ram=narrow.ram, max_flash=narrow.flash)
+        serving = [step for step in FALLBACKS if set(step.serves) & set(narrow.limits)]
         steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
         steps = [step for step in steps if graph.lesson is not None or not step.of_lessons]
         if options.weights_reader:
             steps = [step for step in steps if not step.in_rows]
-        taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
+        made = _made(asked, steps, lambda step: attempt(step.name, step.build, step.goal, within))
+        taken = cheapest([asked, *made], budget, board)
     taken = staged(taken, board, options)
     layer_by_layer = None
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
         layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
     return Fit(budget, taken, asked, layer_by_layer)
+
+
+def _made(asked: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:
+    """Programs by these steps, in their order; where the board has far too little for the least that there is, only
+    that.
+    """
+    leasts = {step: attempt(step) for step in steps if step.goal and asked.use.lacks}
+    found = [asked, *leasts.values()]
+    is_taught = any(step.of_lessons for step in steps)  # may take less than what is made for the least RAM
+    if not is_taught and any(_exceeds_by_far(each.use, each.goal) for each in found if each.goal):
+        return list(leasts.values())
+    return [leasts[step] if step in leasts else attempt(step) for step in steps]
+
+
+def _exceeds_by_far(use: Use, goal: str) -> bool:
+    """Whether what is made for the least of something takes far more of it than the board has."""
+    taken = {"ram": (use.ram, use.ram_lacking), "flash": (use.flash, use.flash_lacking)}
+    return any(goal == name and nbytes > NEARBY * (nbytes - lacks) for name, (nbytes, lacks) in taken.items())
 
 
 def _forms(board: Board, options: CompileOptions) -> Forms:

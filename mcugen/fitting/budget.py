@@ -11,7 +11,7 @@ from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control, Program, Space
 from mcugen.memory.peak import busiest, largest, moments, shortened
-from mcugen.memory.place import copied_bytes
+from mcugen.memory.place import copied_bytes, flash_lacking, ram_lacking
 from mcugen.options import CompileOptions
 
 BASE = 1024
@@ -19,6 +19,9 @@ BASE = 1024
 
 CALL = 24
 """Bytes of code that calling a kernel takes; its parameters take four each."""
+
+STACK = 512
+"""Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,42 @@ class Budget:
         """The goals that serve what is limited."""
         return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
 
+    def narrowed(self, use: Use) -> Budget:
+        """With a limit for what a program takes more of than the board has; that of the board, if it is the lower."""
+        ram = _narrowed(self.ram, use.ram, use.ram_lacking)
+        return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
+
     def excess(self, use: Use) -> float:
-        """By how much more than allowed a program takes, as shares of what is allowed, added up; 0 if it fits."""
-        pairs = ((use.ram, self.ram), (use.flash, self.flash))
+        """By how much more than allowed a program takes, or than the board has, as shares of that, added up; 0 if it
+        fits.
+        """
+        narrow = self.narrowed(use)
+        pairs = ((use.ram, narrow.ram), (use.flash, narrow.flash))
         return sum(max(taken - allowed, 0) / allowed for taken, allowed in pairs if allowed is not None)
+
+
+def _narrowed(limit: int | None, taken: int, lacking: int) -> int | None:
+    if not lacking:
+        return limit
+    room = max(taken - lacking, 1)
+    return room if limit is None else min(limit, room)
 
 
 @dataclass(frozen=True)
 class Use:
-    """Bytes of RAM and flash that a program takes; that of flash is an estimate."""
+    """Bytes of RAM and flash that a program takes; that of flash is an estimate. So many of them the board has not,
+    beside STACK.
+    """
 
     ram: int
     flash: int
+    ram_lacking: int = 0
+    flash_lacking: int = 0
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the board has no room for the program."""
+        return bool(self.ram_lacking or self.flash_lacking)
 
 
 @dataclass(frozen=True)
@@ -72,6 +99,8 @@ class Attempt:
     step: str
     program: Program
     use: Use
+    goal: str = ""
+    """What the step makes it for, if that is all it does."""
 
     @property
     def instructions(self) -> float:
@@ -99,7 +128,7 @@ class Fit:
     def placed(self, board: Board, options: CompileOptions) -> Fit:
         """As it is in the board's memories: an arena in several may take more. DoesNotFitError if that is too much."""
         taken = replace(self.taken, use=use_of(self.program, board, options))
-        return replace(self, taken=cheapest([taken], self.budget))
+        return replace(self, taken=cheapest([taken], self.budget, board))
 
     @property
     def rows_slowdown(self) -> float | None:
@@ -111,6 +140,18 @@ class Fit:
         """By which share of the instructions the budget made it slower, by estimate; None where that is unknown."""
         return self.taken.instructions / self.asked.instructions - 1 if self.asked.instructions else None
 
+    def notes(self, board: Board, goal: str) -> list[str]:
+        """What was done to make a program fit the board that did not as asked for, and what it costs."""
+        asked, taken = self.asked.use, self.taken.use
+        if not asked.lacks:
+            return []
+        found = [f"{asked.ram:,} bytes of RAM"] * bool(asked.ram_lacking)
+        found += [f"about {asked.flash:,} bytes of flash"] * bool(asked.flash_lacking)
+        price = f", about {100 * self.slowdown:+.0f} % instructions" if self.slowdown else ""
+        got = f"{taken.ram:,} bytes of RAM, about {taken.flash:,} of flash{price}"
+        why = f"--optimize {goal} as such takes {' and '.join(found)}, more than board '{board.name}' has"
+        return [f"{why}: {self.taken.step}, {got}"]
+
 
 def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     """What a planned program takes."""
@@ -120,35 +161,45 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     code = BASE + sum(costs.code_of(kernel) for kernel in functions.values())
     code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
     copies = copied_bytes(program, board, options.place)
-    return Use(sum(program.area_sizes) + program.state_size + copies, program.weights_size + code)
+    ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
+    ram_lacks = max(ram_lacking(program, board, options.place), ram + STACK - board.total_ram)
+    flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
+    return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0))
 
 
-def cheapest(attempts: Sequence[Attempt], budget: Budget) -> Attempt:
+def cheapest(attempts: Sequence[Attempt], budget: Budget, board: Board | None = None) -> Attempt:
     """Of those that fit the one with the fewest instructions, the first of several. DoesNotFitError if none fits."""
     fitting = [a for a in attempts if not budget.excess(a.use)]
     if not fitting:
-        raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget)
+        raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
     return min(fitting, key=lambda a: a.instructions)
 
 
-def _refusal(nearest: Attempt, budget: Budget) -> DoesNotFitError:
+def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:
     """What the nearest that was found takes, and what dominates it."""
     use, program = nearest.use, nearest.program
+    limits = budget.narrowed(use)
     found = []
-    if budget.ram is not None and use.ram > budget.ram:
+    if limits.ram is not None and use.ram > limits.ram:
         peak = busiest(moments(program))
         names = [shortened(i.name) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
         copied = use.ram - sum(program.area_sizes) - program.state_size
         copies = f", {copied:,} of copied weights" if copied else ""
-        found.append(f"{use.ram:,} bytes of RAM ({where}: {largest(peak.buffers)}{state}{copies})")
-    if budget.flash is not None and use.flash > budget.flash:
+        more = f", {use.ram_lacking:,} more than there are beside the stack" if use.ram_lacking else ""
+        found.append(f"{use.ram:,} bytes of RAM{more} ({where}: {largest(peak.buffers)}{state}{copies})")
+    if limits.flash is not None and use.flash > limits.flash:
         constants = [b for b in program.buffers if b.space is Space.CONST]
-        found.append(f"about {use.flash:,} bytes of flash, {program.weights_size:,} of weights ({largest(constants)})")
-    what = "the least is" if len(budget.limits) == 1 else "the nearest is"
-    return DoesNotFitError(
-        f"the model must fit {budget}",
-        f"{what} {' and '.join(found)}, {nearest.step}",
-        "allow more, or use a smaller or a quantized model",
-    )
+        more = f", {use.flash_lacking:,} more than there are" if use.flash_lacking else ""
+        weights = f"{program.weights_size:,} of weights ({largest(constants)})"
+        found.append(f"about {use.flash:,} bytes of flash{more}, {weights}")
+    what = "the least is" if len(limits.limits) == 1 else "the nearest is"
+    how = f"{nearest.step} (--optimize {nearest.goal})" if nearest.goal else nearest.step
+    rules, remedy = [str(budget)] * bool(budget.limits), "allow more, or use a smaller or a quantized model"
+    if board and use.lacks:
+        rules.insert(0, f"board '{board.name}'")
+        has_room = use.ram_lacking > 0 and use.ram + STACK <= board.total_ram
+        several = "let it lie in several memories with --place auto, or " if has_room else ""
+        remedy = f"{several}use a smaller or a quantized model, or a board with more memory"
+    return DoesNotFitError(f"the model must fit {' and '.join(rules)}", f"{what} {' and '.join(found)}, {how}", remedy)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mcugen.board import Board, Memory, Serial
-from mcugen.fitting.budget import Attempt, Budget, use_of
+from mcugen.fitting.budget import STACK, Attempt, Budget, use_of
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
 from mcugen.lir.weights import is_read, with_staged_weights
@@ -45,7 +45,8 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
     nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
-    fits = nbytes <= min(MOST_COPIED * fast.room, fast.room - program.arena_size)
+    left = _room(board, fast) - program.arena_size - program.state_size
+    fits = nbytes <= min(MOST_COPIED * fast.room, left)
     if not isinstance(slow.access, Serial) or not nbytes or not fits:
         return options
     if options.optimize == "balanced":
@@ -96,7 +97,7 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
             break
         program = with_staged_weights(attempt.program, chosen)
         plan_memory(program, most)
-        if program.arena_size <= most:
+        if program.arena_size <= most and not Budget.of(options).excess(use_of(program, board, options)):
             return Attempt(attempt.step, _planned(program, attempt.program), use_of(program, board, options))
         chosen = _without_busiest(program, chosen)
     for buffer, offset in before.items():
@@ -144,7 +145,13 @@ def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:
         return attempt.program.arena_size
     memory, budget = memory_of_arena(board, options.place), Budget.of(options)
     others = attempt.use.ram - attempt.program.arena_size
-    return max(min(memory.room, budget.ram or memory.room) - others, attempt.program.arena_size)
+    room = _room(board, memory)
+    return max(min(room, budget.ram or room) - others, attempt.program.arena_size)
+
+
+def _room(board: Board, memory: Memory) -> int:
+    """Bytes of a memory for models, beside the stack where there is no other."""
+    return min(memory.room, board.total_ram - STACK)
 
 
 def _without_busiest(program: Program, chosen: Mapping[int, Sequence[Buffer]]) -> dict[int, Sequence[Buffer]]:

@@ -76,7 +76,7 @@ class Candidate:
 
     kernel: Kernel
     instructions: float
-    """With waits for constants, where the costs know of them: `waits` cycles."""
+    """With waits for constants and for results, where the costs know of them: `waits` cycles."""
     flash: Mapping[int, int]
     """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
     ram: int
@@ -206,8 +206,24 @@ def offers_of(
         ]
         for node, found in fitting.items()
     }
+    offers = {node: _by_cycles(node, offer, costs, times[node]) for node, offer in offers.items()}
     others = alive.keys() - {node.outputs[0].name for node in fitting}
     return offers, {name: alive[name].least() for name in others}
+
+
+def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int) -> list[Candidate]:
+    """Candidates that count by cycles of the core, if those of all of them were fitted."""
+    cycles = [costs.cycles(node, c.kernel) for c in offer]
+    known = [(c, n - costs.instructions(node, c.kernel)) for c, n in zip(offer, cycles, strict=True) if n is not None]
+    if len(known) < len(offer) or any(c.is_measured for c in offer):
+        return offer
+    return [_taking(c, times * more) for c, more in known]
+
+
+def _taking(candidate: Candidate, more: float) -> Candidate:
+    """With so many cycles beside its instructions."""
+    instructions, waits = candidate.instructions + more, candidate.waits + more
+    return replace(candidate, instructions=instructions, waits=waits, stalls=0.0)
 
 
 def _compared(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels cost on a CPU: instructions by a linear model of a layer's work, and bytes of code.
+"""What kernels cost on a CPU: instructions, and cycles of a core, by linear models of a layer's work; bytes of code.
 
 The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json.
 """
@@ -45,6 +45,8 @@ class KernelCost:
 
     per: Mapping[str, tuple[float, ...]]
     code: int
+    cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    """The same of cycles, by core, on memory that keeps pace with it."""
 
 
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
@@ -67,7 +69,7 @@ class CostTable:
     """Cycles that a layer, lowered by itself, waits for its constants: they count as its instructions do."""
 
     core: str = ""
-    """Whose stalls count where plans are compared by time; none: those of no core."""
+    """Whose cycles count where plans are compared by time; none: those of no core."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
@@ -76,10 +78,14 @@ class CostTable:
         """Cycles of a node by that kernel beyond its instructions, as far as the kernel says."""
         return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
 
+    def cycles(self, node: Node, kernel: Kernel) -> float | None:
+        """Of a node by that kernel on the core, waits for memory left out; None where they were not fitted."""
+        per = self.kernels.get(kernel.name, UNKNOWN).cycles.get(self.core, {}).get(kernel.way_of(node))
+        return None if per is None else _total(per, node, kernel)
+
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
-        per = self._per(node, kernel) or UNKNOWN.per[""]
-        return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
+        return _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
         """Whether what the kernel does with the node was measured."""
@@ -92,6 +98,10 @@ class CostTable:
     def code_of(self, kernel: str) -> int:
         """Bytes of one C function of a kernel of that name, by estimate where it was not measured."""
         return self.kernels.get(kernel, UNKNOWN).code
+
+
+def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
+    return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 
 
 @cache
@@ -109,5 +119,9 @@ def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
     kernels = {}
     for name, entry in table["kernels"].items():
         ways = entry["ways"] if "ways" in entry else {"": entry["instructions"]}
-        kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"])
+        cycles = {
+            core: {way: by_terms(counts) for way, counts in each.items()}
+            for core, each in entry.get("cycles", {}).items()
+        }
+        kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"], cycles)
     return CostTable(kernels, cpu)

@@ -49,7 +49,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement
     """
     weights = _weights_memory(program, board, places)
     copies = _copies(program, board, places)
-    room = {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
+    room = _left(board, copies)
     for memory in room:
         if room[memory] < 0:
             found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
@@ -67,6 +67,24 @@ def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement
 def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
     """The fastest first; of equal ones that at address 0 last, which is meant for code."""
     return sorted(memories, key=lambda m: (m.speed, m.origin == 0, m.name))
+
+
+def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
+    """Bytes that copies of weights leave of each memory; less than none where these are too many."""
+    return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
+
+
+def ram_lacking(program: Program, board: Board, places: Places) -> int:
+    """Bytes of RAM that a program takes more than `place` has for it, where memories' sizes tell."""
+    room = _left(board, _copies(program, board, places))
+    asked = _arena_memories(board, places)
+    most = sum(room[m] for m in asked) if places.arena else max(room[m] for m in asked)
+    return max(sum(program.area_sizes) - most, *(-left for left in room.values()), 0)
+
+
+def flash_lacking(program: Program, board: Board, places: Places) -> int:
+    """Bytes that constants take more than the roomiest of their memories has."""
+    return max(program.weights_size - max(m.room for m in weights_memories(board, places)), 0)
 
 
 def _ram(board: Board, name: str, option: str) -> Memory:
@@ -142,21 +160,25 @@ def _constants(program: Program) -> list[Buffer]:
 # --------------------------------------------------------------------------------------------------------- arena
 
 
+def _arena_memories(board: Board, places: Places) -> list[Memory]:
+    """Those that are asked for, or all: the board's own first, or for AUTO_PLACE the fastest."""
+    if places.arena and AUTO_PLACE not in places.arena:
+        return list(dict.fromkeys(_ram(board, name, "arena") for name in places.arena))
+    rams = _by_speed(m for m in board.memories if m.kind == "ram")
+    return rams if places.arena else list(dict.fromkeys((board.memory(board.arena_memory), *rams)))
+
+
 def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory, int]) -> tuple[Memory, ...]:
     """The memory of each area. An arena may lie in several memories only where the user says so."""
-    rams = _by_speed(m for m in board.memories if m.kind == "ram")
+    memories = _arena_memories(board, places)
     if not places.arena:
-        for memory in (board.memory(board.arena_memory), *rams):
+        for memory in memories:
             if program.arena_size <= room[memory]:
                 return (memory,)
-        roomiest = max(rams, key=lambda m: room[m])
+        roomiest = max(memories, key=lambda m: room[m])
         what, left = "arena must fit in one RAM memory", {roomiest: room[roomiest]}
-        remedy = "let it lie in several memories with --place auto, or " if len(rams) > 1 else ""
+        remedy = "let it lie in several memories with --place auto, or " if len(memories) > 1 else ""
         raise _refusal(what, board, program.arena_size, left, busiest(moments(program)).buffers, remedy)
-    if AUTO_PLACE in places.arena:
-        memories = rams
-    else:
-        memories = list(dict.fromkeys(_ram(board, name, "arena") for name in places.arena))
     for memory in memories:  # one area is simpler than several in memories of that speed
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)

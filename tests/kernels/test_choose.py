@@ -210,6 +210,25 @@ def test_auto_compares_with_the_best_of_our_own(monkeypatch: pytest.MonkeyPatch)
     assert chosen(monkeypatch, kernels, costs(**table, theirs=(5, 1)), family="auto") == ["theirs"]
 
 
+@pytest.mark.parametrize(
+    ("core", "timed", "taken"),
+    [("c", ("few", "quick"), "quick"), ("", ("few", "quick"), "few"), ("c", ("few",), "few"), ("d", ("few",), "few")],
+)
+def test_speed_goes_by_cycles_where_all_of_them_are_known(
+    monkeypatch: pytest.MonkeyPatch, core: str, timed: tuple[str, ...], taken: str
+) -> None:
+    """Fits of cycles stand beside those of instructions, and are of one core."""
+    each = {"few": (9_000.0, 30_000.0), "quick": (11_000.0, 12_000.0)}
+    rows = {
+        name: KernelCost(
+            {"": (instructions, *[0.0] * 7)}, 1, {"c": {"": (cycles, *[0.0] * 7)}} if name in timed else {}
+        )
+        for name, (instructions, cycles) in each.items()
+    }
+    kernels = [kernel(name) for name in each]
+    assert chosen(monkeypatch, kernels, CostTable(rows, core=core), "speed") == [taken]
+
+
 def test_auto_counts_the_code_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few instructions are not worth kilobytes; a tenth of them is, to speed."""
     monkeypatch.setattr(Dense, "library", (of_library("theirs"),))

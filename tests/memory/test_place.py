@@ -78,7 +78,8 @@ def test_weights_that_do_not_fit():
 def test_compile_model_refuses_what_does_not_fit():
     net = Net()
     net.output(net.op("Relu", net.input("x", 100_000)))
-    with pytest.raises(DoesNotFitError, match=re.escape("more than 'sram' has; largest: ")):
+    told = "bytes of RAM, 380,032 more than there are beside the stack (layer 't0': 't0' 400,000"
+    with pytest.raises(DoesNotFitError, match=re.escape(told)):
         compile_model(net.model(), "stm32f103")
 
 
