@@ -31,6 +31,7 @@ class Moments:
         self._real: Array | float = 0.0
         self._seen: Array | float = 0.0
         self._square: Array | float = 0.0
+        self._cross: Array | float = 0.0
 
     def add(self, real: Array, seen: Array, samples: int = 1) -> None:
         """One sample, or the means of several: [groups, rows, depth] of both."""
@@ -41,6 +42,7 @@ class Moments:
         self._seen = self._seen + seen.sum(1, np.float64)
         seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
+        self._cross = self._cross + (real.astype(np.float64) - seen).swapaxes(1, 2) @ seen
 
     @property
     def real(self) -> Array:
@@ -78,4 +80,17 @@ class Moments:
         gram *= kept + (1 - kept) * np.eye(depth)
         energy = np.maximum(np.trace(gram, axis1=1, axis2=2), least) / depth
         result: Array = gram + UNSEEN * energy[:, None, None] * np.eye(depth)
+        return result
+
+    def compensation(self, centred: bool) -> Array:
+        """E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth]: how the weights must change, w + w A, to give by x̂ what w gave by x."""
+        cross = np.asarray(self._cross, np.float64) / self._count
+        if centred:
+            cross = cross - self.trust * (self.real - self.seen)[:, :, None] * self.seen[:, None, :]
+        depth = cross.shape[-1]
+        kept = self._count / (self._count + UNCORRELATED * depth)
+        gram = self.gram(centred)
+        unseen = np.trace(gram, axis1=1, axis2=2)[:, None, None] == 0
+        gram = np.where(unseen, np.eye(depth), gram)
+        result: Array = np.linalg.solve(gram, kept * cross.swapaxes(1, 2)).swapaxes(1, 2)
         return result

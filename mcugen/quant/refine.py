@@ -95,7 +95,10 @@ class _Walk:
             moments.add(rows[0], rows[1])
         codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
         if self.plan.scheme.optimize_rounding:
-            codes = _rounded(node, codes, moments.gram(_can_correct(node, self.plan)), self.plan.scheme)
+            centred = _can_correct(node, self.plan)
+            import os
+            comp = moments.compensation(centred) * float(os.environ.get("COMP", "1"))
+            codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, comp)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
 
     def _evaluate(self, node: Node) -> None:
@@ -148,12 +151,13 @@ def through(x: Array, quant: QuantParams, dtype: DType) -> Array:
     return dequantize(quantize(x, quant, dtype), quant)
 
 
-def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
+def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, comp: Array) -> Codes:
     """The codes of least error; of 4 bits with scales that may clip, where scales are free."""
     limits = WEIGHT_LIMITS[codes.dtype]
     if codes.group:
         return _rounded_by_group(node, codes, gram, scheme)
     weights, scales = _grouped(node, codes, len(gram))
+    weights = weights + weights @ comp
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)

@@ -45,6 +45,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
         working=("strip", strip.span * strip.pitch + VECTOR),
         orders=[rows(shape)],
         constants={"offsets": np.pad(offsets, (0, even)).astype(np.int32)},
+        apart=8,
     )
 
 
@@ -217,6 +218,7 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         [options],
         working=("columns", sections.padding + VECTOR),
         orders=[_sections_in_turn(shape, sections.steps, sections.sections)] if forward else [],
+        apart=1,
     )
     in_place = not forward and _patches_may_overwrite_input(shape)
     return replace(made, inplace=[("y", "x")] if in_place else [])
@@ -348,6 +350,7 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
         [LargeOptions(bands=bands, blocks=blocks, stride_w=shape.stride_w)],
         working=("strip", columns.columns_at + 64 * read * bands),
         orders=[rows(shape)],
+        apart=1,
     )
 
 

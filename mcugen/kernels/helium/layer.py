@@ -73,9 +73,9 @@ def pack_vectors(rows: Array, count: int) -> Array:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 
-def joined_vectors(packed: Array) -> Array:
-    """Packed weights of 4 bits: those of two channels share bytes, the first in the lower halves."""
-    pairs = packed.reshape(-1, 2, VECTOR)
+def joined(packed: Array, size: int) -> Array:
+    """Packed weights of 4 bits: those of two neighbours of `size` weights share bytes, the first in the lower halves."""
+    pairs = packed.reshape(-1, 2, size)
     joined: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
     return joined
 
@@ -250,6 +250,13 @@ class LoopFlags(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Halves(Options):
+    """Of weights that are taken apart before they are multiplied."""
+
+    nibbles: Annotated[bool, "whether two weights share bytes"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Jump(Options):
     """Of turns of the inner loop."""
 
@@ -340,13 +347,18 @@ def call(
     working: tuple[str, int] | None = None,
     orders: Sequence[Traversal] = (),
     constants: Mapping[str, Array] | None = None,
+    apart: int | None = None,
 ) -> Call:
     """A kernel with `packed` weights, a table by blocks of channels, and working memory: a role and bytes.
 
-    `orders` are those in which the kernel walks the image, `constants` more of them by role.
+    `orders` are those in which the kernel walks the image, `constants` more of them by role. Of 4 bits, neighbours of
+    `apart` weights share bytes; else those of two channels, whose products are not taken apart.
     """
-    if four_bits in site.kernel.when:
-        packed, table = joined_vectors(packed), replace(table, nibbles=True)
+    packs = four_bits in site.kernel.when
+    if packs and apart is not None:
+        packed = joined(packed, apart)
+    elif packs:
+        packed, table = joined(packed, VECTOR), replace(table, nibbles=True)
         options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]
     found: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
     found["table"] = site.const("table", table.data)
@@ -355,5 +367,5 @@ def call(
     if working:
         found[working[0]] = site.scratch(working[0], DType.INT8, working[1])
     free = table.spec.overlaps(*orders) if orders else []
-    flags = [flag for flag in table.flags if type(flag) in site.kernel.options]
+    flags = [flag for flag in (Halves(nibbles=packs), *table.flags) if type(flag) in site.kernel.options]
     return site.call(found, params, [*options, *flags], overlaps=free)
