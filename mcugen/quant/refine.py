@@ -27,6 +27,13 @@ from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_we
 MOST_SAMPLES = {DType.INT8: 48, DType.INT4: 128}
 """By the weights' type: the coarser codes are, the more there is to win by what is known of the inputs."""
 
+COMPENSATED = 0.5
+"""How much of the error that layers before have made, as far as it shows in what a layer reads, its weights make good.
+
+Of models with weights of 4 bits. All of it suits the samples more than others: of the held-out quarters of three folds
+of the calibration samples, ResNet8 had 19.1 dB without, 22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
+"""
+
 MOST_ELEMENTS = 2**26
 """Of the largest tensor in all samples together: some GB of values in the worst case."""
 
@@ -87,7 +94,7 @@ class _Walk:
 
     def _codes(self, node: Node) -> Codes:
         """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
-        moments = Moments()
+        moments = Moments(crossed=bool(self.plan.few_bits))
         for real, seen in zip(self.real[node.input(0)], self._read(node.input(0), node), strict=True):
             rows = [_unfolded(node, x) for x in (real, seen)]
             if rows[0] is None or rows[1] is None:
@@ -96,9 +103,8 @@ class _Walk:
         codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
         if self.plan.scheme.optimize_rounding:
             centred = _can_correct(node, self.plan)
-            import os
-            comp = moments.compensation(centred) * float(os.environ.get("COMP", "1"))
-            codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, comp)
+            compensation = COMPENSATED * moments.compensation(centred) if self.plan.few_bits else None
+            codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, compensation)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
 
     def _evaluate(self, node: Node) -> None:
@@ -151,13 +157,15 @@ def through(x: Array, quant: QuantParams, dtype: DType) -> Array:
     return dequantize(quantize(x, quant, dtype), quant)
 
 
-def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, comp: Array) -> Codes:
-    """The codes of least error; of 4 bits with scales that may clip, where scales are free."""
+def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+    """The codes of least error, for weights that compensate errors of the input; of 4 bits with scales that may clip,
+    where scales are free.
+    """
     limits = WEIGHT_LIMITS[codes.dtype]
     if codes.group:
-        return _rounded_by_group(node, codes, gram, scheme)
+        return _rounded_by_group(node, codes, gram, scheme, compensation)
     weights, scales = _grouped(node, codes, len(gram))
-    weights = weights + weights @ comp
+    weights = weights if compensation is None else weights + weights @ compensation
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
@@ -170,9 +178,10 @@ def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, comp: Array)
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
-def _rounded_by_group(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
+def _rounded_by_group(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
     """Scales that may clip, of least error group by group; then codes of least error of all inputs together."""
     weights, size, limits = layer_weights(node)[0].astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
+    weights = weights if compensation is None else weights + weights @ compensation[0]
     missing = -weights.shape[1] % size
     parts = np.pad(weights, ((0, 0), (0, missing))).reshape(len(weights), -1, size).swapaxes(0, 1)
     padded = np.pad(gram[0], (0, missing))

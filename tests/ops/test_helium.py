@@ -125,7 +125,9 @@ FOUR_BITS: dict[str, Sequence[Case]] = {
 }
 
 
-def add_layer(net: Net, name: str, case: Case, seed: int, relu: bool = False, spread: float = 1.0, bits: int = 8) -> None:
+def add_layer(
+    net: Net, name: str, case: Case, seed: int, relu: bool = False, spread: float = 1.0, bits: int = 8
+) -> None:
     """A layer with random weights, bias, zero points and scales; `spread` stretches what is not clamped."""
     shape, channels, kernel, attributes = case
     random = np.random.default_rng(seed)

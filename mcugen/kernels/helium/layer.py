@@ -74,10 +74,10 @@ def pack_vectors(rows: Array, count: int) -> Array:
 
 
 def joined(packed: Array, size: int) -> Array:
-    """Packed weights of 4 bits: those of two neighbours of `size` weights share bytes, the first in the lower halves."""
+    """Packed weights of 4 bits: two neighbours of `size` weights share bytes, the first in the lower halves."""
     pairs = packed.reshape(-1, 2, size)
-    joined: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
-    return joined
+    both: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
+    return both
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,14 +85,16 @@ class Table:
     """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
     codes.
 
-    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. With
-    `nibbles` sums of even channels are 16 times as large.
+    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. Weights
+    of 4 bits share bytes with those `apart` from them; else with those of the next channel, and are not taken apart:
+    then, with `nibbles`, sums of even channels are 16 times as large.
     """
 
     spec: ConvSpec
     block: int = BLOCK
     order: Sequence[int] | None = None
     groups: int = 1
+    apart: int | None = None
     nibbles: bool = False
 
     @cached_property
@@ -347,18 +349,15 @@ def call(
     working: tuple[str, int] | None = None,
     orders: Sequence[Traversal] = (),
     constants: Mapping[str, Array] | None = None,
-    apart: int | None = None,
 ) -> Call:
     """A kernel with `packed` weights, a table by blocks of channels, and working memory: a role and bytes.
 
-    `orders` are those in which the kernel walks the image, `constants` more of them by role. Of 4 bits, neighbours of
-    `apart` weights share bytes; else those of two channels, whose products are not taken apart.
+    `orders` are those in which the kernel walks the image, `constants` more of them by role.
     """
     packs = four_bits in site.kernel.when
-    if packs and apart is not None:
-        packed = joined(packed, apart)
-    elif packs:
-        packed, table = joined(packed, VECTOR), replace(table, nibbles=True)
+    packed = joined(packed, table.apart or VECTOR) if packs else packed
+    if packs and table.apart is None:
+        table = replace(table, nibbles=True)
         options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]
     found: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
     found["table"] = site.const("table", table.data)
