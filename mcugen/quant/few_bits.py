@@ -13,7 +13,7 @@ import onnx
 from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Node
-from mcugen.hir.traits import weight_axes
+from mcugen.hir.traits import Cell, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.plan import Codes, Plan
@@ -38,6 +38,12 @@ def candidates(model: FloatModel, plan: Plan) -> list[Node]:
     stored = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
     return [n for n in layers if all(n.input(index).name in stored for index in weight_axes(n.op))]
+
+
+def cells(model: FloatModel, plan: Plan) -> list[Node]:
+    """Recurrent layers of 8-bit activations, whose weights have 4 bits where that is asked for."""
+    nodes = [n for n in model.graph.nodes if plan.precision_of(n) is DType.INT8]
+    return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
 
 def chosen(model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
-from mcugen.hir.traits import Weighted, bias_input, weight_axes
+from mcugen.hir.traits import Cell, Weighted, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.numerics.threads import one_thread
@@ -52,10 +52,11 @@ def refine(
     """
     plan = replace(plan, layers={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
-    if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
+    cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
+    if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
             most = MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]
-            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, progress)
+            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, cells, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
@@ -81,13 +82,15 @@ class _Walk:
         """By integer layers: what they can store. Readers of another precision convert it (`_read`)."""
         self._unread = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
 
-    def run(self, layers: Sequence[Node], progress: Callable[[int, int], None]) -> None:
-        """Up to the last layer."""
-        total = self.graph.nodes.index(layers[-1]) + 1
-        wanted = set(layers)
+    def run(self, layers: Sequence[Node], cells: Sequence[Node], progress: Callable[[int, int], None]) -> None:
+        """Up to the last layer; of cells the moments are noted."""
+        wanted, noted = set(layers), set(cells)
+        total = max(i for i, node in enumerate(self.graph.nodes, 1) if node in wanted | noted)
         for done, node in enumerate(self.graph.nodes[:total], 1):
             if node in wanted:
                 self.plan.layers[node.output.name] = self._codes(node)
+            if node in noted:
+                self.plan.moments[node.outputs[0].name] = self._moments(node)
             self._evaluate(node)
             self._forget(node)
             progress(done, total)
@@ -107,10 +110,25 @@ class _Walk:
             codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, compensation)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
 
+    def _moments(self, node: Node) -> dict[str, Array]:
+        """Of what a cell reads and keeps, by role."""
+        assert isinstance(node.op, Cell)
+        found: dict[str, Moments] = defaultdict(Moments)
+        reals = self._operands(node)
+        for arrays in zip(*reals, strict=True):
+            for role, array in {"x": arrays[0], **node.op.internals(node.sig, *arrays)}.items():
+                rows = array.reshape(1, -1, array.shape[-1])
+                found[role].add(rows, rows)
+        return {role: moments.gram(centred=False) for role, moments in found.items()}
+
+    def _operands(self, node: Node) -> list[list[Array]]:
+        """Real inputs, each of all samples."""
+        operands = [v for v in node.inputs if v is not None]
+        return [self.real[v] if v.data is None else [v.data] * self._count for v in operands]
+
     def _evaluate(self, node: Node) -> None:
         """On all samples, both ways."""
-        operands = [v for v in node.inputs if v is not None]
-        real = [self.real[v] if v.data is None else [v.data] * self._count for v in operands]
+        operands, real = [v for v in node.inputs if v is not None], self._operands(node)
         seen = [self._constant(v, node) if v.is_constant else self._read(v, node) for v in operands]
         pairs = ((self.real, real), (self.seen, seen))
         for values, inputs in pairs:
