@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -127,22 +127,23 @@ class Compilation:
         samples, kind = judged_samples(basis.held, basis.known, basis.data)
         made_up = bool(self.quantizing.synthetic) and basis.data is None
         kind = "synthetic" if made_up else kind
-        if self.quantizing.finetune:
-            found = self._finetuned(replace(found, estimate=estimated(found, samples, kind).estimate))
-        found = estimated(found, samples, kind)
+        judge = partial(estimated, samples=samples, kind=kind)
+        found = self._finetuned(found, judge) if self.quantizing.finetune else judge(found)
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
         return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
 
-    def _finetuned(self, found: Quantization) -> Quantization:
-        """With better codes, where there are any; a note tells what quantization cost before."""
+    def _finetuned(self, found: Quantization, judge: Callable[[Quantization], Quantization]) -> Quantization:
+        """Judged, with better codes, where there are any; a note tells what quantization cost before."""
         basis, epochs, least = self._basis, self.quantizing.finetune, self.judging.min_sqnr
-        tuned = finetuned(basis.maker, found, epochs, least, partial(self.progress, "fine-tuning"))
-        told = (
-            () if found.estimate is None or tuned.proto is found.proto else (f"before fine-tuning: {found.estimate}",)
-        )
-        return replace(tuned, notes=(*tuned.notes, *told))
+        before = judge(found)
+        tuned = finetuned(basis.maker, before, epochs, least, partial(self.progress, "fine-tuning"))
+        if tuned.proto is found.proto:
+            return tuned
+        told = () if before.estimate is None else (f"before fine-tuning: {before.estimate}",)
+        learned = tuned.notes[len(before.notes) :]
+        return judge(replace(tuned, notes=(*found.notes, *learned, *told)))
 
     @cached_property
     def _basis(self) -> _Basis:

@@ -21,6 +21,7 @@ from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
+from mcugen.evaluation.samples import spread
 from mcugen.hir.types import Array
 from mcugen.kernels.library import references
 from mcugen.report.figures import SelfTestFigures, SelfTestLayer, layer_title
@@ -50,8 +51,7 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
     most, draft = compiled.options.self_test, compiled.draft
     assert draft is not None
     _require_plain(compiled)
-    spread = np.linspace(0, len(given) - 1, min(GIVEN, len(given))).astype(int)
-    inputs = [given[i] for i in spread]
+    inputs = [given[i] for i in spread(len(given), GIVEN)]
     candidates = list(_candidates(compiled, inputs))
     bundle = render(draft._replace(samples=tuple(candidates)))
     layers, flips = _flips(bundle, len(candidates), compiled.report.model.macs)

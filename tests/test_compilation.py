@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
 from mcugen.errors import UsageError
+from mcugen.quant.estimate import estimated
+from mcugen.quant.quantize import Quantization, Sample
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))
@@ -35,6 +38,19 @@ def test_three_lines_do_what_the_command_line_does(tmp_path: Path):
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "shell").iterdir()}
     assert json.loads(done.out)["accuracy"] == json.loads(json.dumps(report.to_json()))["accuracy"]
+
+
+def test_what_learned_nothing_is_judged_once(monkeypatch: pytest.MonkeyPatch):
+    judged: list[Quantization] = []
+
+    def counted(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
+        judged.append(quantized)
+        return estimated(quantized, samples, kind)
+
+    monkeypatch.setattr("mcugen.compilation.estimated", counted)
+    net = Compilation(MODEL, quantizing=Quantizing(calibration=CALIBRATION, finetune=1))
+    assert net.quantized.estimate is not None and len(judged) == 1
+    assert [note for note in net.quantized.notes if note.startswith("not fine-tuned: ")]
 
 
 def test_samples_may_be_arrays():

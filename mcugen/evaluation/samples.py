@@ -42,6 +42,12 @@ class Samples:
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
 
+def spread(count: int, most: int) -> list[int]:
+    """Places of at most so many of `count` things, evenly from first to last."""
+    places: list[int] = np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()
+    return places
+
+
 def load_samples(
     source: Path | Mapping[str, Array], endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = ""
 ) -> Samples:

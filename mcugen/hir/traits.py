@@ -49,6 +49,8 @@ class Weighted:
     """Constant inputs that are quantized symmetrically, one scale for each index of the axis given."""
     bias_input: ClassVar[int | None] = None
     """The constant input that is added to the accumulators, in their unit."""
+    takes_groups: ClassVar[bool] = False
+    """Whether groups of inputs may have scales of their own; weights are [outputs, inputs] then."""
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
         """The real input as [groups, rows, depth].
@@ -216,6 +218,11 @@ class Saturating:
 def weight_axes(op: Operator) -> Mapping[int, int]:
     """The constant inputs that hold weights, each with its axis of scales; empty for operators without any."""
     return op.weight_axes if isinstance(op, Weighted) else {}
+
+
+def takes_groups(op: Operator) -> bool:
+    """Whether groups of inputs may have scales of their own."""
+    return isinstance(op, Weighted) and op.takes_groups
 
 
 def bias_input(op: Operator) -> int | None:

@@ -20,7 +20,17 @@ from mcugen.kernels.loops import Loops
 from mcugen.kernels.portable import Ring, depthwise, filters, reads_in_place, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits, float_tensors, int8_tensors, int8_weights, int16_tensors
+from mcugen.kernels.weighted import (
+    CodeLimits,
+    float_tensors,
+    four_bits,
+    int8_tensors,
+    int8_weights,
+    int16_tensors,
+    nibbles,
+    of_four_bits,
+    paired_nibbles,
+)
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 
 WORD = 4
@@ -234,6 +244,13 @@ class StrideOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gain(Options):
+    """Of weights that are not stored with it."""
+
+    gain: Annotated[int, "a shift of weights to the left, with which sums become codes"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
     """Of three pixels in a row."""
 
@@ -288,34 +305,52 @@ class LaneOptions(Options):
 # --------------------------------------------------------------------------------------------------- emission
 
 
-def packed_taps(taps: Array, bias: Array, multiplier: Array) -> Array:
-    """[C, line, point] 3×3 taps of 16 bits → int32 [C, 7], as the strip kernels read them.
+def paired_taps(taps: Array) -> Array:
+    """[C, line, point] 3×3 taps → [C, 5, 2], as the strip kernels multiply them.
 
-    Taps (0, 2) of the lines for points 0, 1 and 2; taps (1) for points (0, 1) and (2); bias; multiplier.
+    Taps (0, 2) of the lines for points 0, 1 and 2; taps (1) for points (0, 1) and (2), with nothing.
     """
-    pairs = [(taps[:, 0, j], taps[:, 2, j]) for j in range(3)] + [(taps[:, 1, 0], taps[:, 1, 1])]
-    words = [(low & 0xFFFF) | (high << 16) for low, high in pairs]
-    packed = np.stack([*words, taps[:, 1, 2] & 0xFFFF, bias.astype(np.int64), multiplier.astype(np.int64)], 1)
-    return _words(packed)
+    outer = np.stack([taps[:, 0], taps[:, 2]], -1)
+    inner = np.pad(taps[:, 1], ((0, 0), (0, 1))).reshape(-1, 2, 2)
+    return np.concatenate([outer, inner], 1)
+
+
+def packed_taps(pairs: Array, bias: Array, multiplier: Array) -> Array:
+    """Paired taps of 16 bits → int32 [C, 7]: a word of each pair; bias; multiplier."""
+    words = (pairs[..., 0] & 0xFFFF) | (pairs[..., 1] << 16)
+    return _words(np.concatenate([words, _constants(bias, multiplier)], 1))
+
+
+def _constants(bias: Array, multiplier: Array) -> Array:
+    """By channel, of 32 bits each."""
+    return np.stack([bias.astype(np.int64), multiplier.astype(np.int64)], 1)
 
 
 def emit_strips(spec: ConvSpec, site: Site) -> Call:
     """3×3 on strips: weights, bias and multiplier in one stream."""
     shape, way, scale = spec.shape, strips(spec.shape), _scaled(spec)
     assert scale is not None
-    taps = spec.weights.reshape(-1, 3, 3).astype(np.int64) << scale
+    taps = spec.weights.reshape(-1, 3, 3).astype(np.int64)
     turned = taps.transpose(0, 2, 1) if way.columns else taps
-    packed = packed_taps(turned, spec.folded_bias << scale, spec.multipliers)
-    operands = {
-        "x": site.x,
-        "w": site.const("weights", packed),
-        "y": site.y,
-        "strip": site.scratch("strip", DType.INT32, 10 * way.points.extent),
-    }
+    bias, pairs = spec.folded_bias << scale, paired_taps(turned)
+    strip = site.scratch("strip", DType.INT32, 10 * way.points.extent)
+    if four_bits in site.kernel.when:
+        operands = {
+            "x": site.x,
+            "w": site.const("weights", nibbles(pairs[..., 0], pairs[..., 1])),
+            "table": site.const("table", _words(_constants(bias, spec.multipliers))),
+            "y": site.y,
+            "strip": strip,
+            "spread": site.scratch("spread", DType.INT32, 7 * WORD),
+        }
+    else:
+        stream = packed_taps(pairs << scale, bias, spec.multipliers)
+        operands = {"x": site.x, "w": site.const("weights", stream), "y": site.y, "strip": strip}
     params = [strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
-    options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
+    options = [StrideOptions(stride=way.stride, clamp=spec.is_clamped), Loops.of(site), Gain(gain=scale)]
+    used = [each for each in options if type(each) in site.kernel.options]
     inplace = [("y", "x")] if way.may_overwrite_input() else []
-    return site.call(operands, params, [options, Loops.of(site)], inplace=inplace, variant=f"stride{way.stride}")
+    return site.call(operands, params, used, inplace=inplace, variant=f"stride{way.stride}")
 
 
 def strip_count(spec: ConvSpec) -> int:
@@ -501,10 +536,14 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         points = min(shape.in_w, 2 * way.points.extent - shape.pad_w)
         walk = replace(walk, points=points, out_points=shape.out_w)
     taps = spec.weights.reshape(-1, shape.k_h, shape.k_w)
-    narrow = DType.INT8 if spec.w.dtype is DType.INT8 else DType.INT16
+    weights = taps.transpose(0, 2, 1) if not way.columns else taps
+    if four_bits in site.kernel.when:
+        weights = paired_nibbles(weights.reshape(-1, shape.k_w if row else way.lines.taps))
+    elif spec.w.dtype is not DType.INT8:
+        weights = weights.astype(np.int16)
     operands = {
         "x": site.x,
-        "w": site.const("weights", (taps.transpose(0, 2, 1) if not way.columns else taps).astype(narrow.numpy)),
+        "w": site.const("weights", weights),
         "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, way.strip),
@@ -512,7 +551,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     }
     options = TapOptions(
         x_t=spec.x.dtype.c,
-        w_t=narrow.c,
+        w_t=DType.of(weights).c,
         y_t=spec.y.dtype.c,
         shifted=more > 0,
         clamp=spec.is_clamped,
@@ -676,20 +715,38 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     )
 
 
+def _stored_apart(results: tuple[DType, ...]) -> tuple[Role, ...]:
+    """Operands of strips whose weights have 4 bits."""
+    return (
+        reads("x", "input, channels last", DType.INT8),
+        reads("w", "weights in reading order", DType.UINT8),
+        reads("table", "bias and multiplier by channel", DType.INT32),
+        writes("y", "output, channels last", *results),
+        _STRIP,
+        scratch("spread", "constants of four channels, weights in pairs of 16 bits", DType.INT32),
+    )
+
+
+_THREE_BY_THREE = Kernel(
+    "depthwise_s8_dsp",
+    what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
+    operands=_operands((DType.INT8,), DType.INT32, _STRIP),
+    params=(StripWalk, CodeLimits, YZero),
+    options=(StrideOptions, Loops),
+    needs=frozenset({"dsp"}),
+    when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
+    loads=0.0,
+    emit=emit_strips,
+    extra=strip_count,
+)
+
+_ANY_WINDOW = _taps("depthwise_s8_taps_dsp", int8_tensors)
+
 DEPTHWISE: tuple[Kernel, ...] = (
-    Kernel(
-        "depthwise_s8_dsp",
-        what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
-        operands=_operands((DType.INT8,), DType.INT32, _STRIP),
-        params=(StripWalk, CodeLimits, YZero),
-        options=(StrideOptions, Loops),
-        needs=frozenset({"dsp"}),
-        when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
-        loads=0.0,
-        emit=emit_strips,
-        extra=strip_count,
-    ),
-    _taps("depthwise_s8_taps_dsp", int8_tensors),
+    _THREE_BY_THREE,
+    of_four_bits(_THREE_BY_THREE, operands=_stored_apart((DType.INT8,)), options=(StrideOptions, Loops, Gain)),
+    _ANY_WINDOW,
+    of_four_bits(_ANY_WINDOW, operands=_stored_apart(_CODES)),
     _taps("depthwise_s16_taps_dsp", int16_tensors),
     Kernel(
         "depthwise_f32_fpu",

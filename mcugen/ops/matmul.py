@@ -64,6 +64,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     library: ClassVar[tuple[Kernel, ...]] = cmsis.DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
+    takes_groups: ClassVar[bool] = True
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
+from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Node
-from mcugen.hir.traits import weight_axes
+from mcugen.hir.traits import Cell, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.plan import Codes, Plan
-from mcugen.quant.sensitivity import MOST_MACS, judged_tensors, power, spread
+from mcugen.quant.sensitivity import MOST_MACS, judged_tensors, power
 from mcugen.quant.weights import real_weights
 
 WIDE_SHARE = 0.2
@@ -37,6 +38,12 @@ def candidates(model: FloatModel, plan: Plan) -> list[Node]:
     stored = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
     return [n for n in layers if all(n.input(index).name in stored for index in weight_axes(n.op))]
+
+
+def cells(model: FloatModel, plan: Plan) -> list[Node]:
+    """Recurrent layers of 8-bit activations, whose weights have 4 bits where that is asked for."""
+    nodes = [n for n in model.graph.nodes if plan.precision_of(n) is DType.INT8]
+    return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
 
 def chosen(model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]) -> list[str]:
@@ -118,7 +125,8 @@ def weight_noise(
     """What each layer's codes, and nothing else, add to the outputs, relative to their signal: the mean of them all."""
     outputs = judged_tensors(model)
     macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * max(len(codes), 1)
-    used = spread(samples, int(np.clip(MOST_MACS // max(macs, 1), 1, MOST_SAMPLES)))
+    most = int(np.clip(MOST_MACS // max(macs, 1), 1, MOST_SAMPLES))
+    used = [samples[i] for i in spread(len(samples), most)]
     session = Session(_with_free_weights(model, codes, outputs), literal=False, threads=1)
     exact = [session.run(outputs, sample) for sample in used]
     signal = {name: max(sum(power(found[name]) for found in exact), 1e-300) for name in outputs}

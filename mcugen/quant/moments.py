@@ -22,15 +22,20 @@ LEAST_VARIANCE = 1e-3
 
 
 class Moments:
-    """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them."""
+    """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them.
 
-    def __init__(self) -> None:
+    If `crossed`, also of their products, which `compensation` needs.
+    """
+
+    def __init__(self, crossed: bool = False) -> None:
+        self._is_crossed = crossed
         self._samples = 0
         self._count = 0
         self._apart = 0.0
         self._real: Array | float = 0.0
         self._seen: Array | float = 0.0
         self._square: Array | float = 0.0
+        self._cross: Array | float = 0.0
 
     def add(self, real: Array, seen: Array, samples: int = 1) -> None:
         """One sample, or the means of several: [groups, rows, depth] of both."""
@@ -41,6 +46,8 @@ class Moments:
         self._seen = self._seen + seen.sum(1, np.float64)
         seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
+        if self._is_crossed:
+            self._cross = self._cross + (real.astype(np.float64) - seen).swapaxes(1, 2) @ seen
 
     @property
     def real(self) -> Array:
@@ -78,4 +85,19 @@ class Moments:
         gram *= kept + (1 - kept) * np.eye(depth)
         energy = np.maximum(np.trace(gram, axis1=1, axis2=2), least) / depth
         result: Array = gram + UNSEEN * energy[:, None, None] * np.eye(depth)
+        return result
+
+    def compensation(self, centred: bool) -> Array:
+        """A = E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth]: by x̂, weights w + w A come nearest to what w gives by x.
+
+        If centred, but for a constant, which the bias mends.
+        """
+        cross = np.asarray(self._cross, np.float64) / self._count
+        if centred:
+            cross = cross - (self.real - self.seen)[:, :, None] * self.seen[:, None, :]
+        gram, depth = self.gram(centred), cross.shape[-1]
+        kept = self._count / (self._count + UNCORRELATED * depth)
+        is_dead = np.trace(gram, axis1=1, axis2=2)[:, None, None] == 0
+        solved = np.linalg.solve(np.where(is_dead, np.eye(depth), gram), kept * cross.swapaxes(1, 2))
+        result: Array = solved.swapaxes(1, 2)
         return result

@@ -64,7 +64,9 @@ class Plan:
     precision: dict[str, DType] = field(default_factory=dict)
     few_bits: frozenset[str] = frozenset()
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    """Ranges within layers that have such (`Operator.internals`): by name of the first output, and by role."""
+    """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
+    moments: dict[str, dict[str, Array]] = field(default_factory=dict)
+    """Second moments of what matrices of cells with weights of 4 bits read, [1, K, K]: likewise; "x" is the input."""
 
     def precision_of(self, node: Node) -> DType:
         """What a node computes in."""

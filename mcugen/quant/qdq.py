@@ -128,7 +128,8 @@ class _QdqWriter(OnnxWriter):
         ranges = dict(self.plan.internals[outputs[0]])
         for value in node.op.alike(node)[:1]:  # all have one scale: nothing is converted
             ranges["hidden"] = (self.plan.activations[value.name].low, self.plan.activations[value.name].high)
-        found = expand(node, inputs, outputs, ranges, x, replace(self.plan.scheme, activations=precision))
+        scheme = replace(self.plan.scheme, activations=precision, weights=self.plan.weights_of(node))
+        found = expand(node, inputs, outputs, ranges, x, scheme, self.plan.moments.get(outputs[0]))
         if found is None:
             return False
         self.nodes += found[0]

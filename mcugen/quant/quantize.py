@@ -122,7 +122,9 @@ class Quantizer:
         computed = {name: DType.INT8 if dtype is DType.INT4 else dtype for name, dtype in wanted.items()}
         assignment = assign(self.model.graph, self.scheme, computed, spans, self.model.states)
         plan = self._plan(assignment)
-        plan.few_bits = frozenset(n for n in self.bearing_few_bits(plan) if wanted.get(n) is DType.INT4)
+        cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
+        able = [*self.bearing_few_bits(plan), *cells]
+        plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
         if known is None:
             plan = self._refined(self._with_few_bits(plan, wanted))
         else:

@@ -2,9 +2,10 @@
 """Recurrent layers in integers, as standard ONNX: a Scan a direction, whose body is one step.
 
 Every tensor of a step is quantized, states included, which the Scan carries as codes: nothing in the loop is real.
-W and R are int8, with a scale for each row. In every scheme, only what they are multiplied with may be int8, all
-else is int16: in int8, a state would be rounded anew in each step and lose changes of less than half a code for good,
-and a gate of 255/256, the nearest to 1, would forget within some hundred steps what it should keep.
+W and R are int8, or int4 where that is asked for, with a scale for each row. In every scheme, only what they are
+multiplied with may be int8, all else is int16: in int8, a state would be rounded anew in each step and lose changes of
+less than half a code for good, and a gate of 255/256, the nearest to 1, would forget within some hundred steps what it
+should keep.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -23,7 +25,8 @@ from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, STATE_ROLES, B, Gru, Lstm, R, Recurrent, Rnn, W, X
 from mcugen.quant.onnx_writer import tensor_info
 from mcugen.quant.plan import Stored
-from mcugen.quant.scheme import Scheme, activation_params, weight_scales
+from mcugen.quant.rounding import best_scales, nearest, round_weights
+from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, activation_params, weight_scales
 
 Ranges = Mapping[str, tuple[float, float]]
 """Of the tensors within a layer, by role (`Recurrent.internals`)."""
@@ -104,19 +107,28 @@ class Scope:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of weights [N, K] in int8, their scales, and the real bias [N] that goes with them."""
+    """Rows of weights [N, K] in int8 or int4, their scales, and the real bias [N] that goes with them."""
 
     codes: Array
     scales: Array
     bias: Array | None
 
     @staticmethod
-    def of(rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme) -> Matrix:
-        """Rounded to nearest, for inputs stored with `unit`; scales so small that the bias left int32 are raised."""
-        least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / unit.scales / 2**30
-        scales = np.maximum(weight_scales(rows, 0, scheme), least).astype(np.float32).astype(np.float64)
-        scales = np.broadcast_to(scales, len(rows))
-        return Matrix(np.clip(np.rint(rows / scales[:, None]), -127, 127).astype(np.int8), scales, bias)
+    def of(rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme, gram: Array | None = None) -> Matrix:
+        """For inputs stored with `unit`; scales so small that the bias left int32 are raised.
+
+        Rounded to nearest, or to least error by the moments `gram` of the inputs, [1, K, K], with scales that may clip.
+        """
+        limits, least = WEIGHT_LIMITS[scheme.weights], np.asarray(0.0)
+        scales = np.broadcast_to(weight_scales(rows, 0, scheme, scheme.weights), len(rows))
+        if gram is not None and scheme.per_channel and not scheme.power_of_two:
+            scales = best_scales(rows[None], scales[None], gram, limits)[0]
+        if bias is not None:
+            least = np.abs(bias.astype(np.float64)) / unit.scales / 2**30
+        scales = np.maximum(scales, least).astype(np.float32).astype(np.float64)
+        given = (rows[None], scales[None])
+        (codes,) = nearest(*given, limits) if gram is None else round_weights(*given, gram, limits)
+        return Matrix(codes.astype(ml_dtypes.int4) if scheme.weights is DType.INT4 else codes, scales, bias)
 
     def times(self, scope: Scope, x: str, unit: QuantParams) -> str:
         """x [M, K] (reals stored with `unit`) → x Wᵀ + b [M, N]."""
@@ -248,6 +260,7 @@ class _Layer:
     inputs: Sequence[str]
     codes: str
     scheme: Scheme
+    moments: Mapping[str, Array]
 
     def direction(self, d: int) -> dict[str, str]:
         """One direction as a Scan; real results by name, without the axis of directions."""
@@ -308,35 +321,43 @@ class _Layer:
         weights, bias = self.node.input(W).data, self._bias(d)
         assert weights is not None
         bias = None if bias is None else bias[: weights.shape[1]]
-        return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme)
+        return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme, self.moments.get("x"))
 
     def _recurrent(self, d: int) -> tuple[Matrix, ...]:
         """R, in the parts that a step multiplies apart, with the biases that do not belong to W's product."""
         weights, bias, fed = self.node.input(R).data, self._bias(d), self.scope.stored["fed"].quant
         assert weights is not None
-        rows, first = weights[d], (len(weights[d]) - self.sizes.hidden)
+        rows, first, seen = weights[d], len(weights[d]) - self.sizes.hidden, self.moments.get("hidden")
         if _resets_first(self.op):
-            return tuple(Matrix.of(part, None, fed, self.scheme) for part in (rows[:first], rows[first:]))
+            parts = ((rows[:first], seen), (rows[first:], self.moments.get("reset")))
+            return tuple(Matrix.of(part, None, fed, self.scheme, gram) for part, gram in parts)
         if bias is None or len(bias) == len(rows):
-            return (Matrix.of(rows, None, fed, self.scheme),)
+            return (Matrix.of(rows, None, fed, self.scheme, seen),)
         late = np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
-        return (Matrix.of(rows, late, fed, self.scheme),)
+        return (Matrix.of(rows, late, fed, self.scheme, seen),)
 
 
 def expand(
-    node: Node, inputs: Sequence[str], outputs: Sequence[str], ranges: Ranges, x: Stored, scheme: Scheme
+    node: Node,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    ranges: Ranges,
+    x: Stored,
+    scheme: Scheme,
+    moments: Mapping[str, Array] | None = None,
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
     """The layer as ONNX nodes and initializers between real tensors; None where it has no integer form.
 
     `inputs` are the tensors of the node's inputs (those of constants are not read), of which the first is stored
-    as `x` says; `outputs` those of its outputs. `ranges` are those of `Recurrent.internals`. Needs opset 21.
+    as `x` says; `outputs` those of its outputs. `ranges` are those of `Recurrent.internals`, `moments` those of what
+    matrices read (Plan.moments). Weights are of the scheme's type. Needs opset 21.
     """
     op = node.op
     if not isinstance(op, Recurrent) or not op.can_expand(node):
         return None
     scope = Scope(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
-    layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme)
+    layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme, moments or {})
     made = [layer.direction(d) for d in range(sizes.directions)]
     for result, name in zip(op.results, outputs, strict=True):
         shape = sizes.y_shape if result == "Y" else sizes.state_shape

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
-from mcugen.hir.traits import Weighted, bias_input, weight_axes
+from mcugen.hir.traits import Cell, Weighted, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.numerics.threads import one_thread
@@ -26,6 +26,13 @@ from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_we
 
 MOST_SAMPLES = {DType.INT8: 48, DType.INT4: 128}
 """By the weights' type: the coarser codes are, the more there is to win by what is known of the inputs."""
+
+COMPENSATED = 0.5
+"""How much of the error that layers before have made, as far as it shows in what a layer reads, its weights make good.
+
+Of models with weights of 4 bits. All of it suits the samples more than others: of the held-out quarters of three folds
+of the calibration samples, ResNet8 had 19.1 dB without, 22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
+"""
 
 MOST_ELEMENTS = 2**26
 """Of the largest tensor in all samples together: some GB of values in the worst case."""
@@ -45,10 +52,11 @@ def refine(
     """
     plan = replace(plan, layers={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
-    if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
+    cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
+    if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
             most = MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]
-            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, progress)
+            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, cells, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
@@ -74,20 +82,22 @@ class _Walk:
         """By integer layers: what they can store. Readers of another precision convert it (`_read`)."""
         self._unread = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
 
-    def run(self, layers: Sequence[Node], progress: Callable[[int, int], None]) -> None:
-        """Up to the last layer."""
-        total = self.graph.nodes.index(layers[-1]) + 1
-        wanted = set(layers)
+    def run(self, layers: Sequence[Node], cells: Sequence[Node], progress: Callable[[int, int], None]) -> None:
+        """Up to the last layer; of cells the moments are noted."""
+        wanted, noted = set(layers), set(cells)
+        total = max(i for i, node in enumerate(self.graph.nodes, 1) if node in wanted | noted)
         for done, node in enumerate(self.graph.nodes[:total], 1):
             if node in wanted:
                 self.plan.layers[node.output.name] = self._codes(node)
+            if node in noted:
+                self.plan.moments[node.outputs[0].name] = self._moments(node)
             self._evaluate(node)
             self._forget(node)
             progress(done, total)
 
     def _codes(self, node: Node) -> Codes:
         """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
-        moments = Moments()
+        moments = Moments(crossed=bool(self.plan.few_bits))
         for real, seen in zip(self.real[node.input(0)], self._read(node.input(0), node), strict=True):
             rows = [_unfolded(node, x) for x in (real, seen)]
             if rows[0] is None or rows[1] is None:
@@ -95,13 +105,30 @@ class _Walk:
             moments.add(rows[0], rows[1])
         codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
         if self.plan.scheme.optimize_rounding:
-            codes = _rounded(node, codes, moments.gram(_can_correct(node, self.plan)), self.plan.scheme)
+            centred = _can_correct(node, self.plan)
+            compensation = COMPENSATED * moments.compensation(centred) if self.plan.few_bits else None
+            codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, compensation)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
+
+    def _moments(self, node: Node) -> dict[str, Array]:
+        """Of what a cell reads and keeps, by role."""
+        assert isinstance(node.op, Cell)
+        found: dict[str, Moments] = defaultdict(Moments)
+        reals = self._operands(node)
+        for arrays in zip(*reals, strict=True):
+            for role, array in {"x": arrays[0], **node.op.internals(node.sig, *arrays)}.items():
+                rows = array.reshape(1, -1, array.shape[-1])
+                found[role].add(rows, rows)
+        return {role: moments.gram(centred=False) for role, moments in found.items()}
+
+    def _operands(self, node: Node) -> list[list[Array]]:
+        """Real inputs, each of all samples."""
+        operands = [v for v in node.inputs if v is not None]
+        return [self.real[v] if v.data is None else [v.data] * self._count for v in operands]
 
     def _evaluate(self, node: Node) -> None:
         """On all samples, both ways."""
-        operands = [v for v in node.inputs if v is not None]
-        real = [self.real[v] if v.data is None else [v.data] * self._count for v in operands]
+        operands, real = [v for v in node.inputs if v is not None], self._operands(node)
         seen = [self._constant(v, node) if v.is_constant else self._read(v, node) for v in operands]
         pairs = ((self.real, real), (self.seen, seen))
         for values, inputs in pairs:
@@ -148,12 +175,15 @@ def through(x: Array, quant: QuantParams, dtype: DType) -> Array:
     return dequantize(quantize(x, quant, dtype), quant)
 
 
-def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
-    """The codes of least error; of 4 bits with scales that may clip, where scales are free."""
+def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+    """The codes of least error, for weights that compensate errors of the input; of 4 bits with scales that may clip,
+    where scales are free.
+    """
     limits = WEIGHT_LIMITS[codes.dtype]
     if codes.group:
-        return _rounded_by_group(node, codes, gram, scheme)
+        return _rounded_by_group(node, codes, gram, scheme, compensation)
     weights, scales = _grouped(node, codes, len(gram))
+    weights = weights if compensation is None else weights + weights @ compensation
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
@@ -166,9 +196,10 @@ def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
-def _rounded_by_group(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
+def _rounded_by_group(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
     """Scales that may clip, of least error group by group; then codes of least error of all inputs together."""
     weights, size, limits = layer_weights(node)[0].astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
+    weights = weights if compensation is None else weights + weights @ compensation[0]
     missing = -weights.shape[1] % size
     parts = np.pad(weights, ((0, 0), (0, missing))).reshape(len(weights), -1, size).swapaxes(0, 1)
     padded = np.pad(gram[0], (0, missing))

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcugen.evaluation.samples import spread
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.estimate import sqnr_of
 from mcugen.quant.quantize import Quantizer
 from mcugen.quant.samples import Sample
-from mcugen.quant.sensitivity import spread
 
 APART = 32.0
 """Ratio of the ranges of an input's features: the smaller has three bits of eight left."""
@@ -45,7 +45,7 @@ def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DT
     layers, notes = dict(wanted), list[str]()
     if not remedies or maker.model.states or maker.scheme.integer_io:
         return layers, notes
-    samples = spread(maker.samples, MOST_SAMPLES)
+    samples = [maker.samples[i] for i in spread(len(maker.samples), MOST_SAMPLES)]
     before = sqnr_of(maker.model, maker.quantize(wanted).proto, samples)
     for remedy in remedies:
         if before >= BAD_DB:

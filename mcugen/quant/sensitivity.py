@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Value
 from mcugen.hir.traits import Saturating
@@ -36,7 +37,7 @@ class OutputNoise:
         self, model: FloatModel, groups: Sequence[tuple[str, ...]], samples: Sequence[Mapping[str, Array]]
     ) -> None:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
-        self.places = _spread(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
+        self.places = spread(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
         self.samples = [dict(samples[place]) for place in self.places]
         self.model, self.outputs = model, judged_tensors(model)
         self.session = Session(all_tensors(model), literal=False, threads=1)
@@ -226,16 +227,6 @@ def _quantized(name: str, names: Mapping[str, str]) -> list[onnx.NodeProto]:
         helper.make_node(op, [source, *others], [target])
         for (op, *others), source, target in zip(steps, places[:-1], places[1:], strict=True)
     ]
-
-
-def spread(samples: Sequence[Mapping[str, Array]], most: int) -> list[dict[str, Array]]:
-    """At most so many, evenly from first to last."""
-    return [dict(samples[place]) for place in _spread(len(samples), most)]
-
-
-def _spread(count: int, most: int) -> list[int]:
-    places: list[int] = np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()
-    return places
 
 
 def power(array: Array) -> float:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node
-from mcugen.hir.traits import bias_input, onnx_form, weight_axes
+from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
-from mcugen.ops.matmul import Dense
 from mcugen.ops.packed import packs
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
@@ -20,7 +19,7 @@ from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
 def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8) -> Codes:
     """Weights rounded to nearest, in INT8 or INT4."""
     weights, axis = layer_weights(node)
-    if dtype is DType.INT4 and scheme.group and scheme.per_channel and isinstance(node.op, Dense):
+    if dtype is DType.INT4 and scheme.group and scheme.per_channel and takes_groups(node.op):
         grouped = _grouped_codes(weights, layer_bias(node), scheme)
         if packs(grouped.weights, scheme.group):
             return grouped

@@ -30,6 +30,8 @@ BOARDS = {
     "depthwise_s8_planes": ("rv32imc", "rp2040", "stm32f746"),
     "depthwise_s16_planes": ("rp2040", "rv32imc"),
     "depthwise_f32_fpu": ("nrf52840", "rt1060", "nrf5340"),
+    "depthwise_s4_dsp": ("nrf52840", "rt1060"),
+    "depthwise_s4_taps_dsp": ("rt1060",),
 }
 """CPUs on which a kernel's assembly runs."""
 
@@ -69,11 +71,11 @@ class Layer:
         sizes = (self.height + self.pads[0] + self.pads[2], self.width + self.pads[1] + self.pads[3])
         return all(size >= span for size, span in zip(sizes, spans, strict=True))
 
-    def add(self, net: Net, name: str, dtype: type) -> None:
-        """The layer in a model, from input to output."""
+    def add(self, net: Net, name: str, dtype: type, bits: int = 8) -> None:
+        """The layer in a model, from input to output, with integer weights of so many bits."""
         random = np.random.default_rng(len(net.nodes))
         shape = (self.batch, self.channels, self.height, self.width)
-        codes = random.integers(-127, 128, (self.channels, 1, *self.kernel))
+        codes = random.integers(-127, 128, (self.channels, 1, *self.kernel)) >> 8 - bits
         codes[list(self.dead)] = 0
         window = {"pads": self.pads, "strides": [self.stride] * 2, "dilations": self.dilations, "group": self.channels}
         x = net.input(f"x {name}", *shape, dtype=dtype)
@@ -83,7 +85,7 @@ class Layer:
             return
         step = 0.05 if dtype is np.int8 else 0.05 / 256
         zeros = self.zeros if dtype is np.int8 else (0, 0)
-        scales = random.uniform(0.2, 1, self.channels).astype(np.float32)
+        scales = random.uniform(0.2, 1, self.channels).astype(np.float32) * 2 ** (8 - bits)
         no_zeros = net.const(np.zeros(self.channels), np.int8)
         w = net.op("DequantizeLinear", net.const(codes, np.int8), net.const(scales), no_zeros, axis=0)
         bias = net.const(random.uniform(-50, 50, self.channels))
@@ -102,7 +104,7 @@ def compiled(layers: list[Layer], kernel: str, board: str, two_cores: bool = Fal
     net = Net(opset=21)
     dtype = {"f32": np.float32, "s16": np.int16}.get(kernel.split("_")[1], np.int8)
     for index, layer in enumerate(layers):
-        layer.add(net, f"y{index}", dtype)
+        layer.add(net, f"y{index}", dtype, 4 if "s4" in kernel else 8)
     goal = "speed" if board == "rt1060" else "balanced"  # for which a Cortex-M7 has loops of its own
     if two_cores:
         options = CompileOptions(kernels=(kernel,), optimize=goal, cores=2)
@@ -238,19 +240,24 @@ CASES = {
     "depthwise_s16_planes": [layer for layer in ANY if layer.gain < 100000],
     "depthwise_f32_fpu": FLOATS,
 }
+FOUR_BITS = {
+    "depthwise_s4_dsp": [*THREE[1::4], *VALUES[::3]],
+    "depthwise_s4_taps_dsp": OTHER_THAN_THREE[::2],
+}
+ALL = CASES | FOUR_BITS
 
 
 @pytest.mark.spread(4)
-@pytest.mark.parametrize("kernel", CASES)
+@pytest.mark.parametrize("kernel", ALL)
 def test_plain_c(kernel: str):
-    check(CASES[kernel], kernel, BOARDS[kernel][0], on_board=False)
+    check(ALL[kernel], kernel, BOARDS[kernel][0], on_board=False)
 
 
 @pytest.mark.spread(9)
 @pytest.mark.qemu
-@pytest.mark.parametrize(("kernel", "board"), [(k, board) for k in CASES for board in BOARDS[k]])
+@pytest.mark.parametrize(("kernel", "board"), [(k, board) for k in ALL for board in BOARDS[k]])
 def test_on_every_cpu(kernel: str, board: str):
-    check(CASES[kernel], kernel, board, on_board=True)
+    check(ALL[kernel], kernel, board, on_board=True)
 
 
 def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:

@@ -107,7 +107,7 @@ GROUPED: Sequence[Case] = (
     ((1, 4, 9, 3), 8, (3, 3), {"group": 2, **SAME}),
     ((1, 6, 1, 20), 3, (1, 5), {"group": 3, "pads": [0, 2, 0, 2]}),
 )
-KERNELS: Mapping[str, Sequence[Case]] = {
+KERNELS: dict[str, Sequence[Case]] = {
     "conv2d_s8_mve": [*MATRICES[:19], *MATRICES[-2:], *WINDOWS, *GROUPED],
     "conv2d_s8_mve_8": EIGHT,
     "conv2d_s8_mve_columns": COLUMNS,
@@ -118,15 +118,23 @@ KERNELS: Mapping[str, Sequence[Case]] = {
     "depthwise_s8_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12:]],
 }
 
+FOUR_BITS: dict[str, Sequence[Case]] = {
+    "depthwise_s4_mve_4x4": DEPTHWISE[1::3],
+    "depthwise_s4_mve_8x8": LARGE_DEPTHWISE[1::3],
+    "depthwise_s4_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12::4]],
+}
 
-def add_layer(net: Net, name: str, case: Case, seed: int, relu: bool = False, spread: float = 1.0) -> None:
+
+def add_layer(
+    net: Net, name: str, case: Case, seed: int, relu: bool = False, spread: float = 1.0, bits: int = 8
+) -> None:
     """A layer with random weights, bias, zero points and scales; `spread` stretches what is not clamped."""
     shape, channels, kernel, attributes = case
     random = np.random.default_rng(seed)
     x = net.dequantize(net.input(f"x{name}", *shape, dtype=np.int8), 0.05, int(random.integers(-128, 128)))
     depth = shape[1] // attributes.get("group", 1)
-    codes = random.integers(-127, 128, (channels, depth, *kernel))
-    scales = random.uniform(0.002, 0.02, channels).astype(np.float32)
+    codes = random.integers(-127, 128, (channels, depth, *kernel)) >> 8 - bits
+    scales = random.uniform(0.002, 0.02, channels).astype(np.float32) * 2 ** (8 - bits)
     w = net.op("DequantizeLinear", net.const(codes, np.int8), net.const(scales), net.const(0 * scales, np.int8), axis=0)
     steps = net.const(random.integers(-3000, 3000, channels), np.int32)
     zeros = net.const([0] * channels, np.int32)
@@ -156,15 +164,15 @@ def with_groups(case: Case, depthwise: bool) -> Case:
 
 def layers_of(kernel: str) -> Net:
     """All its cases, some of them clamped, one stretched so that sums are shifted."""
-    net = Net()
-    for number, case in enumerate(KERNELS[kernel]):
+    net, bits = Net(), 4 if kernel in FOUR_BITS else 8
+    for number, case in enumerate((KERNELS | FOUR_BITS)[kernel]):
         spread = 3000.0 if number % 7 == 3 else 1.0
-        add_layer(net, f"y{number}", with_groups(case, "depthwise" in kernel), number, number % 3 == 1, spread)
+        add_layer(net, f"y{number}", with_groups(case, "depthwise" in kernel), number, number % 3 == 1, spread, bits)
     return net
 
 
 @pytest.mark.spread(2)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS, *FOUR_BITS])
 def test_twins(kernel: str) -> None:
     model = compiled(layers_of(kernel).model(), kernel)
     feeds = random_feeds(model.model)
@@ -173,7 +181,7 @@ def test_twins(kernel: str) -> None:
 
 @pytest.mark.spread(2)
 @pytest.mark.qemu
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS, *FOUR_BITS])
 def test_vectors(kernel: str) -> None:
     model = compiled(layers_of(kernel).model(), kernel)
     feeds = random_feeds(model.model)

@@ -11,7 +11,7 @@ import pytest
 from float_models import normal_samples, quantized, random_weights
 from float_models import sqnr as decibels
 from onnx import numpy_helper
-from onnx_models import Net, assert_close, c_outputs, imported, onnxruntime_outputs, optimized
+from onnx_models import Net, assert_close, c_outputs, imported, onnxruntime_outputs, optimized, outputs_in_c
 from test_recurrent import Layer, tensors
 
 from mcugen import compile_model
@@ -20,6 +20,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.recurrent import Recurrent
+from mcugen.options import CompileOptions
 from mcugen.quant.plan import Stored
 from mcugen.quant.recurrent import Scope, expand
 from mcugen.quant.scheme import Scheme, activation_params
@@ -211,6 +212,22 @@ def test_no_bias_and_some_results(kind: str):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
+def test_gates_of_four_bits(kind: str):
+    """W and R are int4 in the Scan, and C that reads them two a byte gives numpy's codes."""
+    layer, model = made(LAYERS[kind], hidden=6)
+    feeds, narrow = layer.feeds(0), replace(INT8, weights=DType.INT4)
+    integer = written(model, feeds, narrow)
+    assert integer is not None
+    (scan,) = [n for n in integer.graph.node if n.op_type == "Scan"]
+    (body,) = [a.g for a in scan.attribute if a.name == "body"]
+    stored = {t.data_type for t in body.initializer if t.name.split(".")[-2] == "weight"}
+    assert stored == {onnx.TensorProto.INT4}
+    compiled = compile_model(integer, options=CompileOptions(kernels=("dense_s4",)))
+    assert "dense_s4" in {i.kernel for i in compiled.program.instrs}
+    assert_close(outputs_in_c(compiled, feeds), interpret(optimized(integer), feeds))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
 def test_sums_need_no_64_bits(kind: str):
     """Their scales are powers of two."""
     layer, model = made(LAYERS[kind], steps=3, batch=1, depth=3, hidden=6)
@@ -256,9 +273,8 @@ def test_what_has_no_integer_form_is_left_alone(layer: Layer):
 # -------------------------------------------------------------------------------------------- in a whole model
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_in_a_model(kind: str):
-    """Between a convolution and a fully connected layer: one conversion at each border, and integers in between."""
+def whole_model(kind: str) -> onnx.ModelProto:
+    """A layer between a convolution and a fully connected one."""
     _, single = made(LAYERS[kind], "bidirectional", steps=6, batch=1, depth=4, hidden=5)
     net = Net(21)
     x = net.input("x", 1, 3, 6)
@@ -270,7 +286,13 @@ def test_in_a_model(kind: str):
     y = net.op(old.op_type, net.op("Transpose", y, perm=[2, 0, 1]), *weights, out="y", **attributes)
     y = net.op("Reshape", y, net.const([6, 10], np.int64))
     net.output(net.op("MatMul", y, net.const(random_weights(2, 10, 3)), out="z"))
-    model = net.model()
+    return net.model()
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_in_a_model(kind: str):
+    """One conversion at each border, and integers in between."""
+    model = whole_model(kind)
     result = quantized(model)
     assert result.assignment.precision["y"] is DType.INT8 and not result.assignment.reasons
     compiled = compile_model(result)
@@ -282,3 +304,14 @@ def test_in_a_model(kind: str):
     step = result.plan.activations["z"].quant.scale[0]
     for feed, wanted in zip(feeds, found, strict=True):
         assert np.abs(compiled.interpret(feed)["z"] - wanted).max() <= 2.01 * step
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_gates_of_four_bits_are_rounded_by_samples(kind: str):
+    model, wanted = whole_model(kind), {"y": DType.INT4}
+    by_samples = quantized(model, wanted=wanted)
+    nearest = quantized(model, Scheme(optimize_rounding=False, correct_bias=False), wanted)
+    assert by_samples.plan.few_bits == nearest.plan.few_bits == {"y"}
+    feeds = normal_samples(model, 10, seed=9)
+    exact, *found = ([onnxruntime_outputs(m, f)["z"] for f in feeds] for m in (model, by_samples.proto, nearest.proto))
+    assert decibels(exact, found[0]) > decibels(exact, found[1]) + 1

@@ -117,3 +117,18 @@ def test_inputs_that_were_constant_may_change() -> None:
     weights, scales, _ = layer(10, 1, 20, 30)
     codes = round_weights(weights, scales, moments.gram(True))
     assert np.abs(codes - nearest(weights, scales).astype(int))[..., 10:].max() <= 1
+
+
+def test_weights_make_good_what_layers_before_have_lost() -> None:
+    """By what a layer gets, compensated weights come as near to its real outputs as least squares do."""
+    random = np.random.default_rng(5)
+    weights, real = random.standard_normal((4, 12)), random.standard_normal((1, 4000, 12))
+    seen = real @ (np.eye(12) + 0.2 * random.standard_normal((12, 12))) + 0.05 * random.standard_normal(real.shape)
+    moments = Moments(crossed=True)
+    for rows in np.split(np.concatenate([real, seen]), 80, 1):
+        moments.add(rows[:1], rows[1:])
+    wanted = real[0] @ weights.T
+    compensated = weights + weights @ moments.compensation(centred=False)[0]
+    best = np.linalg.lstsq(seen[0], wanted, rcond=None)[0].T
+    plain, found, least = (np.square(seen[0] @ w.T - wanted).sum() for w in (weights, compensated, best))
+    assert found < 0.1 * plain and found < 1.2 * least

@@ -161,7 +161,7 @@ CONV: tuple[Kernel, ...] = (
     *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (
+_DEPTHWISE = (
     Kernel(
         "depthwise_s8_mve_4x4",
         what="windows of up to 4 x 4 of one filter a channel: a patch of one channel is a vector",
@@ -171,7 +171,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
             *(patches.Mask, patches.Sections, patches.Distances),
         ),
         without=frozenset({"out_c", "k_h", "k_w", "stride_h", "dilation_h"}),
-        options=(patches.PatchOptions, layer.Clamped, layer.Shifted),
+        options=(patches.PatchOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,
         when=(int8_requantized, depthwise, patches.small_window),
         loads=0.0,
@@ -184,7 +184,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         operands=layer.operands(working=_strip()),
         params=(patches.LargeFrame, layer.Padding, ConvGeometry, layer.StripRows, patches.Columns),
         without=frozenset({"dilation_h", "dilation_w"}),
-        options=(patches.LargeOptions, layer.Clamped, layer.Shifted),
+        options=(patches.LargeOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,
         when=(int8_requantized, depthwise, patches.large_window),
         loads=0.0,
@@ -199,9 +199,11 @@ DEPTHWISE: tuple[Kernel, ...] = (
         ),
         params=(layer.Codes, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
         without=frozenset({"out_c", "k_h", "k_w", "dilation_h", "dilation_w"}),
-        options=(layer.Shifted,),
+        options=(layer.Halves, layer.Shifted),
         needs=_MVE,
         when=(int8_requantized, depthwise),
         emit=patches.emit_depthwise,
     ),
 )
+
+DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE))

@@ -30,7 +30,7 @@ class TapPairs(Params):
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Channels in lanes, two taps at a time; an odd last one is paired with a weight of zero."""
     shape, strip = spec.shape, strip_of(spec.shape)
-    table = Table(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7))
+    table = Table(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
     ky, kx = np.divmod(np.arange(shape.k_h * shape.k_w), shape.k_w)
     offsets = ky * shape.dilation_h * strip.pitch + kx * shape.dilation_w * shape.in_c
     even = len(offsets) % 2
@@ -181,7 +181,7 @@ class PatchOptions(Options):
 
 def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Columns of four rows by channels: a patch is one vector. Narrow images are turned."""
-    shape, table = spec.shape, Table(spec, 1)
+    shape, table = spec.shape, Table(spec, 1, apart=1)
     plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
     same = (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w)
     if same and _two_rows(shape) and 1 < shape.out_w < min(12, shape.out_h):
@@ -332,7 +332,7 @@ class LargeOptions(Options):
 
 def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Up to 2 x 2 patches of 4 x 4 inputs for a sum."""
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 1)
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 1, apart=1)
     bands, blocks, groups = -(-shape.k_h // 4), -(-shape.k_w // 4), groups_of(shape, 8)
     held = strip.span * strip.pitch
     read = max(strip.pitch // shape.in_c, (groups.covered - 1) * shape.stride_w + 4 * blocks)

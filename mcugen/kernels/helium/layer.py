@@ -73,11 +73,11 @@ def pack_vectors(rows: Array, count: int) -> Array:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 
-def joined_vectors(packed: Array) -> Array:
-    """Packed weights of 4 bits: those of two channels share bytes, the first in the lower halves."""
-    pairs = packed.reshape(-1, 2, VECTOR)
-    joined: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
-    return joined
+def joined(packed: Array, size: int) -> Array:
+    """Packed weights of 4 bits: two neighbours of `size` weights share bytes, the first in the lower halves."""
+    pairs = packed.reshape(-1, 2, size)
+    both: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
+    return both
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,14 +85,16 @@ class Table:
     """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
     codes.
 
-    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. With
-    `nibbles` sums of even channels are 16 times as large.
+    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. Weights
+    of 4 bits share bytes with those `apart` from them; else with those of the next channel, and are not taken apart:
+    then, with `nibbles`, sums of even channels are 16 times as large.
     """
 
     spec: ConvSpec
     block: int = BLOCK
     order: Sequence[int] | None = None
     groups: int = 1
+    apart: int | None = None
     nibbles: bool = False
 
     @cached_property
@@ -250,6 +252,13 @@ class LoopFlags(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Halves(Options):
+    """Of weights that are taken apart before they are multiplied."""
+
+    nibbles: Annotated[bool, "whether two weights share bytes"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Jump(Options):
     """Of turns of the inner loop."""
 
@@ -345,8 +354,10 @@ def call(
 
     `orders` are those in which the kernel walks the image, `constants` more of them by role.
     """
-    if four_bits in site.kernel.when:
-        packed, table = joined_vectors(packed), replace(table, nibbles=True)
+    packs = four_bits in site.kernel.when
+    packed = joined(packed, table.apart or VECTOR) if packs else packed
+    if packs and table.apart is None:
+        table = replace(table, nibbles=True)
         options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]
     found: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
     found["table"] = site.const("table", table.data)
@@ -355,5 +366,5 @@ def call(
     if working:
         found[working[0]] = site.scratch(working[0], DType.INT8, working[1])
     free = table.spec.overlaps(*orders) if orders else []
-    flags = [flag for flag in table.flags if type(flag) in site.kernel.options]
+    flags = [flag for flag in (Halves(nibbles=packs), *table.flags) if type(flag) in site.kernel.options]
     return site.call(found, params, [*options, *flags], overlaps=free)
