@@ -224,7 +224,8 @@ def _of_move(walk: Walk, node: Node, error: Error) -> None:
 def _of_layer(walk: Walk, node: Node, error: Error) -> None:
     """By weights that stay."""
     frozen = Frozen.of(node)
-    walk.give(node.input(0), frozen.back(walk, error))
+    rows = frozen.geometry.by_channel(walk.emit, error.codes)
+    walk.give(node.input(0), frozen.back(walk, Error(rows, error.unit, error.most)))
 
 
 @dataclass(frozen=True)
@@ -246,12 +247,11 @@ class Frozen:
         return Frozen(geometry_of(node), stored, scales)
 
     def back(self, walk: Walk, error: Error) -> Error:
-        """The error by what it reads."""
+        """The error by what it reads, of errors [C, positions]."""
         g, emit = self.geometry, walk.emit
         largest = float(self.scales.max())
         shares = (self.scales / largest).reshape(-1, 1) if np.ptp(self.scales) else None
-        rows = Error(g.by_channel(emit, error.codes), error.unit, error.most)
-        rows = walk.within(rows, most_errors(g, 1, learns=False), shares)
+        rows = walk.within(error, most_errors(g, 1, learns=False), shares)
         assert self.codes.data is not None
         plain = walk.graph.constant(f"{self.codes.name}.back", self.codes.data, codes_of((1,), DType.INT8).quant)
         unit = walk.call("Mul", rows.unit, np.full(1, largest, np.float32))

@@ -18,12 +18,12 @@ from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
-from mcugen.ops.learning import LARGEST
-from mcugen.ops.matmul import Dense
-from mcugen.numerics.window import Window
 from mcugen.ops.gather import GatherND
+from mcugen.ops.learning import LARGEST, MOST_MOVE, STEP_BITS, DescendCodes
+from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND
@@ -36,10 +36,8 @@ from mcugen.training.products import UNIT, Emitter, Geometry, codes_of
 
 FINE = 15
 """Bits of fraction of probabilities, and what codes of errors have for a sign and more."""
-STEP_BITS, MOST_STEP = 20, 2**22
-"""Bits of fraction of a step of weights, and its limit for each unit of an input: 32 bits hold codes and steps."""
-MOST_MOVE = 2**30
-"""The same of a whole step."""
+MOST_STEP = 2**22
+"""The limit of a step for each unit of an input."""
 BIAS_BITS, MOST_BIAS = 8, 2**30
 """The same of biases, whose codes are those of sums."""
 LARGEST_RATE = 1e30
@@ -54,8 +52,8 @@ DECAY = 0.9
 
 @dataclass(frozen=True)
 class Gradient:
-    """Of a parameter [C, …]: int32 sums in units of `unit` (float32 [1]) by `per` ([C, 1]) codes, or errors [C, 1] and
-    inputs [1, depth] (int32) whose products they are.
+    """Of a parameter [C, …]: int32 sums, in units of `unit` (float32 [1]) by `per` ([C, 1]) codes; or errors
+    [C, positions] and inputs [depth, positions], codes whose products these are.
     """
 
     sums: Value
@@ -66,7 +64,7 @@ class Gradient:
 
 @dataclass
 class Learned:
-    """A parameter, the bits of fraction of its steps, what its codes stay within, and, on the way back, its gradient."""
+    """A parameter, the bits of fraction of its steps, what its codes stay within; its gradient, once there is one."""
 
     parameter: Parameter
     bits: int
@@ -103,10 +101,8 @@ class Learner:
         reach = 2 ** (8 * self.seen.type.dtype.nbytes)
         rows = walk.within(error, most_errors(g, reach, learns=g.positions > 1))
         per = column(self.seen.type.q.scale[0] / self.scales)
-        if g.is_matrix and g.positions == 1:
-            flat = call("Cast", emit.reshaped(self.seen, (1, g.depth)), to=TensorProto.INT32)
-            inputs = call("Sub", flat, np.full((1, 1), self.seen.type.q.zero_point, np.int32))
-            self.weights.gradient = Gradient(rows.codes, rows.unit, per, inputs)
+        if g.is_matrix:
+            self.weights.gradient = Gradient(rows.codes, rows.unit, per, g.columns(emit, self.seen))
         else:
             found = g.by_weights(emit, self.node, rows.codes, self.seen)
             self.weights.gradient = Gradient(found, rows.unit, per)
@@ -192,7 +188,12 @@ class _Maker:
         if layer.channels:
             total = self._with_channels(layer.channels, unit, total)
         source = self.source
-        self.parts.append(lambda walk, error: walk.give(source, frozen.back(walk, error)) if source in walk.varying else None)
+
+        def back(walk: Walk, error: Error) -> None:
+            if source in walk.varying:
+                walk.give(source, frozen.back(walk, error))
+
+        self.parts.append(back)
         return self._trained(total, unit)
 
     def _codes(self, value: Value) -> Value:
@@ -332,7 +333,9 @@ def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Valu
     type_ = TensorType(value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
     scores = walk.emit(Quantize(), value, type_=type_)
     codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)
-    error = Error(walk.emit.reshaped(codes, value.type.shape), walk.graph.constant("error.unit", np.full(1, unit, np.float32)))
+    error = Error(
+        walk.emit.reshaped(codes, value.type.shape), walk.graph.constant("error.unit", np.full(1, unit, np.float32))
+    )
     walk.back(value, error)
 
 
@@ -370,7 +373,9 @@ def _of_classes(walk: Walk, scores: Value, target: Value) -> tuple[Value, float]
 def _difference(walk: Walk, result: Value, target: Value) -> Value:
     """y − target, in the codes of y."""
     count = result.type.count
-    wanted = walk.emit.reshaped(walk.emit(Quantize(), target, type_=result.type.with_shape(target.type.shape)), (1, count))
+    wanted = walk.emit.reshaped(
+        walk.emit(Quantize(), target, type_=result.type.with_shape(target.type.shape)), (1, count)
+    )
     return walk.emit(Binary("Sub"), result, wanted, type_=result.type)
 
 
@@ -394,7 +399,9 @@ def _limited(walk: Walk, codes: Value, most: int) -> Value:
     """Codes of −most to most."""
     wide = walk.call("Cast", codes, to=TensorProto.INT32)
     limit = np.full((), most, np.int32)
-    return walk.emit(Cast(DType.INT16), walk.call("Clip", wide, -limit, limit), type_=codes_of(codes.type.shape, DType.INT16))
+    return walk.emit(
+        Cast(DType.INT16), walk.call("Clip", wide, -limit, limit), type_=codes_of(codes.type.shape, DType.INT16)
+    )
 
 
 CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_sizes, "huber": _of_huber}
@@ -410,8 +417,12 @@ def stepped(graph: Graph, learned: Learned, rate: Value, turns: Value, velocity:
     parameter, found, bits = learned.parameter.value, learned.gradient, learned.bits
     call = OnnxCalls(graph, f"{parameter.name}.update")
     assert found is not None
-    step = _step(call, found, rate, bits)
-    after = []
+    gain = _gain(call, found, rate, bits)
+    fraction = call("BitShift", turns, np.asarray([32 - bits], np.uint32), direction="RIGHT")
+    fraction = call("Cast", call("Reshape", fraction, np.asarray([1, 1])), to=TensorProto.INT32)
+    if found.inputs is not None and found.sums.type.shape[1] > 1 and velocity is None:
+        return [graph.add(DescendCodes(), [parameter, found.sums, found.inputs, gain, fraction]).output]
+    step, after = _step(graph, call, found, gain), []
     if velocity is not None:
         flat = call("Reshape", velocity, np.asarray(step.type.shape))
         kept = call("Round", call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), DECAY, np.float32)))
@@ -420,8 +431,6 @@ def stepped(graph: Graph, learned: Learned, rate: Value, turns: Value, velocity:
         is_rated = call("Greater", rate, np.zeros(1, np.float32))
         after = [call("Where", is_rated, new, velocity)]
         step = call("Where", is_rated, step, np.zeros((1, 1), np.int32))
-    fraction = call("BitShift", turns, np.asarray([32 - bits], np.uint32), direction="RIGHT")
-    fraction = call("Cast", call("Reshape", fraction, np.asarray([1, 1])), to=TensorProto.INT32)
     amount = graph.constant("update.bits", np.full((1, 1), bits, np.int32))
     old = call("Cast", call("Reshape", parameter, np.asarray(step.type.shape)), to=TensorProto.INT32)
     less = call("Sub", np.zeros((1, 1), np.int32), step)
@@ -432,15 +441,28 @@ def stepped(graph: Graph, learned: Learned, rate: Value, turns: Value, velocity:
     return [graph.add(Cast(DType.INT8), [limited], types=[parameter.type]).output, *after]
 
 
-def _step(call: OnnxCalls, found: Gradient, rate: Value, bits: int) -> Value:
-    """The rate times the gradient in codes, with so many bits of fraction: int32 [C, …]."""
-    most = MOST_MOVE if found.inputs is None else MOST_STEP
+def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int) -> Value:
+    """What sums count in codes, with so many bits of fraction: float32 [C, 1]."""
     scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits, np.float32)), found.unit)
     gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), found.per.astype(np.float32))
     limit = np.full((), LARGEST_RATE, np.float32)
-    real = call("Mul", call("Cast", found.sums, to=TensorProto.FLOAT), call("Clip", gain, -limit, limit))
-    step = call("Cast", call("Round", _clipped(call, real, most)), to=TensorProto.INT32)
-    return step if found.inputs is None else call("Mul", step, found.inputs)
+    return call("Clip", gain, -limit, limit)
+
+
+def _step(graph: Graph, call: OnnxCalls, found: Gradient, gain: Value) -> Value:
+    """The rate times the gradient: int32 [C, …]. An outer product joins the loop that takes it off."""
+    sums, inputs = found.sums, found.inputs
+    is_outer = inputs is not None and sums.type.shape[1] == 1
+    if inputs is not None and not is_outer:
+        emit = Emitter(graph)
+        sums, inputs = emit(MatMul(), sums, emit.turned(inputs)), None
+    real = call("Mul", call("Cast", sums, to=TensorProto.FLOAT), gain)
+    step = call("Cast", call("Round", _clipped(call, real, MOST_STEP if is_outer else MOST_MOVE)), to=TensorProto.INT32)
+    if inputs is None:
+        return step
+    zero = np.full((1, 1), inputs.type.q.zero_point, np.int32)
+    row = call("Cast", call("Reshape", inputs, np.asarray([1, inputs.type.count])), to=TensorProto.INT32)
+    return call("Mul", step, call("Sub", row, zero))
 
 
 def _clipped(call: OnnxCalls, value: Value, most: int) -> Value:

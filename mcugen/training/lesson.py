@@ -14,8 +14,8 @@ from mcugen.hir.types import DType, TensorType
 from mcugen.ops.gradient import gradients, unfuse
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
-from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.coded_errors import UnfitError
+from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.integers import CODED_LOSSES, computed, stepped, walked
 from mcugen.training.layers import Layer, chosen
 from mcugen.training.losses import SCALAR, Judged, judged

@@ -92,7 +92,7 @@ class Geometry:
     def sums(self, emit: Emitter, x: Value, w: Value) -> Value:
         """int32 [C, positions]."""
         if self.is_matrix:
-            return emit(MatMul(), self._weights(emit, w), self._columns(emit, x))
+            return emit(MatMul(), self._weights(emit, w), self.columns(emit, x))
         assert isinstance(self.op, Conv)
         zeros = [emit.graph.constant("zero", np.full(1, zero, np.int8)) for zero in (x.type.q.zero_point, 0)]
         made = emit(IntegerConv(self.op.window, groups=self.op.groups), emit.reshaped(x, self.x), w, *zeros)
@@ -108,10 +108,8 @@ class Geometry:
         return emit.reshaped(rows if isinstance(self.op, Dense) else emit.turned(rows), self.x)
 
     def by_weights(self, emit: Emitter, node: Node, error: Value, x: Value) -> Value:
-        """int32 [C, depth], of errors [C, positions]."""
+        """int32 [C, depth], of errors [C, positions]; where it is no matrix."""
         shape = (self.channels, self.depth)
-        if self.is_matrix:
-            return emit(MatMul(), error, emit.turned(self._columns(emit, x)))
         assert isinstance(self.op, Conv)
         back = Backward(emit.graph, node)
         zeros = [emit.graph.constant("zero", np.full(1, zero, np.int8)) for zero in (x.type.q.zero_point, 0)]
@@ -138,8 +136,8 @@ class Geometry:
     def _weights(self, emit: Emitter, w: Value) -> Value:
         return emit.reshaped(w, (self.channels, self.depth))
 
-    def _columns(self, emit: Emitter, x: Value) -> Value:
-        """[depth, positions]."""
+    def columns(self, emit: Emitter, x: Value) -> Value:
+        """[depth, positions] of what has the shape of x; where it is a matrix."""
         if isinstance(self.op, Dense):
             return emit.turned(emit.reshaped(x, (self.positions, self.depth)))
         return emit.reshaped(x, (self.depth, self.positions))
