@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import zlib
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -187,11 +186,19 @@ def test_no_two_gradients_are_kept_at_once() -> None:
     assert all(end < start for (_, end), (start, _) in pairwise(sorted(spans)))
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_gradients_that_are_products_are_nowhere_kept(precision: str) -> None:
+def test_integer_gradients_that_are_products_are_nowhere_kept() -> None:
+    training = Training("last:3", precision="int8")
+    program = compile_model(convolutional(quantized=True), "host", CompileOptions(training=training)).program
+    sizes = {o.buffer.count for i in program.instrs for o in i.operands if o.buffer.space is Space.ARENA}
+    assert 6 * 4 not in sizes
+    assert [i.kernel for i in program.instrs].count("descend_codes") == 1
+
+
+@pytest.mark.parametrize(("precision", "quantized"), [("float32", True), ("int8", False)])
+def test_gradients_that_are_products_are_nowhere_kept(precision: str, quantized: bool) -> None:
     """Those of pixelwise convolutions; nor do int8 weights become reals on the way there or back."""
     training = Training("last:3", precision=precision)
-    program = compile_model(convolutional(quantized=True), "host", CompileOptions(training=training)).program
+    program = compile_model(convolutional(quantized), "host", CompileOptions(training=training)).program
     kept = {
         o.buffer.name: o.buffer for instr in program.instrs for o in instr.operands if o.buffer.space is Space.ARENA
     }
@@ -319,11 +326,11 @@ def residual() -> onnx.ModelProto:
         return net.op("Conv", x, weights, net.const(rng.normal(0, 0.3, channels)), **attributes)
 
     x = net.fake(net.input("x", 1, 2, 9, 7), 0.02)
-    x = net.fake(net.op("Relu", conv(x, 6, 2, 3, strides=[2, 1], pads=[1, 1, 1, 1], dilations=[1, 1])), 0.03, -128)
+    x = net.fake(net.op("Relu", conv(x, 6, 2, 3, strides=[2, 1], pads=[1, 1, 1, 1])), 0.04, -128)
     beside = net.fake(net.op("Clip", conv(x, 6, 3, 3, group=2, pads=[1, 1, 1, 1]), *limits(net)), 6 / 255, -128)
-    x = net.fake(net.op("Add", net.fake(conv(beside, 6, 6, 1), 0.04), x), 0.05)
-    x = net.fake(net.op("Relu", conv(x, 5, 6, 3, strides=[2, 2])), 0.05, -128)
-    x = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.02))
+    x = net.fake(net.op("Add", net.fake(conv(beside, 6, 6, 1), 0.1), x), 0.15)
+    x = net.fake(net.op("Relu", conv(x, 5, 6, 3, strides=[2, 2])), 0.2, -128)
+    x = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.15))
     net.output(net.op("Gemm", x, net.fake(net.const(rng.normal(0, 0.4, (5, 4))), 0.01), net.const(rng.normal(size=4))))
     return net.model()
 
@@ -333,23 +340,20 @@ def limits(net: Net) -> tuple[str, str]:
     return net.const(0.0), net.const(6.0)
 
 
-@pytest.mark.parametrize("layers", ["last:3", "bias", "last:1,adapter:1"])
-@pytest.mark.parametrize("loss", ["mse", "mae", "huber"])
+@pytest.mark.parametrize(("layers", "loss"), [("last:3", "mse"), ("bias", "mae"), ("last:1,adapter:1", "huber")])
 def test_integers_follow_real_gradients(layers: str, loss: str) -> None:
     """Down the same way as floats, without undefined behaviour."""
-    training = Training(layers, loss)
     losses = []
     for precision in ("int8", "float32"):
-        options = CompileOptions(training=replace(training, precision=precision))
+        options = CompileOptions(training=Training(layers, loss, precision=precision))
         model = compile_model(residual(), "host", options)
         RNG.bit_generator.state = START
-        given = lessons(model, 1, 0.01) * 40
+        given = lessons(model, 1, 0.01) * 30
         found = model.simulate(given, measure=False, sanitize=precision == "int8").outputs
         losses.append([float(o["loss"][0]) for o in found])
     coded, real = losses
-    assert real[-1] < 0.9 * real[0]
-    assert coded[-1] < 0.9 * coded[0]
-    np.testing.assert_allclose(coded, real, atol=0.25 * real[0])
+    assert real[-1] < 0.7 * real[0]
+    np.testing.assert_allclose(coded, real, atol=0.05 * real[0])
 
 
 def coded_perceptron(softmax: bool = True) -> onnx.ModelProto:
@@ -423,7 +427,7 @@ def test_int8_weights_are_the_same_on_every_cpu() -> None:
     options = CompileOptions(training=Training("last:2", precision="int8"))
     scores = []
     for board in ("host", "rp2040", "nrf52840", "corstone300"):
-        model = compile_model(convolutional(quantized=True), board, options)
+        model = compile_model(convolutional(), board, options)
         assert any("float32 gradients" in note for note in model.report.notes)
         RNG.bit_generator.state = START
         given = lessons(model, 40)
