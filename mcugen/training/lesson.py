@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
 from mcugen.ops.gradient import gradients, unfuse
+from mcugen.ops.movement import Reshape
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
 from mcugen.training.coded_errors import UnfitError
@@ -191,12 +192,21 @@ def _soon(graph: Graph, updates: Sequence[Node]) -> None:
     """
     places: dict[Node | None, int] = {node: place for place, node in enumerate(graph.nodes)}
     places |= dict.fromkeys(updates, 0) | {None: 0}
+    given = set(graph.inputs)
     for node in updates:
         made = [places[v.producer] for v in node.inputs if v is not None]
-        read = [places[user] for v in node.inputs if v in graph.inputs for user in v.users]
+        read = [places[user] for v in node.inputs if v in given for user in _readers(v)]
         places[node] = max([*made, *read])
     late = set(updates)
     graph.nodes = sorted(graph.nodes, key=lambda node: (places[node], node in late))
+
+
+def _readers(value: Value) -> Iterator[Node]:
+    """Who reads a value, in another shape too."""
+    for user in value.users:
+        yield user
+        if isinstance(user.op, Reshape):
+            yield from _readers(user.output)
 
 
 def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:
