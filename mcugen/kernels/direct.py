@@ -217,7 +217,9 @@ class OutputPitch(ByAxis):
 class SpreadOptions(Options):
     """What is spread, and what becomes of it."""
 
-    t: Annotated[str, "C type of the elements"]
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output, and of sums"]
     rank: Annotated[int, "spatial axes"]
     bias: Annotated[bool, "whether sums begin with a bias"]
     columns: Annotated[bool, "whether x holds the products already, by tap"]
@@ -228,10 +230,10 @@ CONV_TRANSPOSE = Kernel(
     "conv_transpose",
     what="a transposed convolution in any number of dimensions, channels first; or the sum of blocks that overlap",
     operands=(
-        reads("x", "input, channels first", *_FLOATS),
-        reads("w", "filters", *_FLOATS, optional=True),
+        reads("x", "input, channels first", *_FLOATS, DType.INT16),
+        reads("w", "filters", *_FLOATS, DType.INT8, optional=True),
         reads("bias", "by output channel", *_FLOATS, optional=True),
-        writes("y", "output, channels first", *_FLOATS),
+        writes("y", "output, channels first", *_FLOATS, DType.INT32),
     ),
     params=(ChannelGroups, RealLimits, SpreadPlanes, WindowWalk, OutputPitch),
     optional=(RealLimits,),
@@ -248,11 +250,18 @@ def spread_call(
 ) -> Call:
     """Input pixels, or with no weights their products, summed where they meet; `spaces` of x, y and of the kernel."""
     dtype, (space, out, kernel) = operands["y"].dtype, spaces
+    x_t, w_t = (operands.get(role, operands["y"]).dtype.c for role in ("x", "w"))
     planes = SpreadPlanes(x_plane=math.prod(space), y_plane=math.prod(out), taps=math.prod(kernel))
     limits = [RealLimits.of(clamp, dtype)] if clamp else []
     walk, pitch = WindowWalk.of(window, space, out, kernel), OutputPitch(y_pitch=pitches("y_pitch", out))
     options = SpreadOptions(
-        t=dtype.c, rank=len(kernel), bias="bias" in operands, columns="w" not in operands, clamp=bool(clamp)
+        x_t=x_t,
+        w_t=w_t,
+        y_t=dtype.c,
+        rank=len(kernel),
+        bias="bias" in operands,
+        columns="w" not in operands,
+        clamp=bool(clamp),
     )
     params = [channels, *limits, planes, walk, pitch]
     return Call(CONV_TRANSPOSE, operands, params, [options], variant=f"{len(kernel)}d_{dtype.tag}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.kernels.portable import Rows
-from mcugen.lir.kernel import Kernel, Options, reads, writes
+from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,28 @@ DESCEND = Kernel(
     ),
     params=(Rows,),
     options=(DescentOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedStep(Params):
+    """Of codes."""
+
+    zero: Annotated[int, "zero point of b"]
+
+
+DESCEND_CODES = Kernel(
+    "descend_codes",
+    what="int8 weights less a product of codes, of which each sum becomes a step: no gradient is kept",
+    operands=(
+        reads("w", "weights, with as many rows as a", DType.INT8),
+        reads("a", "errors, by output channel", DType.INT16),
+        reads("b", "inputs, as many to a row as errors", DType.INT8),
+        reads("gain", "of sums, by output channel", DType.FLOAT32),
+        reads("fraction", "added to weights before they are cut off", DType.INT32),
+        writes("y", "weights afterwards, which may be w", DType.INT8),
+    ),
+    params=(Rows, CodedStep),
 )
 
 

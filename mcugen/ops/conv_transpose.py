@@ -198,6 +198,40 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         builder.call(node, spread_call(operands, self.window, spaces, channels, self.clamp))
 
 
+@dataclass(frozen=True)
+class IntegerConvTranspose(Scatter):
+    """Sums of int16 by int8 weights, which may be computed, as int32: x [N, C, *space], w [C, O/groups, *kernel].
+
+    The caller knows that they fit 32 bits.
+    """
+
+    mnemonic: ClassVar[str] = "integer_conv_transpose"
+    groups: int = 1
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As of floats."""
+        (out,) = ConvTranspose(self.window, self.space, self.groups).infer(*inputs)
+        return (replace(out, dtype=DType.INT32),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Exact."""
+        (y,) = ConvTranspose(self.window, self.space, self.groups).evaluate(sig, *(a.astype(np.int64) for a in arrays))
+        return (y.astype(np.int32),)
+
+    def macs(self, sig: Signature) -> int:
+        """inputs · kernel · channels of a group."""
+        return sig.input(0).count * math.prod(sig.input(1).shape[1:])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """By the loops of floats."""
+        x, w = node.input(0).type, node.input(1).type
+        roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None}
+        size, spaces = w.shape[0] // self.groups, (x.shape[2:], self.space, w.shape[2:])
+        channels = ChannelGroups(batch=x.shape[0], groups=self.groups, group_in=size, group_out=w.shape[1])
+        builder.call(node, spread_call(operands, self.window, spaces, channels))
+
+
 def swap_channels(weights: Array, groups: int) -> Array:
     """[C, O/groups, *kernel] → [O, C/groups, *kernel]."""
     grouped = weights.reshape(groups, -1, *weights.shape[1:]).swapaxes(1, 2)

@@ -12,11 +12,18 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.learning import CODED_PRODUCT, DESCEND, DescentOptions, ProductLoops
+from mcugen.kernels.learning import (
+    CODED_PRODUCT,
+    DESCEND,
+    DESCEND_CODES,
+    CodedStep,
+    DescentOptions,
+    ProductLoops,
+)
 from mcugen.kernels.portable import Rows
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
-from mcugen.numerics.sums import real_product
+from mcugen.numerics.sums import exact_product, real_product
 
 LARGEST = 127
 """Of the codes of weights that learn."""
@@ -62,6 +69,50 @@ class Descend(Operator):
         options = DescentOptions(codes=dtype is DType.INT8)
         params = [Rows(rows=rows, depth=depth, channels=channels)]
         builder.call(node, Call(DESCEND, operands, params, [options], inplace=[("y", "w")], variant=dtype.tag))
+
+
+STEP_BITS, MOST_MOVE = 20, 2**30
+"""Bits of fraction of a step of codes, and its limit: 32 bits hold codes and steps."""
+
+
+@dataclass(frozen=True)
+class DescendCodes(Operator):
+    """y = clamp(⌊w − gain · a·(b − zero)ᵀ · 2^-20 + fraction · 2^-20⌋): a step by a product of codes, nowhere kept.
+
+    w is int8 [C, …], a int16 [C, P], b int8 [the rest of w, P], whose sums have 32 bits; gain, float32 [C, 1], is
+    finite; fraction is one int32 from 0 to 2^20. Each sum, times its gain, is rounded once.
+    """
+
+    mnemonic: ClassVar[str] = "descend_codes"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """That of w."""
+        w, a, b = inputs[:3]
+        assert w is not None and a is not None and b is not None
+        if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[1] or w.count != w.shape[0] * b.shape[0]:
+            shapes = f"{w.shape}, {a.shape} by {b.shape}"
+            raise ModelError("descend_codes: shapes must agree", shapes, "report this as a bug of mcugen")
+        return (w,)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The formula."""
+        w, a, b, gain, fraction = arrays
+        sums = exact_product(a, b.T.astype(np.int64) - sig.input(2).q.zero_point)
+        steps = np.rint(np.clip(sums.astype(np.float32) * gain.reshape(-1, 1), -MOST_MOVE, MOST_MOVE)).astype(np.int64)
+        moved = (w.reshape(sums.shape).astype(np.int64) << STEP_BITS) - steps + fraction.reshape(-1)[0] >> STEP_BITS
+        return (np.clip(moved, -LARGEST, LARGEST).astype(np.int8).reshape(w.shape),)
+
+    def macs(self, sig: Signature) -> int:
+        """w · P."""
+        return sig.output.count * sig.input(1).shape[1]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """In its place."""
+        roles = zip(("w", "a", "b", "gain", "fraction"), node.inputs, strict=True)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[0]
+        params = [Rows(rows=rows, depth=depth, channels=channels), CodedStep(zero=node.input(2).type.q.zero_point)]
+        builder.call(node, Call(DESCEND_CODES, operands, params, inplace=[("y", "w")]))
 
 
 @dataclass(frozen=True)

@@ -1,124 +1,319 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense layers that learn in integers, so that the same samples give the same bits on every CPU.
+"""Layers that learn in integers, so that the same samples give the same bits on every CPU.
 
 Codes go forward, codes of errors (int16) back, and int8 weights move by steps of fixed point: integers throughout, as
 NITI has them (Wang et al., "NITI: Training integer neural networks using integer-only arithmetic", 2020), with the
-scaling of Lin et al. ("On-device training under 256KB memory", 2022): a step is counted in codes. What is real is each
-layer's rate, times a constant and times the code of an error: two products that IEEE 754 rounds alike everywhere.
+scaling of Lin et al. ("On-device training under 256KB memory", 2022): a step is counted in codes. What is real are
+rates, units and single products with them, which IEEE 754 rounds alike everywhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.numerics.curves import Line
-from mcugen.numerics.fixedpoint import clamp_range
+from mcugen.numerics.window import Window
+from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
-from mcugen.ops.elementwise import Linear
-from mcugen.ops.learning import LARGEST
+from mcugen.ops.gather import GatherND
+from mcugen.ops.learning import LARGEST, MOST_MOVE, STEP_BITS, DescendCodes
 from mcugen.ops.matmul import Dense, MatMul
-from mcugen.ops.movement import Reshape
+from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
+from mcugen.ops.scatter import ScatterND
 from mcugen.ops.softmax import Softmax
+from mcugen.training.coded_errors import Error, Frozen, UnfitError, Walk, geometry_of, most_errors
 from mcugen.training.layers import Layer, layer_name
 from mcugen.training.onnx_calls import OnnxCalls
-from mcugen.training.parameters import HEADROOM, Parameter, bias_of, coded_weights, numbers
+from mcugen.training.parameters import Parameter, bias_of, code_scales, coded_weights, first_adapter, numbers
+from mcugen.training.products import UNIT, Emitter, Geometry, codes_of
 
 FINE = 15
 """Bits of fraction of probabilities, and what codes of errors have for a sign and more."""
-STEP_BITS, MOST_STEP = 20, 2**22
-"""Bits of fraction of a step of weights, and its limit for each unit of an input: 32 bits hold codes and steps."""
+MOST_STEP = 2**22
+"""The limit of a step for each unit of an input."""
 BIAS_BITS, MOST_BIAS = 8, 2**30
 """The same of biases, whose codes are those of sums."""
+LARGEST_RATE = 1e30
+"""Rates in codes beyond are no larger steps: all of them saturate."""
 ROOM = 2.0
-"""Scores and errors reach so much further than first weights say; beyond, they saturate."""
+"""Scores reach so much further than first weights say; beyond, they saturate."""
 LONGEST = 2**14
 """Inputs of a layer, whose sums with a bias have 32 bits."""
+DECAY = 0.9
+"""Of what momentum remembers."""
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A layer: codes that it reads, what becomes of its sums, and its weights and biases at first, as codes."""
+class Gradient:
+    """Of a parameter [C, …]: int32 sums, in units of `unit` (float32 [1]) by `per` ([C, 1]) codes; or errors
+    [C, positions] and inputs [depth, positions], codes whose products these are.
+    """
 
+    sums: Value
+    unit: Value
+    per: Array
+    inputs: Value | None = None
+
+
+@dataclass
+class Learned:
+    """A parameter, the bits of fraction of its steps, what its codes stay within; its gradient, once there is one."""
+
+    parameter: Parameter
+    bits: int
+    largest: int
+    gradient: Gradient | None = None
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A product by weights that are learned: codes x, which come from `source`, what sees them for a gradient, and what
+    the weights' codes stand for, by channel.
+    """
+
+    geometry: Geometry
     node: Node
+    source: Value
     x: Value
-    out: TensorType
-    weights: Array
-    scale: float
-    bias: Array
+    seen: Value
+    scales: Array
+    weights: Learned
 
     @property
-    def unit(self) -> float:
-        """What one of its sums stands for."""
-        return self.x.type.q.scale[0] * self.scale
+    def units(self) -> Array:
+        """What sums stand for, by channel."""
+        return self.scales * self.x.type.q.scale[0]
+
+    def sums(self, emit: Emitter) -> Value:
+        """int32 [C, positions]."""
+        return self.geometry.sums(emit, self.x, self.weights.parameter.value)
+
+    def back(self, walk: Walk, error: Error) -> None:
+        """From errors [C, positions] to the gradient of the weights, and to the source."""
+        g, emit, call = self.geometry, walk.emit, walk.call
+        reach = 2 ** (8 * self.seen.type.dtype.nbytes)
+        rows = walk.within(error, most_errors(g, reach, learns=g.positions > 1))
+        per = column(self.seen.type.q.scale[0] / self.scales)
+        if g.is_matrix:
+            self.weights.gradient = Gradient(rows.codes, rows.unit, per, g.columns(emit, self.seen))
+        else:
+            found = g.by_weights(emit, self.node, rows.codes, self.seen)
+            self.weights.gradient = Gradient(found, rows.unit, per)
+        if self.source in walk.varying:
+            largest = float(self.scales.max())
+            shared = walk.within(rows, rows.most, column(self.scales / largest)) if np.ptp(self.scales) else rows
+            unit = call("Mul", shared.unit, np.full(1, largest, np.float32))
+            sums = g.by_inputs(emit, shared.codes, self.weights.parameter.value)
+            walk.give(self.source, walk.narrowed(emit.reshaped(sums, self.source.type.shape), unit))
+
+
+def column(each_channel: Array) -> Array:
+    """[C, 1]."""
+    return np.asarray(each_channel, np.float64).reshape(-1, 1)
+
+
+Back = Callable[[Walk, Error], None]
+"""What becomes of the error by a value."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A layer that learns: its result, how far that reaches, all its parameters in the order of the state, and what
+    becomes of errors by values of its own, the result among them.
+    """
+
+    name: str
+    result: Value
+    reach: float
+    learned: Sequence[Learned]
+    backs: Mapping[Value, Back]
+
+
+def computed(graph: Graph, layer: Layer) -> Trained:
+    """Puts what learns in a layer's place. UnfitError where it cannot be."""
+    if type(layer.node.op) not in (Conv, Dense):
+        raise UnfitError(f"{layer.node.op.name} '{layer_name(layer.node)}'")
+    maker = _Maker(graph, layer.node)
+    return maker.whole() if layer.weights else maker.beside(layer)
+
+
+@dataclass
+class _Maker:
+    """Makes a layer that learns of a node."""
+
+    graph: Graph
+    node: Node
+    learned: list[Learned] = field(default_factory=list)
+    parts: list[Back] = field(default_factory=list)
+    """What takes errors [C, positions] by the result."""
+    backs: dict[Value, Back] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.name, self.emit = layer_name(self.node), Emitter(self.graph, self.node.origin)
+        self.call = OnnxCalls(self.graph, self.name)
+        self.geometry, self.source = geometry_of(self.node), self.node.input(0)
+        self.x, self.first = self._codes(self.source), numbers(self.node.inputs[1])
+        self.bias = bias_of(self.node).astype(np.float64)
+        if self.geometry.depth > LONGEST:
+            raise UnfitError(f"'{self.name}', whose sums are of {self.geometry.depth} products")
+
+    def whole(self) -> Trained:
+        """(w·x + b) · unit."""
+        scales = code_scales(self.first)
+        learner = self._learner(self.geometry, "weights", _coded(self.first, scales), scales)
+        total = self._with_bias(learner.sums(self.emit), learner.units)
+        self.parts.append(learner.back)
+        return self._trained(total, learner.units)
+
+    def beside(self, layer: Layer) -> Trained:
+        """What weights that stay give, as int16 codes, and what is added to these."""
+        g, emit, frozen = self.geometry, self.emit, Frozen.of(self.node)
+        unit = np.full(1, float(np.float32(self._reach / 2**FINE)) or 1.0)
+        stays = self.node.inputs[:2] if layer.bias else self.node.inputs
+        plain = self.graph.add(self.node.op, stays, self.node.origin, types=[self.node.output.type])
+        quant = QuantParams((float(unit[0]),), 0)
+        coarse = emit(Quantize(), plain.output, type_=TensorType(g.y, DType.INT16, quant))
+        total = g.by_channel(emit, self.call("Cast", coarse, to=TensorProto.INT32))
+        if layer.bias:
+            total = self._with_bias(total, unit)
+        if layer.rank:
+            total = emit(Binary("Add"), total, self._adapter(layer.rank, unit))
+        if layer.channels:
+            total = self._with_channels(layer.channels, unit, total)
+        source = self.source
+
+        def back(walk: Walk, error: Error) -> None:
+            if source in walk.varying:
+                walk.give(source, frozen.back(walk, error))
+
+        self.parts.append(back)
+        return self._trained(total, unit)
+
+    def _codes(self, value: Value) -> Value:
+        """The int8 codes of what the layer reads, moved as it is."""
+        node = value.producer
+        if node is not None and isinstance(node.op, Dequantize):
+            stored = node.input(0)
+            if stored.type.dtype is DType.INT8 and stored.type.q.axis is None:
+                return stored
+        if node is not None and isinstance(node.op, Movement) and len(node.inputs) == 1:
+            return self.emit(node.op, self._codes(node.input(0)))
+        raise UnfitError(f"'{self.name}', whose input is no int8")
 
     @property
-    def name(self) -> str:
-        """As users know it."""
-        return layer_name(self.node)
+    def _reach(self) -> float:
+        """How far results go, at most, by what weights are at first."""
+        rows = np.abs(self.first).reshape(len(self.first), -1).sum(1)
+        return float((rows * 255 * self.x.type.q.scale[0] + np.abs(self.bias)).max())
+
+    def _input(self, role: str, first: Array, bits: int, largest: int) -> Learned:
+        quant = UNIT if first.dtype == np.int8 else None
+        value = self.graph.add_input(f"{self.name}.{role}", TensorType(first.shape, DType.of(first), quant))
+        found = Learned(Parameter(value, self.name, first), bits, largest)
+        self.learned.append(found)
+        return found
+
+    def _learner(self, geometry: Geometry, role: str, first: Array, scales: Array) -> Learner:
+        weights = self._input(role, first, STEP_BITS, LARGEST)
+        return Learner(geometry, self.node, self.source, self.x, self.x, scales.astype(np.float64), weights)
+
+    def _with_bias(self, sums: Value, units: Array) -> Value:
+        """Sums, and a bias in their units."""
+        if np.abs(self.bias / units).max(initial=0) >= MOST_BIAS / 2:
+            raise UnfitError(f"'{self.name}', whose bias is too large")
+        bias = self._input("bias", np.rint(self.bias / units).astype(np.int32), BIAS_BITS, MOST_BIAS)
+        self.learned.insert(0, self.learned.pop())
+        per = column(1 / np.broadcast_to(units, self.bias.shape))
+
+        def back(walk: Walk, error: Error) -> None:
+            bias.gradient = Gradient(_over_positions(walk, error), error.unit, per)
+
+        self.parts.append(back)
+        return self.emit(Binary("Add"), sums, self.emit(Reshape((len(self.bias), 1)), bias.parameter.value))
+
+    def _adapter(self, rank: int, unit: Array) -> Value:
+        """up·(down·x) in units, whose inner codes are int16; eight bits of these are seen for the gradient."""
+        g, emit = self.geometry, self.emit
+        down, up = first_adapter(g.w, rank)
+        scales = code_scales(down)
+        shape = (*g.y[:-1], rank) if isinstance(g.op, Dense) else (g.y[0], rank, *g.y[2:])
+        narrow = self._learner(Geometry(g.op, g.x, shape, down.shape), "adapter.down", _coded(down, scales), scales)
+        real = self._real(narrow.sums(emit), narrow.units)
+        reach = ROOM * float(np.abs(down).reshape(rank, -1).sum(1).max()) * 255 * self.x.type.q.scale[0]
+        fine, few = (
+            emit(Quantize(), real, type_=TensorType(real.type.shape, dtype, QuantParams((float(np.float32(s)),), 0)))
+            for dtype, s in ((DType.INT16, reach / 2**15), (DType.INT8, reach / 2**7))
+        )
+        most = np.abs(self.first).reshape(g.channels, -1).max(1)
+        most = np.maximum(most, most.mean() or 1.0) * math.sqrt(g.depth)
+        single = Conv(Window((1,), (0,), (0,), (1,)))
+        outer = Geometry(single, (1, rank, g.positions), (1, g.channels, g.positions), (g.channels, rank, 1))
+        weights = self._input("adapter.up", up.reshape(g.channels, rank, 1).astype(np.int8), STEP_BITS, LARGEST)
+        widened = Learner(outer, self.node, fine, fine, few, most / LARGEST, weights)
+        self.parts.append(widened.back)
+        self.backs[real] = narrow.back
+        whole = self.call("Round", self._real(widened.sums(emit), widened.units / unit))
+        return self.call("Cast", whole, to=TensorProto.INT32)
+
+    def _with_channels(self, channels: Sequence[int], unit: Array, total: Value) -> Value:
+        """What is added to some channels, by changes of their weights, which are nothing at first."""
+        g, count = self.geometry, len(channels)
+        shape = (*g.y[:-1], count) if isinstance(g.op, Dense) else (g.y[0], count, *g.y[2:])
+        some, scales = Geometry(g.op, g.x, shape, (count, *g.w[1:])), code_scales(self.first)[list(channels)]
+        learner = self._learner(some, "channels", np.zeros(some.w, np.int8), scales)
+        index = np.asarray(channels, np.int64).reshape(-1, 1)
+        where = self.graph.constant(f"{self.name}.index", index)
+        more = self.call("Round", self._real(learner.sums(self.emit), learner.units / unit))
+        rows = self.call("Cast", more, to=TensorProto.INT32)
+
+        def back(walk: Walk, error: Error) -> None:
+            taken = walk.emit(GatherND(), error.codes, where, type_=codes_of((count, g.positions), DType.INT16))
+            learner.back(walk, Error(taken, error.unit, error.most))
+
+        self.parts.append(back)
+        return self.emit(ScatterND("add"), total, where, rows)
+
+    def _real(self, sums: Value, units: Array) -> Value:
+        """Sums, times what they stand for."""
+        real = self.call("Cast", sums, to=TensorProto.FLOAT)
+        return self.call("Mul", real, column(np.broadcast_to(units, sums.type.shape[:1])).astype(np.float32))
+
+    def _trained(self, total: Value, units: Array) -> Trained:
+        """The layer, in the node's place."""
+        node, g, parts = self.node, self.geometry, tuple(self.parts)
+        result = g.as_result(self.emit, self._real(total, units))
+        self.graph.replace(node.output, result)
+        self.graph.remove(node)
+        self.graph.release_name(node.output)
+        self.graph.rename(result, self.name)
+        self.graph.sort()
+
+        def back(walk: Walk, error: Error) -> None:
+            rows = Error(g.by_channel(walk.emit, error.codes), error.unit, error.most)
+            for part in parts:
+                part(walk, rows)
+
+        return Trained(self.name, result, self._reach, self.learned, {**self.backs, result: back})
 
 
-def stages(graph: Graph, layers: Sequence[Layer], result: Value, loss: str) -> list[Stage] | str:
-    """The layers from the first trained one to the result, if they can learn in integers; else why they cannot."""
-    if loss not in ("cross-entropy", "mse"):
-        return f"the gradient of {loss}"
-    found: list[Stage] = []
-    for layer, following in zip(layers, [*layers[1:], None], strict=True):
-        out = _last_codes(layer.node, result, loss) if following is None else _codes_between(graph, layer, following)
-        stage = _stage(layer, out) if out is not None else "what lies between it and the next trained layer or the loss"
-        if isinstance(stage, str):
-            return f"'{layer_name(layer.node)}': {stage}"
-        found.append(stage)
-    return found
+def _coded(first: Array, scales: Array) -> Array:
+    return coded_weights(first, scales.reshape(-1, *(1 for _ in first.shape[1:])))
 
 
-def _stage(layer: Layer, out: TensorType) -> Stage | str:
-    node = layer.node
-    if type(node.op) is not Dense or not layer.weights or layer.rank or layer.channels:
-        return "no dense layer whose weights are trained"
-    source = node.input(0).producer
-    while source is not None and isinstance(source.op, Reshape):
-        source = source.input(0).producer
-    if source is None or not isinstance(source.op, Dequantize) or source.input(0).type.dtype is not DType.INT8:
-        return "its input is not int8"
-    x, first = source.input(0), numbers(node.inputs[1])
-    if x.type.q.axis is not None or x.type.count != first.shape[1] or not first.shape[1] <= LONGEST:
-        return "it has more than one row"
-    scale = float(np.float32(HEADROOM * (np.abs(first).max() or 1.0) / LARGEST))
-    unit, real = x.type.q.scale[0] * scale, bias_of(node).astype(np.float64)
-    if out.quant is None:  # of scores, as far as these can be
-        reach = ROOM * (np.abs(first).sum(1).max() * 255 * x.type.q.scale[0] + np.abs(real).max(initial=0))
-        out = TensorType(out.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
-    if unit >= 0.5 * out.q.scale[0] or np.abs(real).max(initial=0) >= unit * MOST_BIAS:
-        return "its result is too fine, or its bias too large"
-    return Stage(node, x, out, coded_weights(first, scale), scale, np.rint(real / unit).astype(np.int32))
+def _over_positions(walk: Walk, error: Error) -> Value:
+    """int32 [C, 1]: the sums of errors [C, positions]."""
+    wide = walk.call("Cast", error.codes, to=TensorProto.INT32)
+    return wide if wide.type.shape[1] == 1 else walk.call("ReduceSum", wide, np.asarray([1]), keepdims=1)
 
 
-def _codes_between(graph: Graph, layer: Layer, following: Layer) -> TensorType | None:
-    """The type in which a layer's result is stored, if the next one alone reads it."""
-    value, stored = layer.node.output, None
-    while value.users != [following.node]:
-        node = graph.only_user(value)
-        if node is None or graph.is_output(value) or not isinstance(node.op, Quantize | Dequantize | Reshape):
-            return None
-        if isinstance(node.op, Quantize):
-            stored = node.output.type
-        value = node.output
-    fits = stored is not None and stored.dtype is DType.INT8 and stored.q.axis is None
-    return stored if fits else None
-
-
-def _last_codes(node: Node, result: Value, loss: str) -> TensorType | None:
-    """That of scores, which is to be chosen; None: they are not what the loss is of."""
-    return node.output.type if scores_of(result, loss) is node.output else None
+# ----------------------------------------------------------------------------------------------------- losses
 
 
 def scores_of(result: Value, loss: str) -> Value:
@@ -126,176 +321,150 @@ def scores_of(result: Value, loss: str) -> Value:
     last = result.producer
     if loss == "cross-entropy" and last is not None and isinstance(last.op, Softmax) and not last.op.log:
         result = last.input(0)
-    for kind in (Dequantize, Quantize):
-        last = result.producer
-        result = last.input(0) if last is not None and isinstance(last.op, kind) else result
     return result
 
 
-@dataclass(frozen=True)
-class Errors:
-    """The gradient by a layer's results, as codes [1, C], times a factor; `norm` is what its length is at first."""
-
-    codes: Value
-    factor: float
-    norm: float
-
-    @property
-    def unit(self) -> float:
-        """What a code stands for."""
-        return self.codes.type.q.scale[0] * self.factor
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A stage as it is in the graph: what it learns, and the codes that it gives."""
-
-    stage: Stage
-    bias: Parameter
-    weights: Parameter
-    codes: Value
-
-    @property
-    def parameters(self) -> tuple[Parameter, Parameter]:
-        """In the order of the state."""
-        return self.bias, self.weights
-
-
-def compute_integers(graph: Graph, found: Sequence[Stage]) -> list[Learned]:
-    """Puts each layer's sums of codes in its place."""
-    return [_compute(graph, stage) for stage in found]
-
-
-def _compute(graph: Graph, stage: Stage) -> Learned:
-    """clamp((w·x + b) · unit / scale): sums, biases and one rounding."""
-    node, (channels, depth) = stage.node, stage.weights.shape
-    type_ = TensorType(stage.weights.shape, DType.INT8, QuantParams((stage.scale,), 0))
-    bias = graph.add_input(f"{stage.name}.bias", TensorType((channels,), DType.INT32))
-    weights = graph.add_input(f"{stage.name}.weights", type_)
-    emit = Emitter(graph, node)
-    sums = emit(MatMul(), weights, emit(Reshape((depth, 1)), stage.x))
-    total = emit(Binary("Add"), sums, emit(Reshape((channels, 1)), bias))
-    low, high = _limits(stage)
-    line = Line.of(stage.unit / stage.out.q.scale[0], stage.out.q.zero_point, low, high)
-    stored = emit(Linear("requantize", line), total, type_=stage.out.with_shape((channels, 1)))
-    codes = emit(Reshape(node.output.type.shape), stored)
-    graph.release_name(node.output)
-    real = graph.add(Dequantize(), [codes], node.origin, names=[node.output.name], before=node).output
-    graph.replace(node.output, real)
-    graph.remove(node)
-    first = [Parameter(bias, stage.name, stage.bias), Parameter(weights, stage.name, stage.weights)]
-    return Learned(stage, first[0], first[1], codes)
-
-
-def _limits(stage: Stage) -> tuple[int, int]:
-    """The least and the largest of its codes."""
-    assert isinstance(stage.node.op, Dense)
-    return clamp_range(stage.node.op.clamp, stage.out.q, stage.out.dtype)
-
-
-@dataclass(frozen=True)
-class Emitter:
-    """Adds nodes, before one of the graph or at its end."""
-
-    graph: Graph
-    before: Node | None = None
-
-    def __call__(self, op: Operator, *inputs: Value, type_: TensorType | None = None) -> Value:
-        """The result of an operator, of that type where it is not inferred."""
-        origin = self.before.origin if self.before is not None else ()
-        types = [] if type_ is None else [type_]
-        return self.graph.add(op, inputs, origin, types=types, before=self.before).output
-
-
-def slopes(graph: Graph, learned: Sequence[Learned], target: Value, loss: str) -> list[Errors]:
-    """The gradient of the loss by each layer's results, from the last layer to the first."""
-    scores = learned[-1].codes
-    error = (_of_classes if loss == "cross-entropy" else _of_squares)(graph, scores, target)
-    found = [error]
-    for layer, before in zip(reversed(learned[1:]), reversed(learned[:-1]), strict=True):
-        found.append(error := _passed(graph, layer, before, error))
-    return found
-
-
-def _of_classes(graph: Graph, scores: Value, target: Value) -> Errors:
-    """softmax(scores), less 1 at the target."""
-    emit, call = Emitter(graph), OnnxCalls(graph, "error")
-    classes = scores.type.count
-    type_ = TensorType((1, classes), DType.INT16, QuantParams((2.0**-FINE,), 0))
-    likely = emit(Softmax(axis=1), emit(Reshape((1, classes)), scores), type_=type_)
-    one = graph.constant("error.one", np.full((1, 1), 2**FINE - 1, np.int16), type_.quant)
-    is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), target)
-    missing = emit(Binary("Sub"), likely, one, type_=type_)
-    return Errors(emit(Where(), is_target, missing, likely, type_=type_), 1.0, math.sqrt(2))
-
-
-def _of_squares(graph: Graph, result: Value, target: Value) -> Errors:
-    """2 · (y − target) / n."""
-    emit, count = Emitter(graph), result.type.count
-    type_ = result.type.with_shape((1, count))
-    wanted = emit(Reshape((1, count)), emit(Quantize(), target, type_=result.type))
-    error = emit(Binary("Sub"), emit(Reshape((1, count)), result), wanted, type_=type_)
-    return Errors(error, 2 / count, math.sqrt(count) * 2**FINE * type_.q.scale[0] / ROOM)
-
-
-def _passed(graph: Graph, layer: Learned, before: Learned, error: Errors) -> Errors:
-    """wᵀ·∂y, where the result of the layer before was within its limits: these codes saturate, as gradients are clipped
-    elsewhere.
-    """
-    emit, real = Emitter(graph), layer.stage.weights * layer.stage.scale
-    longest = float(np.linalg.norm(real, axis=0).max())
-    scale = ROOM * error.norm * longest / 2**FINE or 2.0**-FINE
-    type_ = TensorType((1, real.shape[1]), DType.INT16, QuantParams((float(np.float32(scale)),), 0))
-    passed = emit(MatMul(), error.codes, layer.weights.value, type_=type_)
-    seen = emit(Reshape((1, real.shape[1])), layer.stage.x)
-    low, high = (np.full((1, 1), limit, np.int32) for limit in _limits(before.stage))
-    above = emit(Binary("Greater"), seen, graph.constant("error.low", low))
-    below = emit(Binary("Less"), seen, graph.constant("error.high", high))
-    none = graph.constant("error.none", np.zeros((1, 1), np.int16), type_.quant)
-    kept = emit(Where(), emit(Binary("And"), above, below), passed, none, type_=type_)
-    return Errors(kept, error.factor, error.norm * float(np.linalg.norm(real, 2)))
-
-
-def steps(graph: Graph, learned: Learned, error: Errors, rate: Value, turns: Value) -> list[Value]:
-    """The new bias and weights: w − r·∂y·x and b − r·∂y, in codes, rounded up as often as their fractions say while
-    `turns` (uint32 [1]) goes through all numbers.
-    """
-    stage, call = learned.stage, OnnxCalls(graph, f"{learned.stage.name}.update")
-    depth, unit = stage.weights.shape[1], stage.x.type.q.scale[0]
-    row = call("Cast", Emitter(graph)(Reshape((1, depth)), stage.x), to=TensorProto.INT32)
-    inputs = call("Sub", row, np.full((1, 1), stage.x.type.q.zero_point, np.int32))
-    per_input = _rated(call, error, rate, unit / stage.scale, STEP_BITS, MOST_STEP)
-    step = call("Mul", per_input, inputs)
-    old = call(
-        "Mul", call("Cast", learned.weights.value, to=TensorProto.INT32), np.full((1, 1), 2**STEP_BITS, np.int32)
+def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
+    """Gives each parameter its gradient of the loss."""
+    value, reach = _judged(graph, trained, scores_of(result, loss))
+    backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
+    anchors = {node: back for node, back in backs if node is not None}
+    walk = Walk(graph, anchors)
+    type_ = TensorType(value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
+    scores = walk.emit(Quantize(), value, type_=type_)
+    codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)
+    error = Error(
+        walk.emit.reshaped(codes, value.type.shape), walk.graph.constant("error.unit", np.full(1, unit, np.float32))
     )
-    weights = _floored(graph, call, call("Sub", old, step), turns, STEP_BITS)
-    limited = call("Clip", weights, np.full((), -LARGEST, np.int32), np.full((), LARGEST, np.int32))
-    narrow = graph.add(Cast(DType.INT8), [limited], types=[learned.weights.value.type]).output
-    return [_bias_step(graph, learned, error, rate, turns), narrow]
+    walk.back(value, error)
 
 
-def _bias_step(graph: Graph, learned: Learned, error: Errors, rate: Value, turns: Value) -> Value:
-    call, bias = OnnxCalls(graph, f"{learned.stage.name}.update"), learned.bias.value
-    step = _rated(call, error, rate, 1 / learned.stage.unit, BIAS_BITS, MOST_BIAS)
-    moved = _floored(graph, call, call("Sub", np.zeros((1, 1), np.int32), step), turns, BIAS_BITS)
-    flat = call("Reshape", moved, np.asarray([bias.type.count]))
-    limit = np.full((), MOST_BIAS, np.int32)
-    return call("Clip", call("Add", bias, flat), -limit, limit)
+def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Value, float]:
+    """The result of a layer that learns, or codes that are stored, as reals; and how far these reach."""
+    reaches = {layer.result: layer.reach for layer in trained}
+    value = scores
+    while value not in reaches:
+        node = value.producer
+        if node is None or not isinstance(node.op, Quantize | Dequantize | Reshape):
+            break
+        value = node.input(0)
+    if value in reaches:
+        return value, ROOM * reaches[value]
+    stored = next((user.output for user in scores.users if isinstance(user.op, Quantize)), None)
+    if stored is not None:
+        return graph.add(Dequantize(), [stored]).output, 256 * stored.type.q.scale[0]
+    source = scores.producer
+    if source is not None and isinstance(source.op, Dequantize):
+        return scores, 256 * source.input(0).type.q.scale[0]
+    raise UnfitError("results that are no codes")
 
 
-def _rated(call: OnnxCalls, error: Errors, rate: Value, per: float, bits: int, most: int) -> Value:
-    """Each error, times the rate and times `per`, with so many bits of fraction: int32 [C, 1]."""
-    factor = np.full((1, 1), error.unit * per * 2.0**bits, np.float32)
-    real = call("Cast", call("Reshape", error.codes, np.asarray([-1, 1])), to=TensorProto.FLOAT)
-    scaled = call("Mul", real, call("Mul", call("Reshape", rate, np.asarray([1, 1])), factor))
-    limit = np.full((), most, np.float32)
-    return call("Cast", call("Round", call("Clip", scaled, -limit, limit)), to=TensorProto.INT32)
+def _of_classes(walk: Walk, scores: Value, target: Value) -> tuple[Value, float]:
+    """softmax(scores), less 1 at the target."""
+    emit, classes = walk.emit, scores.type.count
+    type_ = TensorType((1, classes), DType.INT16, QuantParams((2.0**-FINE,), 0))
+    likely = emit(Softmax(axis=1), scores, type_=type_)
+    one = walk.graph.constant("error.one", np.full((1, 1), 2**FINE - 1, np.int16), type_.quant)
+    is_target = walk.call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), target)
+    missing = emit(Binary("Sub"), likely, one, type_=type_)
+    return emit(Where(), is_target, missing, likely, type_=type_), 2.0**-FINE
 
 
-def _floored(graph: Graph, call: OnnxCalls, value: Value, turns: Value, bits: int) -> Value:
-    """Without its fraction, to which one was added that goes through all."""
+def _difference(walk: Walk, result: Value, target: Value) -> Value:
+    """y − target, in the codes of y."""
+    count = result.type.count
+    wanted = walk.emit.reshaped(
+        walk.emit(Quantize(), target, type_=result.type.with_shape(target.type.shape)), (1, count)
+    )
+    return walk.emit(Binary("Sub"), result, wanted, type_=result.type)
+
+
+def _of_squares(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
+    """2 · (y − target) / n."""
+    return _difference(walk, result, target), 2 * result.type.q.scale[0] / result.type.count
+
+
+def _of_sizes(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
+    """The sign of y − target, by n."""
+    return _limited(walk, _difference(walk, result, target), 1), 1 / result.type.count
+
+
+def _of_huber(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
+    """y − target up to 1, by n."""
+    most = max(1, min(2**FINE - 1, round(1 / result.type.q.scale[0])))
+    return _limited(walk, _difference(walk, result, target), most), result.type.q.scale[0] / result.type.count
+
+
+def _limited(walk: Walk, codes: Value, most: int) -> Value:
+    """Codes of −most to most."""
+    wide = walk.call("Cast", codes, to=TensorProto.INT32)
+    limit = np.full((), most, np.int32)
+    return walk.emit(
+        Cast(DType.INT16), walk.call("Clip", wide, -limit, limit), type_=codes_of(codes.type.shape, DType.INT16)
+    )
+
+
+CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_sizes, "huber": _of_huber}
+
+
+# ---------------------------------------------------------------------------------------------------- updates
+
+
+def stepped(graph: Graph, learned: Learned, rate: Value, turns: Value, velocity: Value | None) -> list[Value]:
+    """The new codes, and the new velocity if there is one: w − r·g, or w − v with v = 0.9·v + r·g; rounded up as often
+    as their fractions say while `turns` (uint32 [1]) goes through all numbers. Nothing moves at a rate of 0.
+    """
+    parameter, found, bits = learned.parameter.value, learned.gradient, learned.bits
+    call = OnnxCalls(graph, f"{parameter.name}.update")
+    assert found is not None
+    gain = _gain(call, found, rate, bits)
     fraction = call("BitShift", turns, np.asarray([32 - bits], np.uint32), direction="RIGHT")
-    more = call("Add", value, call("Cast", call("Reshape", fraction, np.asarray([1, 1])), to=TensorProto.INT32))
+    fraction = call("Cast", call("Reshape", fraction, np.asarray([1, 1])), to=TensorProto.INT32)
+    if found.inputs is not None and found.sums.type.shape[1] > 1 and velocity is None:
+        return [graph.add(DescendCodes(), [parameter, found.sums, found.inputs, gain, fraction]).output]
+    step, after = _step(graph, call, found, gain), []
+    if velocity is not None:
+        flat = call("Reshape", velocity, np.asarray(step.type.shape))
+        kept = call("Round", call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), DECAY, np.float32)))
+        step = _clipped(call, call("Add", call("Cast", kept, to=TensorProto.INT32), step), MOST_MOVE)
+        new = call("Reshape", step, np.asarray(parameter.type.shape))
+        is_rated = call("Greater", rate, np.zeros(1, np.float32))
+        after = [call("Where", is_rated, new, velocity)]
+        step = call("Where", is_rated, step, np.zeros((1, 1), np.int32))
     amount = graph.constant("update.bits", np.full((1, 1), bits, np.int32))
-    return graph.add(Binary("ShiftRight"), [more, amount]).output
+    old = call("Cast", call("Reshape", parameter, np.asarray(step.type.shape)), to=TensorProto.INT32)
+    less = call("Sub", np.zeros((1, 1), np.int32), step)
+    moved = call("Add", old, graph.add(Binary("ShiftRight"), [call("Add", less, fraction), amount]).output)
+    limited = call("Reshape", _clipped(call, moved, learned.largest), np.asarray(parameter.type.shape))
+    if parameter.type.dtype is DType.INT32:
+        return [limited, *after]
+    return [graph.add(Cast(DType.INT8), [limited], types=[parameter.type]).output, *after]
+
+
+def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int) -> Value:
+    """What sums count in codes, with so many bits of fraction: float32 [C, 1]."""
+    scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits, np.float32)), found.unit)
+    gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), found.per.astype(np.float32))
+    limit = np.full((), LARGEST_RATE, np.float32)
+    return call("Clip", gain, -limit, limit)
+
+
+def _step(graph: Graph, call: OnnxCalls, found: Gradient, gain: Value) -> Value:
+    """The rate times the gradient: int32 [C, …]. An outer product joins the loop that takes it off."""
+    sums, inputs = found.sums, found.inputs
+    is_outer = inputs is not None and sums.type.shape[1] == 1
+    if inputs is not None and not is_outer:
+        emit = Emitter(graph)
+        sums, inputs = emit(MatMul(), sums, emit.turned(inputs)), None
+    real = call("Mul", call("Cast", sums, to=TensorProto.FLOAT), gain)
+    step = call("Cast", call("Round", _clipped(call, real, MOST_STEP if is_outer else MOST_MOVE)), to=TensorProto.INT32)
+    if inputs is None:
+        return step
+    zero = np.full((1, 1), inputs.type.q.zero_point, np.int32)
+    row = call("Cast", call("Reshape", inputs, np.asarray([1, inputs.type.count])), to=TensorProto.INT32)
+    return call("Mul", step, call("Sub", row, zero))
+
+
+def _clipped(call: OnnxCalls, value: Value, most: int) -> Value:
+    limit = np.full((), most, value.type.dtype.numpy)
+    return call("Clip", value, -limit, limit)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,12 +11,13 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
-from mcugen.ops.conversion import Dequantize
 from mcugen.ops.gradient import gradients, unfuse
+from mcugen.ops.movement import Reshape
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
+from mcugen.training.coded_errors import UnfitError
 from mcugen.training.heads import Head, head_of, with_head
-from mcugen.training.integers import Stage, compute_integers, slopes, stages, steps
+from mcugen.training.integers import CODED_LOSSES, computed, stepped, walked
 from mcugen.training.layers import Layer, chosen
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
@@ -58,32 +59,48 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     if training.precision != "int8":
         return _train_reals(graph, training, layers)
-    if training.optimizer != "sgd" or training.batch > 1:
+    if training.optimizer not in LEARN_INTEGERS or training.batch > 1:
         asked = f"--optimizer {training.optimizer} --batch {training.batch}"
-        raise UsageError("--train-weights int8 learns by sgd, sample by sample", asked, "float32")
-    found = stages(graph, layers, real_result(graph.outputs[0]), training.loss)
-    if isinstance(found, str):
-        graph.notes.append(f"int8 weights learn by float32 gradients, as integers do not compute {found}")
+        rule = f"--train-weights int8 learns by {' or '.join(LEARN_INTEGERS)}, sample by sample"
+        raise UsageError(rule, asked, "--train-weights float32")
+    try:
+        _train_integers(graph.copy(), training)
+    except UnfitError as unfit:
+        if training.optimizer != LEARN_INTEGERS[0]:
+            rule = f"--train-weights int8 learns by {training.optimizer} in integers alone"
+            raise UsageError(rule, str(unfit), f"--optimizer {LEARN_INTEGERS[0]}, or --train-weights float32") from None
+        graph.notes.append(f"int8 weights learn by float32 gradients, as integers do not compute {unfit}")
         return _train_reals(graph, training, layers)
-    return _train_integers(graph, training, found)
+    return _train_integers(graph, training)
 
 
-def _train_integers(graph: Graph, training: Training, found: Sequence[Stage]) -> Mapping[str, str]:
-    """With no sum of reals on the way to what is learned."""
-    learned = compute_integers(graph, found)
-    real = graph.add(Dequantize(), [learned[-1].codes]).output
-    loss = judged(graph, real, training.loss)
+LEARN_INTEGERS = ("sgd", "momentum")
+"""Optimizers of int8 weights."""
+
+
+def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
+    """With no sum of reals on the way to what is learned. UnfitError, and a graph of no use, where that cannot be."""
+    if training.loss not in CODED_LOSSES:
+        raise UnfitError(f"the gradient of {training.loss}")
+    unfuse(graph, behind(graph, [layer.node for layer in chosen(graph, training.layers)]))
+    trained = [computed(graph, layer) for layer in chosen(graph, training.layers)]
+    result = real_result(graph.outputs[0])
+    loss = judged(graph, result, training.loss)
     graph.rename(loss.loss, "loss")
-    rate, rates = _rates(graph, [stage.name for stage in found])
-    errors = slopes(graph, learned, loss.target, training.loss)
+    rate, rates = _rates(graph, [layer.name for layer in trained])
+    walked(graph, trained, result, loss.target, training.loss)
     before, states = set(graph.nodes), dict[str, str]()
     turns = turned(graph, _counted(graph, states, None))
-    for layer, error in zip(learned, reversed(errors), strict=True):
-        new = steps(graph, layer, error, rates[layer.stage.name], turns)
-        for parameter, value in zip(layer.parameters, new, strict=True):
-            _keep(graph, states, parameter.value, value)
+    for layer in trained:
+        for learned in layer.learned:
+            tensor, velocity = learned.parameter.value, None
+            if training.optimizer == "momentum":
+                velocity = graph.add_input(f"{tensor.name}.velocity", TensorType(tensor.type.shape, DType.INT32))
+            new = stepped(graph, learned, rates[layer.name], turns, velocity)
+            for state, value in zip([tensor, velocity] if velocity else [tensor], new, strict=True):
+                _keep(graph, states, state, value)
     _soon(graph, [node for node in graph.nodes if node not in before])
-    parameters = [parameter for layer in learned for parameter in layer.parameters]
+    parameters = [learned.parameter for layer in trained for learned in layer.learned]
     return _taught(graph, training, loss, rate, states, parameters)
 
 
@@ -175,12 +192,21 @@ def _soon(graph: Graph, updates: Sequence[Node]) -> None:
     """
     places: dict[Node | None, int] = {node: place for place, node in enumerate(graph.nodes)}
     places |= dict.fromkeys(updates, 0) | {None: 0}
+    given = set(graph.inputs)
     for node in updates:
         made = [places[v.producer] for v in node.inputs if v is not None]
-        read = [places[user] for v in node.inputs if v in graph.inputs for user in v.users]
+        read = [places[user] for v in node.inputs if v in given for user in _readers(v)]
         places[node] = max([*made, *read])
     late = set(updates)
     graph.nodes = sorted(graph.nodes, key=lambda node: (places[node], node in late))
+
+
+def _readers(value: Value) -> Iterator[Node]:
+    """Who reads a value, in another shape too."""
+    for user in value.users:
+        yield user
+        if isinstance(user.op, Reshape):
+            yield from _readers(user.output)
 
 
 def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:

@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.operator import Operator
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
 from mcugen.ops.conv_transpose import ConvTranspose
@@ -101,11 +101,16 @@ def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]
 
     The first has directions that are drawn, the same ones for layers of the same shape.
     """
-    channels, *patch = node.input(1).type.shape
+    down, up = first_adapter(node.input(1).type.shape, rank)
+    return _parameter(graph, node, "adapter.down", down), _parameter(graph, node, "adapter.up", up)
+
+
+def first_adapter(weights: Shape, rank: int) -> tuple[Array, Array]:
+    """The matrices beside weights of this shape, which narrow and widen."""
+    channels, *patch = weights
     bound = 1 / np.sqrt(np.prod(patch))
     down = np.random.default_rng([channels, *patch, rank]).uniform(-bound, bound, (rank, *patch)).astype(np.float32)
-    up = np.zeros((channels, rank, *(1 for _ in patch[1:])), np.float32)
-    return _parameter(graph, node, "adapter.down", down), _parameter(graph, node, "adapter.up", up)
+    return down, np.zeros((channels, rank, *(1 for _ in patch[1:])), np.float32)
 
 
 def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
@@ -148,7 +153,7 @@ def _direct(op: Operator) -> Operator:
 
 def _pointwise(op: Operator) -> Operator:
     """The same of single positions."""
-    return DirectConv(_each(op.window)) if isinstance(op, Conv) else DirectDense()
+    return DirectConv(each_position(op.window)) if isinstance(op, Conv) else DirectDense()
 
 
 def _parameter(graph: Graph, node: Node, role: str, first: Array) -> Parameter:
@@ -161,6 +166,13 @@ HEADROOM = 1.25
 """Codes reach so much further than what weights are at first."""
 
 
+def code_scales(first: Array) -> Array:
+    """What codes of weights stand for, by output channel; channels that are small at first have the mean one."""
+    flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
+    scales: Array = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
+    return scales
+
+
 def coded_weights(first: Array, scales: Array | float) -> Array:
     """int8 codes nearest to weights."""
     codes: Array = np.clip(np.rint(first / scales), -LARGEST, LARGEST).astype(np.int8)
@@ -168,9 +180,8 @@ def coded_weights(first: Array, scales: Array | float) -> Array:
 
 
 def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
-    """Weights = codes · scale, one scale a channel; channels that are 0 at first have the mean one."""
-    flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
-    scale = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
+    """Weights = codes · scale, one scale a channel."""
+    scale = code_scales(first)
     columns = scale.reshape(-1, *(1 for _ in first.shape[1:]))
     codes = coded_weights(first, columns)
     layer = layer_name(node)
@@ -214,15 +225,15 @@ def _read_codes(graph: Graph, node: Node, weights: Value, codes: Value, scales: 
         graph.rewrite(node, CodedDense(), [x, codes, scale, node.inputs[2]])
     elif op == MatMul() and node.inputs[1] is weights and x.type.rank == len(patch) + 1:
         graph.replace(node.output, products.back(x, codes, scale))
-    elif is_pixelwise and type(op) is DirectConv and op.groups == 1 and op.window == _each(op.window):
+    elif is_pixelwise and type(op) is DirectConv and op.groups == 1 and op.window == each_position(op.window):
         rows = products.add(CodedDense(), products.rows(x), products.matrix(codes), scale, node.input(2))
         graph.replace(node.output, products.pixels(rows, node.output.type))
-    elif is_pixelwise and type(op) is ConvTranspose and op.groups == 1 and op.window == _each(op.window):
+    elif is_pixelwise and type(op) is ConvTranspose and op.groups == 1 and op.window == each_position(op.window):
         rows = products.back(products.rows(x), products.matrix(codes), scale)
         graph.replace(node.output, products.pixels(rows, node.output.type))
 
 
-def _each(window: Window) -> Window:
+def each_position(window: Window) -> Window:
     """That of the same axes which sees single positions."""
     once, none = tuple(1 for _ in window.strides), tuple(0 for _ in window.strides)
     return Window(once, none, none, once)

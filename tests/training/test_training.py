@@ -16,12 +16,17 @@ from device import DIVERGED, OK, RATE, TARGET, Device
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
+from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
 from mcugen.options import GOALS, Training
+from mcugen.pipeline import fuse_float
+from mcugen.training.layers import layer_name, trainable
+from mcugen.variants import Variants
 
 RNG = np.random.default_rng(7)
 START = RNG.bit_generator.state
@@ -181,11 +186,19 @@ def test_no_two_gradients_are_kept_at_once() -> None:
     assert all(end < start for (_, end), (start, _) in pairwise(sorted(spans)))
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_gradients_that_are_products_are_nowhere_kept(precision: str) -> None:
+def test_integer_gradients_that_are_products_are_nowhere_kept() -> None:
+    training = Training("last:3", precision="int8")
+    program = compile_model(convolutional(quantized=True), "host", CompileOptions(training=training)).program
+    sizes = {o.buffer.count for i in program.instrs for o in i.operands if o.buffer.space is Space.ARENA}
+    assert 6 * 4 not in sizes
+    assert [i.kernel for i in program.instrs].count("descend_codes") == 1
+
+
+@pytest.mark.parametrize(("precision", "quantized"), [("float32", True), ("int8", False)])
+def test_gradients_that_are_products_are_nowhere_kept(precision: str, quantized: bool) -> None:
     """Those of pixelwise convolutions; nor do int8 weights become reals on the way there or back."""
     training = Training("last:3", precision=precision)
-    program = compile_model(convolutional(quantized=True), "host", CompileOptions(training=training)).program
+    program = compile_model(convolutional(quantized), "host", CompileOptions(training=training)).program
     kept = {
         o.buffer.name: o.buffer for instr in program.instrs for o in instr.operands if o.buffer.space is Space.ARENA
     }
@@ -268,13 +281,25 @@ BOARDS = ("host", "rp2040", "nrf52840", "stm32h743", "corstone300", "rv32imc")
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize(("layers", "loss"), [("last:3", "cross-entropy"), ("last:2", "mse")])
-def test_integers_learn_the_same_bits_on_every_cpu(layers: str, loss: str) -> None:
+@pytest.mark.parametrize(
+    ("net", "layers", "loss", "optimizer"),
+    [
+        ("convolutions", "last:4", "cross-entropy", "momentum"),
+        ("residual", "last:1,{3}[0;2],adapter:1:3,bias:4", "huber", "sgd"),
+        pytest.param("dense", "last:3", "cross-entropy", "sgd", marks=pytest.mark.slow),
+        pytest.param("dense", "last:2,bias", "mse", "momentum", marks=pytest.mark.slow),
+        pytest.param("residual", "last:1,adapter:1:2,bias:3", "huber", "sgd", marks=pytest.mark.slow),
+        pytest.param("residual", "{3}[0;2],{2}[1],bias:2", "mae", "sgd", marks=pytest.mark.slow),
+    ],
+)
+def test_integers_learn_the_same_bits_on_every_cpu(net: str, layers: str, loss: str, optimizer: str) -> None:
     """The state after each of 30 steps, as numpy has it."""
-    training, states = Training(layers, loss, precision="int8"), []
-    net = coded_perceptron(softmax=loss == "cross-entropy")
+    made = {"dense": lambda: coded_perceptron(loss == "cross-entropy"), "convolutions": lambda: convolutional(True)}
+    network = made.get(net, residual)()
+    named = layers.format(*(layer_name(node) for node in layers_of(network)))
+    training, states = Training(named, loss, optimizer, precision="int8"), []
     for board in BOARDS:
-        model = compile_model(net, board, CompileOptions(training=training))
+        model = compile_model(network, board, CompileOptions(training=training))
         RNG.bit_generator.state = START
         given = lessons(model, 30)
         states.append(model.simulate(given, measure=False).crcs)
@@ -283,6 +308,52 @@ def test_integers_learn_the_same_bits_on_every_cpu(layers: str, loss: str) -> No
         if board == "host":
             states.append(state_crcs(model, given))
     assert all(found == states[0] for found in states)
+
+
+def layers_of(model: onnx.ModelProto) -> list[Node]:
+    """Those that can be trained."""
+    graph = Variants(model, "net", CompileOptions(), load_board("host")).graph({})
+    fuse_float(graph)
+    return trainable(graph)
+
+
+def residual() -> onnx.ModelProto:
+    """Convolutions with strides, one beside another whose results are added; codes in between; a mean, scores."""
+    rng, net = np.random.default_rng(4), Net()
+
+    def conv(x: str, channels: int, depth: int, size: int, **attributes: object) -> str:
+        weights = net.fake(net.const(rng.normal(0, 0.4, (channels, depth, size, size))), 0.01)
+        return net.op("Conv", x, weights, net.const(rng.normal(0, 0.3, channels)), **attributes)
+
+    x = net.fake(net.input("x", 1, 2, 9, 7), 0.02)
+    x = net.fake(net.op("Relu", conv(x, 6, 2, 3, strides=[2, 1], pads=[1, 1, 1, 1])), 0.04, -128)
+    beside = net.fake(net.op("Clip", conv(x, 6, 3, 3, group=2, pads=[1, 1, 1, 1]), *limits(net)), 6 / 255, -128)
+    x = net.fake(net.op("Add", net.fake(conv(beside, 6, 6, 1), 0.1), x), 0.15)
+    x = net.fake(net.op("Relu", conv(x, 5, 6, 3, strides=[2, 2])), 0.2, -128)
+    x = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.15))
+    net.output(net.op("Gemm", x, net.fake(net.const(rng.normal(0, 0.4, (5, 4))), 0.01), net.const(rng.normal(size=4))))
+    return net.model()
+
+
+def limits(net: Net) -> tuple[str, str]:
+    """Those of ReLU6."""
+    return net.const(0.0), net.const(6.0)
+
+
+@pytest.mark.parametrize(("layers", "loss"), [("last:3", "mse"), ("bias", "mae"), ("last:1,adapter:1", "huber")])
+def test_integers_follow_real_gradients(layers: str, loss: str) -> None:
+    """Down the same way as floats, without undefined behaviour."""
+    losses = []
+    for precision in ("int8", "float32"):
+        options = CompileOptions(training=Training(layers, loss, precision=precision))
+        model = compile_model(residual(), "host", options)
+        RNG.bit_generator.state = START
+        given = lessons(model, 1, 0.01) * 30
+        found = model.simulate(given, measure=False, sanitize=precision == "int8").outputs
+        losses.append([float(o["loss"][0]) for o in found])
+    coded, real = losses
+    assert real[-1] < 0.7 * real[0]
+    np.testing.assert_allclose(coded, real, atol=0.05 * real[0])
 
 
 def coded_perceptron(softmax: bool = True) -> onnx.ModelProto:
@@ -356,7 +427,7 @@ def test_int8_weights_are_the_same_on_every_cpu() -> None:
     options = CompileOptions(training=Training("last:2", precision="int8"))
     scores = []
     for board in ("host", "rp2040", "nrf52840", "corstone300"):
-        model = compile_model(convolutional(quantized=True), board, options)
+        model = compile_model(convolutional(), board, options)
         assert any("float32 gradients" in note for note in model.report.notes)
         RNG.bit_generator.state = START
         given = lessons(model, 40)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import clamp_of
@@ -127,12 +128,28 @@ _EACH = {rank + 2: Window((1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank) fo
 
 
 def _by_weights(back: Backward, op: Conv, x: Value, w: Value, gradient: Value) -> Value:
-    """A convolution of x by ∂y, in which images are channels, strides dilations, and dilations strides."""
-    groups, batch = op.groups, x.type.shape[0]
-    if batch == groups == 1 and op.window == _EACH.get(x.type.rank) and math.prod(w.type.shape[2:]) == 1:
+    """A product of matrices, or a convolution."""
+    batch = x.type.shape[0]
+    if batch == op.groups == 1 and op.window == _EACH.get(x.type.rank) and math.prod(w.type.shape[2:]) == 1:
         rows, columns = (back.reshaped(v, (v.type.shape[1], math.prod(v.type.shape[2:]))) for v in (gradient, x))
         return back.reshaped(back.emit(MatMul(), rows, _turned(back, columns)), w.type.shape)
-    window, whole = _exchanged(op.window, x.type.shape[2:], w.type.shape[2:], gradient.type.shape[2:])
+    return correlated(back, op, x, w.type.shape[2:], gradient, lambda *how: _of_images(back, *how))
+
+
+def _of_images(back: Backward, window: Window, groups: int, images: Value, filters: Value) -> Value:
+    return back.emit(DirectConv(window, groups=groups), images, filters)
+
+
+Convolve = Callable[[Window, int, Value, Value], Value]
+"""A convolution by a window, in groups, of images by filters."""
+
+
+def correlated(back: Backward, op: Conv, x: Value, kernel: Shape, gradient: Value, convolve: Convolve) -> Value:
+    """The gradient by a convolution's weights: one of x by ∂y, in which images are channels, strides dilations, and
+    dilations strides.
+    """
+    groups, batch = op.groups, x.type.shape[0]
+    window, whole = _exchanged(op.window, x.type.shape[2:], kernel, gradient.type.shape[2:])
     starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
     shape = (*x.type.shape[:2], *whole)
     read = x if shape == x.type.shape else back.emit(Slice(starts, shape, steps), x)
@@ -141,8 +158,7 @@ def _by_weights(back: Backward, op: Conv, x: Value, w: Value, gradient: Value) -
     parted = back.reshaped(read, (batch, groups, depth, *whole))
     images = back.reshaped(back.transposed(parted, [2, 1, 0, *rest]), (depth, groups * batch, *whole))
     filters = back.transposed(gradient, [1, 0, *range(2, x.type.rank)])
-    found = back.emit(DirectConv(window, groups=groups), images, filters)
-    return back.transposed(found, [1, 0, *range(2, x.type.rank)])
+    return back.transposed(convolve(window, groups, images, filters), [1, 0, *range(2, x.type.rank)])
 
 
 def _exchanged(window: Window, space: Shape, kernel: Shape, output: Shape) -> tuple[Window, Shape]:

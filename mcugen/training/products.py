@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers as products of codes: sums of int32 forwards, back to what they read, and by their weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator
+from mcugen.hir.types import DType, QuantParams, Shape, TensorType
+from mcugen.ops.conv import Conv, IntegerConv
+from mcugen.ops.conv_transpose import IntegerConvTranspose
+from mcugen.ops.gradient.products import correlated
+from mcugen.ops.gradient.rule import Backward
+from mcugen.ops.matmul import Dense, MatMul
+from mcugen.ops.movement import Reshape, Transpose
+from mcugen.training.parameters import each_position
+
+LONGEST_CODES = 2**31 - 1
+"""What sums must stay within."""
+UNIT = QuantParams((1.0,), 0)
+"""Of codes whose scale is known elsewhere."""
+
+
+def codes_of(shape: Shape, dtype: DType) -> TensorType:
+    """Symmetric ones."""
+    return TensorType(shape, dtype, UNIT)
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Adds nodes at the end of a graph, which stem from ONNX nodes of these names."""
+
+    graph: Graph
+    origin: Sequence[str] = ()
+
+    def __call__(self, op: Operator, *inputs: Value, type_: TensorType | None = None) -> Value:
+        """The result of an operator, of that type where it is not inferred."""
+        return self.graph.add(op, inputs, self.origin, types=[] if type_ is None else [type_]).output
+
+    def reshaped(self, x: Value, shape: Shape) -> Value:
+        """In another shape."""
+        return x if x.type.shape == shape else self(Reshape(shape), x)
+
+    def turned(self, x: Value) -> Value:
+        """A matrix with rows and columns exchanged."""
+        rows, columns = x.type.shape
+        return self.reshaped(x, (columns, rows)) if 1 in (rows, columns) else self(Transpose((1, 0)), x)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A dense layer, or a convolution of one image channels first, from x to y by weights [C, …]."""
+
+    op: Conv | Dense
+    x: Shape
+    y: Shape
+    w: Shape
+
+    @property
+    def channels(self) -> int:
+        """Of y."""
+        return self.w[0]
+
+    @property
+    def depth(self) -> int:
+        """Weights of a channel."""
+        return math.prod(self.w[1:])
+
+    @property
+    def positions(self) -> int:
+        """At which each weight is used, at most."""
+        return math.prod(self.y) // self.channels
+
+    @property
+    def meeting(self) -> int:
+        """Results that one element of x is part of, at most."""
+        groups = self.op.groups if isinstance(self.op, Conv) else 1
+        return self.channels // groups * math.prod(self.w[2:])
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is a product of two matrices: of single positions, in no groups."""
+        if isinstance(self.op, Dense):
+            return True
+        return self.op.groups == math.prod(self.w[2:]) == 1 and self.op.window == each_position(self.op.window)
+
+    def sums(self, emit: Emitter, x: Value, w: Value) -> Value:
+        """int32 [C, positions]."""
+        if self.is_matrix:
+            return emit(MatMul(), self._weights(emit, w), self.columns(emit, x))
+        assert isinstance(self.op, Conv)
+        zeros = [emit.graph.constant("zero", np.full(1, zero, np.int8)) for zero in (x.type.q.zero_point, 0)]
+        made = emit(IntegerConv(self.op.window, groups=self.op.groups), emit.reshaped(x, self.x), w, *zeros)
+        return self.by_channel(emit, made)
+
+    def by_inputs(self, emit: Emitter, error: Value, w: Value) -> Value:
+        """int32 in the shape of x, of errors [C, positions]."""
+        if not self.is_matrix:
+            assert isinstance(self.op, Conv)
+            op = IntegerConvTranspose(self.op.window, self.x[2:], self.op.groups)
+            return emit(op, emit.reshaped(error, self.y), w)
+        rows = emit(MatMul(), emit.turned(error), self._weights(emit, w))
+        return emit.reshaped(rows if isinstance(self.op, Dense) else emit.turned(rows), self.x)
+
+    def by_weights(self, emit: Emitter, node: Node, error: Value, x: Value) -> Value:
+        """int32 [C, depth], of errors [C, positions]; where it is no matrix."""
+        shape = (self.channels, self.depth)
+        assert isinstance(self.op, Conv)
+        back = Backward(emit.graph, node)
+        zeros = [emit.graph.constant("zero", np.full(1, zero, np.int8)) for zero in (x.type.q.zero_point, 0)]
+        found = correlated(
+            back,
+            self.op,
+            emit.reshaped(x, self.x),
+            self.w[2:],
+            emit.reshaped(error, self.y),
+            lambda window, groups, images, filters: emit(IntegerConv(window, groups=groups), images, filters, *zeros),
+        )
+        return emit.reshaped(found, shape)
+
+    def by_channel(self, emit: Emitter, y: Value) -> Value:
+        """[C, positions] of what has the shape of y."""
+        if isinstance(self.op, Dense):
+            return emit.turned(emit.reshaped(y, (self.positions, self.channels)))
+        return emit.reshaped(y, (self.channels, self.positions))
+
+    def as_result(self, emit: Emitter, rows: Value) -> Value:
+        """The other way."""
+        return emit.reshaped(emit.turned(rows) if isinstance(self.op, Dense) else rows, self.y)
+
+    def _weights(self, emit: Emitter, w: Value) -> Value:
+        return emit.reshaped(w, (self.channels, self.depth))
+
+    def columns(self, emit: Emitter, x: Value) -> Value:
+        """[depth, positions] of what has the shape of x; where it is a matrix."""
+        if isinstance(self.op, Dense):
+            return emit.turned(emit.reshaped(x, (self.positions, self.depth)))
+        return emit.reshaped(x, (self.depth, self.positions))
