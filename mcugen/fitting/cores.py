@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
+from math import gcd
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -16,6 +17,7 @@ from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import WORD
 from mcugen.ops.fork import Cut, Forked, forked
 
 BARRIER = 60
@@ -24,8 +26,9 @@ BARRIER = 60
 NEARBY_CUTS = 8
 """So many places to cut are looked at, on both sides of the middle."""
 
-BORDERS = ((1, 1), (2, 1), (2, 2))
-"""Units before and behind the cut that are made aside, so that the rest can lie over what it reads."""
+WIDER_BORDERS = ((0, 0), (1, 0), (1, 1))
+"""Units before and behind the cut that are made aside beyond those that need what both portions read, so that the rest
+can lie over what it reads."""
 
 MOST_STAGES = 4
 """In which an output takes the place of what it is made of, half of the rest each."""
@@ -175,7 +178,7 @@ def _kinds(node: Node, share: float) -> Iterator[list[Forked]]:
     """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages."""
     yield from _in_two(node, share, NEARBY_CUTS)
     for division in divisions(node.op, node.sig, node.inputs):
-        length, overlap = division.length, _overlaps(division)
+        length, overlap = division.length, _overlap(division)
         if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
             yield from (_made(node, division, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
 
@@ -186,7 +189,7 @@ def _in_two(node: Node, share: float, nearby: int) -> Iterator[list[Forked]]:
         length = division.length
         cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
         yield _made(node, division, [_halves(0, cut, length) for cut in cuts])
-        for before, behind in BORDERS if _overlaps(division) else ():
+        for before, behind in _borders(node, division):
             yield _made(node, division, [_bordered(cut, length, before, behind) for cut in cuts])
 
 
@@ -217,9 +220,23 @@ def _staged(length: int, count: int, share: float) -> Stages:
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
-def _overlaps(division: Division) -> bool:
-    """Whether portions side by side read the same."""
+def _borders(node: Node, division: Division) -> Iterator[tuple[int, int]]:
+    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more."""
+    overlap = _overlap(division)
+    if overlap:
+        makes = division.portion(0, 1).makes
+        words = WORD // gcd(WORD, makes.count * node.output.type.dtype.nbytes)
+        for more in WIDER_BORDERS:
+            before, behind = -(-overlap // 2) + more[0], max(overlap // 2, 1) + more[1]
+            yield -(-before // words) * words, -(-behind // words) * words
+
+
+def _overlap(division: Division) -> int:
+    """Units, rounded up, whose input both of two portions side by side read; 0 of those that read nothing together."""
     if division.length < 2:
-        return False
-    (first, *_), (second, *_) = division.portion(0, 1).reads, division.portion(1, division.length).reads
-    return first is not None and second is not None and first.pitch is None and second.at < first.at + first.count
+        return 0
+    middle = division.length // 2
+    (first, *_), (second, *_) = division.portion(middle - 1, middle).reads, division.portion(middle, middle + 1).reads
+    if first is None or second is None or first.pitch is not None or second.pitch is not None:
+        return 0
+    return -(-max(first.end - second.at, 0) // max(second.at - first.at, 1))

@@ -20,6 +20,9 @@ MOST_RAM = 1.1
 STACK = 300
 """Bytes of RAM besides the arena, as most models take at least."""
 
+LEAST_GAIN = 0.02
+"""Two cores that save less than such a share of the instructions, by estimate, are not taken: estimates err by as much."""
+
 MOST_TRIES = 32
 """Programs that are made in search of what has room together."""
 
@@ -34,7 +37,7 @@ def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, roo
     """The program for two cores: like `whole`, which is one core's, but for the layers that they share.
 
     It takes MOST_RAM of that one's arena, and `room` bytes more than that at most. One of layers row by row stays as it
-    is.
+    is, and so does one of which the other core would save less than LEAST_GAIN.
     """
     if any(instr.control is Control.STREAM for instr in whole.instrs):
         return whole
@@ -45,7 +48,11 @@ def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, roo
     offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
     search = _Search(graph, kernels, build, limit, _living_beside(whole))
     taken = search.most({}, offers)
-    program = search.program(taken, 0) if taken else whole
+    alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
+    saved = sum(alone[node] - form.time for node, form in taken.items())
+    if saved < LEAST_GAIN * sum(alone.values()):
+        return whole
+    program = search.program(taken, 0)
     return program if program.arena_size <= limit and not _copied(program) else whole
 
 

@@ -79,7 +79,7 @@ class CostTable:
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
         per = self._per(node, kernel) or UNKNOWN.per[""]
-        return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
+        return kernel.slowdown_of(node) * sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
         """Whether what the kernel does with the node was measured."""
