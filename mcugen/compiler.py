@@ -32,7 +32,7 @@ from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
 from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, TRAINED_AS, CompileOptions, Training
+from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, THROUGHPUT, TRAINED_AS, CompileOptions, Training
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -67,6 +67,8 @@ def _compiled(
 ) -> CompiledModel:
     """As told."""
     file = _checked(options, hardware)
+    if options.optimize == THROUGHPUT:
+        options = replace(options, optimize=GOALS[0], throughput=True)
     target = target_of(hardware, options)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
@@ -299,6 +301,12 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     if options.cores > 1 and board.helper is None:
         rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
         raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
+    if options.optimize == THROUGHPUT:
+        if options.cores == 1:
+            raise UsageError("--optimize throughput shares frames between two cores", "--cores 1", "give --cores 2")
+        if options.external_io:
+            rule = "--optimize throughput keeps what a frame needs in the arena"
+            raise UsageError(rule, "--external-io", "leave one out")
     beside = {
         "--steps": options.steps,
         "--stream-input": options.stream_input,
@@ -359,8 +367,9 @@ def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
     """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
-    if options.optimize not in GOALS:
-        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
+    if options.optimize not in (*GOALS, THROUGHPUT):
+        goals = ", ".join((*GOALS, THROUGHPUT))
+        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {goals}")
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     Budget.of(options)  # a wrong one is told before anything is loaded

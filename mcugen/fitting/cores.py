@@ -45,7 +45,7 @@ UNEVEN_CUTS = 3
 MOST_FLASH = 1.25
 """So many times the flash of the layer's constants those of its portions may take."""
 
-_PER_BYTE = 0.5
+PER_BYTE = 0.5
 """Instructions of copying."""
 
 _PER_ELEMENT = 8.0
@@ -168,7 +168,7 @@ class Forms:
             kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
         pairs = zip(each[::2], each[1::2], strict=True)
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, sum(max(pair) + self.barrier for pair in pairs) + _PER_BYTE * aside)
+        return Form(fork, kernels, sum(max(pair) + self.barrier for pair in pairs) + PER_BYTE * aside)
 
 
 # ------------------------------------------------------------------------------------------------------- kinds

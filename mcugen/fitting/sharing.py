@@ -34,29 +34,37 @@ Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 
 
 def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> Program:
-    """The program for two cores: like `whole`, which is one core's, but for the layers that they share.
+    """See shared."""
+    return shared(graph, whole, forms, build, room)[0]
+
+
+def shared(
+    graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None
+) -> tuple[Program, float]:
+    """The program for two cores, and its time by estimate, in instructions of the first: like `whole`, which is one core's, but for the layers that they share.
 
     It takes MOST_RAM of that one's arena, and `room` bytes more than that at most. One of layers row by row stays as it
     is, and so does one of which the other core would save less than LEAST_GAIN.
     """
+    kernels = kernels_of(graph, whole, forms.first.features)
+    alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
+    time = sum(alone.values())
     if any(instr.control is Control.STREAM for instr in whole.instrs):
-        return whole
+        return whole, time
     limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
     limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
-    kernels = _kernels(graph, whole, forms.first.features)
     found = {node: forms.of(node, kernels.get(node.outputs[0].name)) for node in graph.nodes}
     offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
     search = _Search(graph, kernels, build, limit, _living_beside(whole))
     taken = search.most({}, offers)
-    alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
     saved = sum(alone[node] - form.time for node, form in taken.items())
-    if saved < LEAST_GAIN * sum(alone.values()):
-        return whole
+    if saved < LEAST_GAIN * time:
+        return whole, time
     program = search.program(taken, 0)
-    return program if program.arena_size <= limit and not _copied(program) else whole
+    return (program, time - saved) if program.arena_size <= limit and not _copied(program) else (whole, time)
 
 
-def _kernels(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
+def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
     """By output the kernel that a program computes a node with, where it has a choice."""
     used = {(instr.name, instr.kernel) for instr in program.instrs}
     fitting = all_fitting(graph, features)

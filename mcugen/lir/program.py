@@ -376,6 +376,9 @@ class Program:
     """Sizes known at run time only."""
     lesson: LessonPorts | None = None
     """Of a model that learns."""
+    handover: range | None = None
+    """Of a pipeline over frames: the moves between the first part, which one core runs for a frame, and the second,
+    which another core runs for the frame before at the same time. See mcugen.lir.frames."""
     instructions_estimate: float | None = None
     """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
 
@@ -485,6 +488,9 @@ class Program:
                 elif start < first <= end < last:  # an earlier step may have written it
                     ranges[buffer] = (start, last)
         self._keep_throughout_forks(ranges)
+        for index in self.handover or ():  # the second part reads it during the next call
+            given = self.instrs[index].operand("y").buffer
+            ranges[given] = (ranges[given][0], len(self.instrs))
         return ranges
 
     def _keep_throughout_forks(self, ranges: dict[Buffer, tuple[int, int]]) -> None:

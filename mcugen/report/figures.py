@@ -413,6 +413,8 @@ class Report:
     """What other options would change, where that was asked for."""
     two_cores: TwoCores | None = None
     """Of a model for two cores, once it ran."""
+    first_part: int | None = None
+    """Of a pipeline over frames: how many layers the first core computes, what is handed over included."""
     self_test: SelfTestFigures | None = None
     """Where its samples were chosen."""
     plausible: tuple[PlausibleRange, ...] = ()
@@ -529,6 +531,7 @@ def describe(
         quantization=None,
         quantization_estimate=None,
         layers=_layers(program),
+        first_part=None if program.handover is None else _part(program, program.handover),
         notes=tuple(notes),
         varies=variations(program, board),
     )
@@ -574,7 +577,7 @@ def measured(
         accuracy=accuracy,
         layers=layers,
         instruction_range=_range(report, run.instructions),
-        two_cores=two_cores(layers, _helped(report, helped, board)),
+        two_cores=two_cores(layers, _helped(report, helped, board), report.first_part),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -698,10 +701,16 @@ def _layers(program: Program) -> list[Layer]:
 
 
 def _core(program: Program, span: range) -> int | None:
-    """On which core a side of a fork runs."""
+    """On which core a side of a fork, or a part of a pipeline, runs."""
+    if program.handover is not None:
+        return OTHER if span.start >= program.handover.stop else FIRST
     if not program.is_side(span):
         return None
     return FIRST if any(program.instrs[i].control is Control.FORK for i in span) else OTHER
+
+
+def _part(program: Program, handover: range) -> int:
+    return sum(layer.start < handover.stop for layer in program.layers())
 
 
 def _constant_bytes(instrs: Iterable[Instr]) -> int:

@@ -42,10 +42,14 @@ class TwoCores:
     on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as long the
     other core takes for its portions as the first one would. The speed of both together, 1 + 1 / pace, is missed by
     what `whole` layers take (which one core computes), `uneven` portions and `barriers`: shares of the time.
+
+    Of a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
+    to its result: twice the first, as the next call gives it. Else both are the same.
     """
 
     unit: str
     total: float
+    latency: float
     alone: float
     waiting: list[float]
     pace: float
@@ -90,11 +94,18 @@ class Helped:
     clocks: tuple[int, int]
 
 
-def two_cores(layers: Sequence[Timed], helped: Helped | None = None) -> TwoCores | None:
-    """What layers, of which some are one core's portions, take; None without such, or where it is not known."""
+def two_cores(
+    layers: Sequence[Timed], helped: Helped | None = None, first_part: int | None = None
+) -> TwoCores | None:
+    """What layers, of which some are one core's portions, take; None without such, or where it is not known.
+
+    Of a pipeline over frames the first core computes so many of them.
+    """
     found = _costs(layers, helped)
     if found is None or all(layer.core is None for layer in layers):
         return None
+    if first_part is not None:
+        return _pipeline(*found, first_part)
     unit, costs, barrier = found
     spans, whole, forks, now = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0
     for step in _steps(layers):
@@ -112,6 +123,7 @@ def two_cores(layers: Sequence[Timed], helped: Helped | None = None) -> TwoCores
     return TwoCores(
         unit=unit,
         total=now,
+        latency=now,
         alone=sum(cost.first for cost in costs),
         waiting=[1 - (time + len(forks) * barrier) / now for time in busy],
         pace=pace,
@@ -119,6 +131,31 @@ def two_cores(layers: Sequence[Timed], helped: Helped | None = None) -> TwoCores
         uneven=uneven / now,
         barriers=len(forks) * barrier / now,
         slowest=sorted(whole, key=lambda index: -whole[index])[:MOST_NAMED],
+        spans=spans,
+    )
+
+
+def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int) -> TwoCores:
+    """Of one frame's first layers and the others of the frame before."""
+    spans, nows = list[Span](), [0.0, 0.0]
+    for index, cost in enumerate(costs):
+        core = OTHER if index >= first_part else FIRST
+        spans.append(Span(index, core, nows[core], nows[core] + cost.own))
+        nows[core] += cost.own
+    total = max(nows) + barrier
+    ours, theirs = nows
+    pace = theirs / (sum(cost.first for cost in costs[first_part:]) or 1.0)
+    return TwoCores(
+        unit=unit,
+        total=total,
+        latency=2 * total,
+        alone=sum(cost.first for cost in costs),
+        waiting=[1 - (time + barrier) / total for time in nows],
+        pace=pace,
+        whole=0.0,
+        uneven=max(ours - theirs, pace * (theirs - ours)) / (1 + pace) / total,
+        barriers=barrier / total,
+        slowest=[],
         spans=spans,
     )
 
