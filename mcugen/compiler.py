@@ -27,7 +27,7 @@ from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
-from mcugen.lir.program import Program
+from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
 from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
@@ -95,6 +95,7 @@ def _compiled(
         placement = place(program, target, options.place)
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
         notes += _cache_notes(target, placement, cached)
+        notes += _core_notes(program, target, options)
         notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -230,6 +231,26 @@ def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:
     seen = [(memory, board.seen_by_helper(memory)) for memory in placement.arenas]
     others = [other.cache(other.memory(other.arena_memory), "data") for _, other in seen if other]
     return any(other and board.cache(memory, "data") for memory, other in seen), any(others)
+
+
+def _core_notes(program: Program, board: Board, options: CompileOptions) -> list[str]:
+    """What two cores do that was not asked for, or not just so."""
+    if options.cores == 1:
+        return []
+    if program.handover is not None:
+        nbytes = sum(program.instrs[i].part("x")[1] for i in program.handover)
+        return [
+            f"a pipeline over frames: core '{board.cores[0].name}' begins a frame while '{board.cores[1].name}' ends "
+            f"the one before ({program.name}_push gives its result, {program.name}_pull the last one's); {nbytes:,} "
+            "bytes are handed over"
+        ]
+    if any(instr.control is Control.FORK for instr in program.instrs):
+        kept = "--optimize throughput: two cores that share layers give more frames than a pipeline"
+        return [kept] * options.throughput
+    return [
+        "--cores 2: one core computes all, as the other would save nothing to speak of within the RAM that two may "
+        f"take; there is {program.name}_run alone, as without --cores"
+    ]
 
 
 def _cache_notes(board: Board, placement: Placement, cached: tuple[bool, bool]) -> list[str]:

@@ -21,7 +21,7 @@ STACK = 300
 """Bytes of RAM besides the arena, as most models take at least."""
 
 LEAST_GAIN = 0.02
-"""Two cores that save less than such a share of the instructions, by estimate, are not taken: estimates err by as much."""
+"""Two cores that save less than such a share of the time by estimate are not taken: estimates err by as much."""
 
 MOST_TRIES = 32
 """Programs that are made in search of what has room together."""
@@ -38,13 +38,12 @@ def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, roo
     return shared(graph, whole, forms, build, room)[0]
 
 
-def shared(
-    graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None
-) -> tuple[Program, float]:
-    """The program for two cores, and its time by estimate, in instructions of the first: like `whole`, which is one core's, but for the layers that they share.
+def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> tuple[Program, float]:
+    """The program for two cores, and its time by estimate, in instructions of the first.
 
-    It takes MOST_RAM of that one's arena, and `room` bytes more than that at most. One of layers row by row stays as it
-    is, and so does one of which the other core would save less than LEAST_GAIN.
+    It is like `whole`, which is one core's, but for the layers that they share. It takes MOST_RAM of that one's arena,
+    and `room` bytes more than that at most. One of layers row by row stays as it is, and so does one of which the other
+    core would save less than LEAST_GAIN.
     """
     kernels = kernels_of(graph, whole, forms.first.features)
     alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}

@@ -206,8 +206,9 @@ class Kernel:
     must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
     at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
     mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart; `slowdown` is how many times
-    that a layer takes for which it cuts otherwise than those that were measured. All of these take the operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
-    these may be known at run time only.
+    that a layer takes which is cut otherwise than those that were measured. All of these take the operator's spec of
+    the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at run
+    time only.
 
     `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
 

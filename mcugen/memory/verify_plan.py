@@ -61,7 +61,7 @@ class _Replay:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._ends = dict(program.blocks())
-        self.instrs = program.instrs
+        self.instrs: Sequence[Instr] = program.instrs
         planned = [b for b in program.buffers if b.planned]
         self._granule = gcd(ALIGNMENT, *(b.offset or 0 for b in planned), *_parts(program))
         areas = [0, *np.cumsum([self._cells(size) for size in program.area_sizes]).tolist()]

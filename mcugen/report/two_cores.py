@@ -94,9 +94,7 @@ class Helped:
     clocks: tuple[int, int]
 
 
-def two_cores(
-    layers: Sequence[Timed], helped: Helped | None = None, first_part: int | None = None
-) -> TwoCores | None:
+def two_cores(layers: Sequence[Timed], helped: Helped | None = None, first_part: int | None = None) -> TwoCores | None:
     """What layers, of which some are one core's portions, take; None without such, or where it is not known.
 
     Of a pipeline over frames the first core computes so many of them.
