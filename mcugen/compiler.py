@@ -52,6 +52,8 @@ def compile_model(
 ) -> CompiledModel:
     """Compiles an ONNX model, or a quantized one, for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
+    if options.optimize == THROUGHPUT:
+        options = replace(options, optimize=GOALS[0], throughput=True)
     hardware = board if isinstance(board, Board) else load_board(board)
     coded = _with_codes(options)
     if coded is None:
@@ -67,8 +69,6 @@ def _compiled(
 ) -> CompiledModel:
     """As told."""
     file = _checked(options, hardware)
-    if options.optimize == THROUGHPUT:
-        options = replace(options, optimize=GOALS[0], throughput=True)
     target = target_of(hardware, options)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
@@ -94,8 +94,7 @@ def _compiled(
         options = chosen
         placement = place(program, target, options.place)
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
-        notes += _cache_notes(target, placement, cached)
-        notes += _core_notes(program, target, options)
+        notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
         notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -322,7 +321,7 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     if options.cores > 1 and board.helper is None:
         rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
         raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
-    if options.optimize == THROUGHPUT:
+    if options.throughput:
         if options.cores == 1:
             raise UsageError("--optimize throughput shares frames between two cores", "--cores 1", "give --cores 2")
         if options.external_io:
@@ -388,7 +387,7 @@ def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
     """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
-    if options.optimize not in (*GOALS, THROUGHPUT):
+    if options.optimize not in GOALS:
         goals = ", ".join((*GOALS, THROUGHPUT))
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {goals}")
     if options.family not in FAMILIES:

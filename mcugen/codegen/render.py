@@ -83,7 +83,6 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         **_steps_context(form, lines),
     }
     context |= divided(context)
-    context["handed"] = [program.instrs[i].operand("y").buffer.name for i in program.handover or ()]
     context["parameters"] = _read_by_steps(context)
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)

@@ -207,8 +207,8 @@ class Kernel:
     at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
     mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart; `slowdown` is how many times
     that a layer takes which is cut otherwise than those that were measured. All of these take the operator's spec of
-    the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at run
-    time only.
+    the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at
+    run time only.
 
     `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
 
