@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
@@ -110,7 +111,7 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
     assert helper is not None
     other = helper.board or board
     cores = Side(board.features, cost_table(board.cpu)), Side(other.features, cost_table(other.cpu), helper.pace)
-    return Forms(*cores, options.kernels)
+    return Forms(*cores, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:

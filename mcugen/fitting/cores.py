@@ -100,6 +100,8 @@ class Forms:
     first: Side
     other: Side
     wanted: Collection[str] = ()
+    contention: float = 0.0
+    """By which share both are slower while both compute: see mcugen.fitting.contention."""
 
     def of(self, node: Node, kernel: Kernel | None) -> tuple[float, list[Form]]:
         """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does."""
@@ -168,7 +170,11 @@ class Forms:
             kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
         pairs = zip(each[::2], each[1::2], strict=True)
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, sum(max(pair) + self.barrier for pair in pairs) + PER_BYTE * aside)
+        return Form(fork, kernels, sum(self.both(*pair) for pair in pairs) + PER_BYTE * aside)
+
+    def both(self, ours: float, theirs: float) -> float:
+        """Of portions at once, and the barrier: the slower core also waits for the other one in memory."""
+        return max(ours, theirs) + self.contention * min(ours, theirs) + self.barrier
 
 
 # ------------------------------------------------------------------------------------------------------- kinds

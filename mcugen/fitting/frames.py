@@ -71,5 +71,5 @@ def _cuts(graph: Graph, kernels: Mapping[str, Kernel], forms: Forms) -> Iterator
     theirs_take = [other.time(node, kernel) for node, kernel in zip(nodes, theirs, strict=True)]
     for at in range(1, len(nodes)):
         chosen = zip(nodes, [*wanted[:at], *theirs[at:]], strict=True)
-        time = max(sum(ours_take[:at]), sum(theirs_take[at:])) + forms.barrier
+        time = forms.both(sum(ours_take[:at]), sum(theirs_take[at:]))
         yield _Cut(at, time, {node: kernel for node, kernel in chosen if kernel})

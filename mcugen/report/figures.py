@@ -16,6 +16,7 @@ from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
 from mcugen.evaluation.layers import LayerComparison
 from mcugen.evaluation.sample_results import SampleResults
 from mcugen.fitting.budget import Fit
+from mcugen.fitting.contention import of_arena
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.peak import busiest, moments
@@ -23,7 +24,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
-from mcugen.report.two_cores import FIRST, OTHER, Helped, TwoCores, two_cores
+from mcugen.report.two_cores import FIRST, OTHER, Helped, Memories, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -577,7 +578,7 @@ def measured(
         accuracy=accuracy,
         layers=layers,
         instruction_range=_range(report, run.instructions),
-        two_cores=two_cores(layers, _helped(report, helped, board), report.first_part),
+        two_cores=two_cores(layers, _helped(report, helped, board), report.first_part, _memories(report, board)),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -586,6 +587,13 @@ def measured(
 def _range(report: Report, instructions: int | None) -> InstructionRange | None:
     is_known = instructions is not None and not report.varies
     return InstructionRange(instructions, instructions, 1, is_bound=True) if instructions and is_known else None
+
+
+def _memories(report: Report, board: Board) -> Memories:
+    """Those that both of the board's cores use."""
+    banks = {memory.name: memory.banks for memory in board.memories}
+    arenas = [of_arena(board, board.memory(use.name)) for use in report.memories if use.arena]
+    return Memories(banks, max(arenas, default=0.0))
 
 
 def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
