@@ -94,6 +94,14 @@ class Side:
 
 
 @dataclass(frozen=True)
+class BothSides:
+    """What the slower core takes for nodes side by side, and the kernels by their outputs' names."""
+
+    time: float
+    kernels: Mapping[str, Kernel]
+
+
+@dataclass(frozen=True)
 class Forms:
     """The forms that pay on two cores; kernels `wanted` are kept."""
 
@@ -171,6 +179,15 @@ class Forms:
         pairs = zip(each[::2], each[1::2], strict=True)
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
         return Form(fork, kernels, sum(self.both(*pair) for pair in pairs) + PER_BYTE * aside)
+
+    def together(self, first: Sequence[Node], second: Sequence[Node], wanted: Mapping[str, Kernel]) -> BothSides:
+        """Nodes side by side, by the kernels that are wanted or their fastest."""
+        times, kernels = list[float](), dict[str, Kernel]()
+        for side, nodes in ((self.first, first), (self.other, second)):
+            chosen = [(node, side.nearest(node, wanted.get(node.outputs[0].name))) for node in nodes]
+            times.append(sum(side.time(node, kernel) for node, kernel in chosen))
+            kernels |= {node.outputs[0].name: kernel for node, kernel in chosen if kernel}
+        return BothSides(self.both(times[0], times[1]), kernels)
 
     def both(self, ours: float, theirs: float) -> float:
         """Of portions at once, and the barrier: the slower core also waits for the other one in memory."""

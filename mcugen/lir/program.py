@@ -433,6 +433,12 @@ class Program:
         computing = next(i for i in instrs if i.kernel not in BRINGING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
+    def macs_of(self, layer: range) -> int:
+        """Multiply-accumulates of a layer; those of a side of a fork are its instructions'."""
+        if not self.is_side(layer):
+            return self.head(layer).macs
+        return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
+
     def is_side(self, layer: range) -> bool:
         """Whether a layer is one side of a fork: the first, or the one behind it."""
         controls = [self.instrs[i].control for i in layer]
@@ -494,12 +500,17 @@ class Program:
         return ranges
 
     def _keep_throughout_forks(self, ranges: dict[Buffer, tuple[int, int]]) -> None:
-        """Lets what one side of a fork uses live while the other runs."""
+        """Lets what one side of a fork uses live while the other runs: what the second uses lives throughout, and of
+        portions, which a marker names, both sides do. So neither shares memory with the other.
+        """
         for start, end in self.blocks():
-            if self.instrs[start].control is Control.FORK:
-                for buffer, (first, last) in ranges.items():
-                    if first <= end and last >= start:
-                        ranges[buffer] = (min(first, start), max(last, end))
+            if self.instrs[start].control is not Control.FORK:
+                continue
+            middle = next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE)
+            named = {o.buffer for o in self.instrs[start].operands}
+            for buffer, (first, last) in ranges.items():
+                if first <= end and last >= start and (named or last >= middle):
+                    ranges[buffer] = (min(first, start), max(last, end))
 
     def _keep_between_events(self, ranges: dict[Buffer, tuple[int, int]], start: int, end: int) -> None:
         """Lets what is used within a stream live throughout it, unless it is of no use behind one event."""

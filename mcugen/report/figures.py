@@ -501,7 +501,7 @@ def describe(
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     program = fit.program
     estimate = program.instructions_estimate
-    macs = sum(program.head(layer).macs for layer in program.layers())
+    macs = sum(program.macs_of(layer) for layer in program.layers())
     copies = sum(m.copies for m in memories)
     dropped = [part.dropped for part in graph.nested()]
     channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
@@ -695,7 +695,7 @@ def _layers(program: Program) -> list[Layer]:
             kernel=instr.kernel,
             family=next((program.instrs[i].library for i in span if program.instrs[i].library), OWN),
             reason=instr.reason,
-            macs=instr.macs,
+            macs=program.macs_of(span),
             instructions=None,
             cycles_estimate=None,
             stalls=None,
