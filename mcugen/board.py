@@ -95,6 +95,8 @@ class Memory:
     last wait no more."""
     prefetch: bool = False
     """Whether the next line is read ahead while instructions of this one run."""
+    banks: int = 1
+    """Parts that serve a core each at the same time, words going round among them."""
 
     @property
     def end(self) -> int:
@@ -542,6 +544,7 @@ def _memory(table: _Fields, clock_hz: int) -> Memory:
         access=access,
         line_bytes=line_bytes,
         prefetch=table.flag("prefetch"),
+        banks=table.number("banks", 1, 1),
     )
     if memory.end > 1 << 32:
         table.fail("size", "must end within 32 bits of address", f"{memory.origin:#x} + {memory.size:#x}")

@@ -43,6 +43,7 @@ from mcugen.options import (
     PRECISIONS,
     SAMPLES,
     STATISTICS,
+    THROUGHPUT,
     TRAINED_AS,
     CompileOptions,
     LibraryFiles,
@@ -108,7 +109,11 @@ Float16Weights = Annotated[
     bool, typer.Option("--float16-weights", help="rounds weights of float layers to 16 bits: half of their flash")
 ]
 Optimize = Annotated[
-    str, typer.Option(help=f"what matters most: {', '.join(GOALS)}", autocompletion=_completion(*GOALS))
+    str,
+    typer.Option(
+        help=f"what matters most: {', '.join(GOALS)}; with --cores 2 also {THROUGHPUT}",
+        autocompletion=_completion(*GOALS, THROUGHPUT),
+    ),
 ]
 
 Family = Annotated[

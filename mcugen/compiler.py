@@ -27,12 +27,12 @@ from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
-from mcugen.lir.program import Program
+from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
 from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, TRAINED_AS, CompileOptions, Training
+from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, THROUGHPUT, TRAINED_AS, CompileOptions, Training
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -52,6 +52,8 @@ def compile_model(
 ) -> CompiledModel:
     """Compiles an ONNX model, or a quantized one, for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
+    if options.optimize == THROUGHPUT:
+        options = replace(options, optimize=GOALS[0], throughput=True)
     hardware = board if isinstance(board, Board) else load_board(board)
     coded = _with_codes(options)
     if coded is None:
@@ -93,7 +95,7 @@ def _compiled(
         options = chosen
         placement = place(program, target, options.place)
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
-        notes += _cache_notes(target, placement, cached)
+        notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
         notes += _slow_arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -231,6 +233,26 @@ def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:
     return any(other and board.cache(memory, "data") for memory, other in seen), any(others)
 
 
+def _core_notes(program: Program, board: Board, options: CompileOptions) -> list[str]:
+    """What two cores do that was not asked for, or not just so."""
+    if options.cores == 1:
+        return []
+    if program.handover is not None:
+        nbytes = sum(program.instrs[i].part("x")[1] for i in program.handover)
+        return [
+            f"a pipeline over frames: core '{board.cores[0].name}' begins a frame while '{board.cores[1].name}' ends "
+            f"the one before ({program.name}_push gives its result, {program.name}_pull the last one's); {nbytes:,} "
+            "bytes are handed over"
+        ]
+    if any(instr.control is Control.FORK for instr in program.instrs):
+        kept = "--optimize throughput: two cores that share layers give more frames than a pipeline"
+        return [kept] * options.throughput
+    return [
+        "--cores 2: one core computes all, as the other would save nothing to speak of within the RAM that two may "
+        f"take; there is {program.name}_run alone, as without --cores"
+    ]
+
+
 def _cache_notes(board: Board, placement: Placement, cached: tuple[bool, bool]) -> list[str]:
     """What two cores' caches need of the firmware."""
     where = ", ".join(f"'{memory.name}'" for memory in placement.arenas)
@@ -300,6 +322,12 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
     if options.cores > 1 and board.helper is None:
         rule = "--cores 2: the board must list a second core, like the first or with a board file of its own"
         raise UsageError(rule, f"board '{board.name}' lists {len(board.cores) or 1}", "leave --cores out")
+    if options.throughput:
+        if options.cores == 1:
+            raise UsageError("--optimize throughput shares frames between two cores", "--cores 1", "give --cores 2")
+        if options.external_io:
+            rule = "--optimize throughput keeps what a frame needs in the arena"
+            raise UsageError(rule, "--external-io", "leave one out")
     beside = {
         "--steps": options.steps,
         "--stream-input": options.stream_input,
@@ -361,7 +389,8 @@ def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
     """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
     if options.optimize not in GOALS:
-        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
+        goals = ", ".join((*GOALS, THROUGHPUT))
+        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {goals}")
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     Budget.of(options)  # a wrong one is told before anything is loaded

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 GOALS = ("balanced", "speed", "ram", "flash")
 """What generated code may be made for, where it has a choice."""
 
+THROUGHPUT = "throughput"
+"""Of two cores: many frames, rather than each of them soon. Else the same as the first goal."""
+
 
 OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
@@ -174,7 +177,8 @@ class CompileOptions:
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
     With `tune`, so many kernels of each layer run in the simulator (see mcugen.tuning), which leads to `times`, by the
     names of layers and kernels. With two `cores`, both compute portions of a layer at once where that takes less time
-    (see mcugen.fitting.cores).
+    (see mcugen.fitting.cores); for `throughput`, which `optimize` THROUGHPUT stands for, or parts of two frames, where
+    that gives more frames (see mcugen.fitting.frames).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `updatable` puts all else into it that training changes, and its
     `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
@@ -230,6 +234,7 @@ class CompileOptions:
     tune: int = 0
     times: Mapping[tuple[str, str], LayerTimes] = field(default_factory=dict)
     cores: int = 1
+    throughput: bool = False
     training: Training | None = None
 
     @property
@@ -279,5 +284,5 @@ class CompileOptions:
         parts += [f"at most {n} cycles" for n in (self.max_cycles,) if n is not None]
         parts += [f"at most {1e3 * seconds:g} ms" for seconds in (self.max_latency,) if seconds is not None]
         parts += [f"tuned by {self.tune} kernels a layer"] * bool(self.tune)
-        parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
+        parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0]) + ["throughput"] * self.throughput
         return "; ".join(parts) or "default options"

@@ -27,7 +27,7 @@ REPORT_KEYS = {
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
         *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),
-        *("self_test", "plausible", "instruction_range"),
+        *("self_test", "plausible", "instruction_range", "first_part"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total", "functions"},

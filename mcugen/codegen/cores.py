@@ -64,15 +64,17 @@ def divided(context: Mapping[str, Any]) -> dict[str, Any]:
     lines: Sequence[Line] = context["lines"]
     theirs = [line for line in lines if line.portion]
     if not theirs:
-        return {"other": None}
+        return {"other": None, "handing": []}
     other = _other(theirs, context)
-    ours = [line for line in lines if not line.portion]
+    handing = [line for line in lines if line.hands_over]
+    ours = [line for line in lines if not line.portion and not line.hands_over]
     given = "".join(f", {parameter.name}" for parameter in other.parameters)
     return {
         "other": other,
         "lines": [line.passing(given) for line in ours],
-        "locals": _used(context["locals"], words_of(ours)),
-        "constant_locals": _used(context["constant_locals"], words_of(ours)),
+        "handing": handing,
+        "locals": _used(context["locals"], words_of([*ours, *handing])),
+        "constant_locals": _used(context["constant_locals"], words_of([*ours, *handing])),
     }
 
 

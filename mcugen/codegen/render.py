@@ -68,7 +68,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, draft.placement, form.weights, shared)
-    is_shared = any(instr.control is Control.FORK for instr in program.instrs)
+    is_shared = any(instr.control is Control.FORK for instr in program.instrs) or program.handover is not None
     is_learning = program.lesson is not None
     taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
     renderer = Renderer(program, env, draft.source.features, own_names(taken | shared.names), memory, shared)
@@ -272,7 +272,7 @@ def _taken(
     if is_learning:
         own = (*own, "train", "loss", "store", "load", "stored_bytes")
         local = (*local, "compute", "is_target", "phase", "stored_model")
-    shared = (("worker", "run_cores", "cores"), CORE_NAMES) if is_shared else ((), ())
+    shared = (("worker", "run_cores", "push", "pull", "cores"), CORE_NAMES) if is_shared else ((), ())
     own, local = (*own, *shared[0]), (*local, *shared[1])
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]

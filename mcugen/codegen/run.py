@@ -138,6 +138,8 @@ class Line:
     """The number of the layer that it ends."""
     portion: int = 0
     """The number of the fork whose portion for the other core it is a part of; 0: of none."""
+    hands_over: bool = False
+    """Whether it stands between the two parts of a pipeline."""
     stops: bool = False
     """Whether calls may end here: behind its layer."""
     opens: bool = False
@@ -173,9 +175,10 @@ def lines_of(
     forks = _Forks(renderer, cached)
     for number, layer in enumerate(program.layers()):
         head, first = program.head(layer), len(lines)
-        for instr in (program.instrs[i] for i in layer):
+        for index, instr in ((i, program.instrs[i]) for i in layer):
             if instr.moves_nothing:
                 continue
+            lines += forks.part_of(index)
             if forks.takes(instr):
                 lines += forks.lines(instr)
                 continue
@@ -198,8 +201,9 @@ def lines_of(
             if instr.control not in (Control.NONE, Control.END):
                 begun.append(instr)
             line = replace(line, indent=" " * depth, comment=text, opens=opens, closes=not begun)
-            lines.append(replace(line, portion=forks.portion))
-        last = max(i for i in range(first, len(lines)) if not lines[i].portion and not lines[i].stops)
+            lines.append(replace(line, portion=forks.portion, hands_over=forks.hands_over))
+        ends = [i for i in range(first, len(lines)) if not lines[i].stops]
+        last = max([i for i in ends if not lines[i].portion] or ends)
         lines[last] = replace(lines[last], done=number)
     return lines
 
@@ -213,6 +217,23 @@ class _Forks:
     count: int = 0
     is_open: bool = False
     portion: int = 0
+    hands_over: bool = False
+
+    def part_of(self, index: int) -> list[Line]:
+        """Of a pipeline, whose second part is the only portion of the other core: what comes before an instruction."""
+        program, (ours, theirs) = self.renderer.program, self.cached
+        handover = program.handover
+        if handover is None:
+            return []
+        self.hands_over, self.portion = index in handover, int(index >= handover.stop)
+        stale = list[Buffer]()
+        if index == handover.start and ours:
+            stale = [e.buffer for e in program.outputs]
+        elif index == handover.stop and theirs:
+            stale = [program.instrs[i].operand("y").buffer for i in handover]
+        indent = "    " * self.portion
+        lines = [Line(text, calls=0, indent=indent, portion=self.portion) for text in self._invalidated(stale)]
+        return [replace(line, hands_over=self.hands_over) for line in lines]
 
     def takes(self, instr: Instr) -> bool:
         """Whether it is the marker of a fork; no other blocks are within."""

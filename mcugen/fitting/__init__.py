@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of
+from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
+from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
-from mcugen.fitting.sharing import shared_program
+from mcugen.fitting.sharing import Build as Shared
+from mcugen.fitting.sharing import shared, shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
@@ -22,6 +25,7 @@ from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
+from mcugen.memory.place import memory_of_arena
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import lowered, planned
 
@@ -68,7 +72,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         use = use_of(program, board, options)
         if options.cores > 1:
             room = None if within.max_ram is None else within.max_ram - use.ram
-            program = shared_program(graph, program, _forms(board, options), by, room)
+            program = _on_two_cores(graph, program, board, options, by, room)
             use = use_of(program, board, options)
         return Attempt(name, program, use, goal)
 
@@ -108,13 +112,30 @@ def _exceeds_by_far(use: Use, goal: str) -> bool:
     return any(goal == name and nbytes > NEARBY * (nbytes - lacks) for name, (nbytes, lacks) in taken.items())
 
 
+def _on_two_cores(
+    graph: Graph, whole: Program, board: Board, options: CompileOptions, build: Shared, room: int | None
+) -> Program:
+    """Layers shared, or, for throughput, parts of two frames at once, if that takes less time a frame."""
+    forms = _forms(board, options)
+    if not options.throughput:
+        return shared_program(graph, whole, forms, build, room)
+    program, time = shared(graph, whole, forms, build, room)
+
+    def lower(kernels: Mapping[Node, Kernel]) -> Program:
+        return lowered(graph, board, options, kernels=kernels)
+
+    limit = memory_of_arena(board, options.place).room
+    limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
+    return pipelined_program(graph, whole, forms, lower, limit, time) or program
+
+
 def _forms(board: Board, options: CompileOptions) -> Forms:
     """Of layers that the board's first two cores share."""
     helper = board.helper
     assert helper is not None
     other = helper.board or board
     cores = Side(board.features, cost_table(board.cpu)), Side(other.features, cost_table(other.cpu), helper.pace)
-    return Forms(*cores, options.kernels)
+    return Forms(*cores, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:

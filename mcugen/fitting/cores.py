@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
+from math import gcd
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -16,6 +17,7 @@ from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import WORD
 from mcugen.ops.fork import Cut, Forked, forked
 
 BARRIER = 60
@@ -24,8 +26,9 @@ BARRIER = 60
 NEARBY_CUTS = 8
 """So many places to cut are looked at, on both sides of the middle."""
 
-BORDERS = ((1, 1), (2, 1), (2, 2))
-"""Units before and behind the cut that are made aside, so that the rest can lie over what it reads."""
+WIDER_BORDERS = ((0, 0), (1, 0), (1, 1))
+"""Units before and behind the cut that are made aside beyond those that need what both portions read, so that the rest
+can lie over what it reads."""
 
 MOST_STAGES = 4
 """In which an output takes the place of what it is made of, half of the rest each."""
@@ -42,7 +45,7 @@ UNEVEN_CUTS = 3
 MOST_FLASH = 1.25
 """So many times the flash of the layer's constants those of its portions may take."""
 
-_PER_BYTE = 0.5
+PER_BYTE = 0.5
 """Instructions of copying."""
 
 _PER_ELEMENT = 8.0
@@ -91,12 +94,22 @@ class Side:
 
 
 @dataclass(frozen=True)
+class BothSides:
+    """What the slower core takes for nodes side by side, and the kernels by their outputs' names."""
+
+    time: float
+    kernels: Mapping[str, Kernel]
+
+
+@dataclass(frozen=True)
 class Forms:
     """The forms that pay on two cores; kernels `wanted` are kept."""
 
     first: Side
     other: Side
     wanted: Collection[str] = ()
+    contention: float = 0.0
+    """By which share both are slower while both compute: see mcugen.fitting.contention."""
 
     def of(self, node: Node, kernel: Kernel | None) -> tuple[float, list[Form]]:
         """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does."""
@@ -165,7 +178,20 @@ class Forms:
             kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
         pairs = zip(each[::2], each[1::2], strict=True)
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, sum(max(pair) + self.barrier for pair in pairs) + _PER_BYTE * aside)
+        return Form(fork, kernels, sum(self.both(*pair) for pair in pairs) + PER_BYTE * aside)
+
+    def together(self, first: Sequence[Node], second: Sequence[Node], wanted: Mapping[str, Kernel]) -> BothSides:
+        """Nodes side by side, by the kernels that are wanted or their fastest."""
+        times, kernels = list[float](), dict[str, Kernel]()
+        for side, nodes in ((self.first, first), (self.other, second)):
+            chosen = [(node, side.nearest(node, wanted.get(node.outputs[0].name))) for node in nodes]
+            times.append(sum(side.time(node, kernel) for node, kernel in chosen))
+            kernels |= {node.outputs[0].name: kernel for node, kernel in chosen if kernel}
+        return BothSides(self.both(times[0], times[1]), kernels)
+
+    def both(self, ours: float, theirs: float) -> float:
+        """Of portions at once, and the barrier: the slower core also waits for the other one in memory."""
+        return max(ours, theirs) + self.contention * min(ours, theirs) + self.barrier
 
 
 # ------------------------------------------------------------------------------------------------------- kinds
@@ -175,7 +201,7 @@ def _kinds(node: Node, share: float) -> Iterator[list[Forked]]:
     """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages."""
     yield from _in_two(node, share, NEARBY_CUTS)
     for division in divisions(node.op, node.sig, node.inputs):
-        length, overlap = division.length, _overlaps(division)
+        length, overlap = division.length, _overlap(division)
         if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
             yield from (_made(node, division, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
 
@@ -186,7 +212,7 @@ def _in_two(node: Node, share: float, nearby: int) -> Iterator[list[Forked]]:
         length = division.length
         cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
         yield _made(node, division, [_halves(0, cut, length) for cut in cuts])
-        for before, behind in BORDERS if _overlaps(division) else ():
+        for before, behind in _borders(node, division):
             yield _made(node, division, [_bordered(cut, length, before, behind) for cut in cuts])
 
 
@@ -217,9 +243,23 @@ def _staged(length: int, count: int, share: float) -> Stages:
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
-def _overlaps(division: Division) -> bool:
-    """Whether portions side by side read the same."""
+def _borders(node: Node, division: Division) -> Iterator[tuple[int, int]]:
+    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more."""
+    overlap = _overlap(division)
+    if overlap:
+        makes = division.portion(0, 1).makes
+        words = WORD // gcd(WORD, makes.count * node.output.type.dtype.nbytes)
+        for more in WIDER_BORDERS:
+            before, behind = -(-overlap // 2) + more[0], max(overlap // 2, 1) + more[1]
+            yield -(-before // words) * words, -(-behind // words) * words
+
+
+def _overlap(division: Division) -> int:
+    """Units, rounded up, whose input both of two portions side by side read; 0 of those that read nothing together."""
     if division.length < 2:
-        return False
-    (first, *_), (second, *_) = division.portion(0, 1).reads, division.portion(1, division.length).reads
-    return first is not None and second is not None and first.pitch is None and second.at < first.at + first.count
+        return 0
+    middle = division.length // 2
+    (first, *_), (second, *_) = division.portion(middle - 1, middle).reads, division.portion(middle, middle + 1).reads
+    if first is None or second is None or first.pitch is not None or second.pitch is not None:
+        return 0
+    return -(-max(first.end - second.at, 0) // max(second.at - first.at, 1))

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile
 
+from mcugen.fitting.branches import Pair, pairs
 from mcugen.fitting.cores import Form, Forms
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import all_fitting
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import MOVE, Control, Program
+from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked
 
 MOST_RAM = 1.1
@@ -19,6 +21,9 @@ MOST_RAM = 1.1
 
 STACK = 300
 """Bytes of RAM besides the arena, as most models take at least."""
+
+LEAST_GAIN = 0.02
+"""Two cores that save less than such a share of the time by estimate are not taken: estimates err by as much."""
 
 MOST_TRIES = 32
 """Programs that are made in search of what has room together."""
@@ -31,25 +36,39 @@ Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 
 
 def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> Program:
-    """The program for two cores: like `whole`, which is one core's, but for the layers that they share.
+    """See shared."""
+    return shared(graph, whole, forms, build, room)[0]
 
-    It takes MOST_RAM of that one's arena, and `room` bytes more than that at most. One of layers row by row stays as it
-    is.
+
+def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> tuple[Program, float]:
+    """The program for two cores, and its time by estimate, in instructions of the first.
+
+    It is like `whole`, which is one core's, but for the layers that they share. It takes MOST_RAM of that one's arena,
+    and `room` bytes more than that at most. One of layers row by row stays as it is, and so does one of which the other
+    core would save less than LEAST_GAIN.
     """
+    kernels = kernels_of(graph, whole, forms.first.features)
+    alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
+    time = sum(alone.values())
     if any(instr.control is Control.STREAM for instr in whole.instrs):
-        return whole
+        return whole, time
     limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
     limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
-    kernels = _kernels(graph, whole, forms.first.features)
     found = {node: forms.of(node, kernels.get(node.outputs[0].name)) for node in graph.nodes}
     offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
     search = _Search(graph, kernels, build, limit, _living_beside(whole))
     taken = search.most({}, offers)
-    program = search.program(taken, 0) if taken else whole
-    return program if program.arena_size <= limit and not _copied(program) else whole
+    saved = sum(alone[node] - form.time for node, form in taken.items())
+    search.beside_each_other(taken, forms, alone)
+    saved += search.saved
+    if saved < LEAST_GAIN * time:
+        return whole, time
+    taken = {node: form for node, form in taken.items() if node not in search.inside}
+    program = search.program(taken, 0)
+    return (program, time - saved) if program.arena_size <= limit and not _copied(program) else (whole, time)
 
 
-def _kernels(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
+def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict[str, Kernel]:
     """By output the kernel that a program computes a node with, where it has a choice."""
     used = {(instr.name, instr.kernel) for instr in program.instrs}
     fitting = all_fitting(graph, features)
@@ -67,6 +86,34 @@ class _Search:
     limit: int
     beside: Mapping[str, int]
     tries: int = MOST_TRIES
+    branches: list[tuple[Pair, Mapping[str, Kernel]]] = field(default_factory=list)
+    """That are computed side by side, and the kernels by outputs."""
+    saved: float = 0.0
+    """By these, beyond what sharing their layers saves."""
+
+    @property
+    def inside(self) -> set[Node]:
+        """The nodes of branches."""
+        return {node for pair, _ in self.branches for node in pair.nodes}
+
+    def beside_each_other(self, taken: Mapping[Node, Form], forms: Forms, alone: Mapping[Node, float]) -> None:
+        """Takes branches side by side where that takes less than their layers, shared where they are."""
+        found = []
+        for pair in pairs(self.graph, lambda node: alone[node], forms.other.pace):
+            if pair.first and pair.second:
+                sides = forms.together(pair.first, pair.second, self.kernels)
+                now = sum(taken[node].time if node in taken else alone[node] for node in pair.nodes)
+                found.append((now - sides.time, pair, sides))
+        for gain, pair, sides in sorted(found, key=lambda each: -each[0]):
+            if gain <= 0 or self.inside & {*pair.nodes} or not self.tries:
+                continue
+            self.tries -= 1
+            self.branches.append((pair, sides.kernels))
+            program = self.program({n: form for n, form in taken.items() if n not in self.inside}, self.limit)
+            if program.arena_size <= self.limit and not _copied(program):
+                self.saved += gain
+            else:
+                self.branches.pop()
 
     def most(self, taken: Mapping[Node, Form], offers: Sequence[Offer]) -> Mapping[Node, Form]:
         """What is taken and, of what is offered, as much as has room: all at once, or one half after the other.
@@ -104,7 +151,17 @@ class _Search:
                 other.rewrite(node, forms[name].fork, inputs, types=[node.output.type])
             elif name in self.kernels:
                 kernels[node] = self.kernels[name]
+        self._put_side_by_side(other, kernels)
         return self.build(other, kernels, enough)
+
+    def _put_side_by_side(self, graph: Graph, kernels: dict[Node, Kernel]) -> None:
+        """The branches that are taken, in a copy of the graph."""
+        for pair, chosen in self.branches:
+            parts = [{node.outputs[0].name for node in part} for part in (pair.first, pair.second)]
+            first, second = ([n for n in graph.nodes if n.outputs[0].name in part] for part in parts)
+            made = side_by_side(graph, first, second)
+            inner = [node for body in made.op.bodies for node in body.nodes]
+            kernels |= {n: chosen[n.outputs[0].name] for n in inner if n.outputs[0].name in chosen}
 
     def _fitting(self, node: Node, forms: Sequence[Form]) -> Sequence[Form]:
         """These from the first on that has room if no other layer is shared: programs of one layer are made fast."""

@@ -118,7 +118,7 @@ def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int,
     """The constants that are worth a copy, by the index of the instruction that reads them."""
     places = options.place
     places_itself = places.hot_weights or len(places.arena) > 1 or AUTO_PLACE in places.arena
-    if options.optimize == "flash" or options.weights_reader or places_itself:
+    if options.optimize == "flash" or options.weights_reader or places_itself or program.handover is not None:
         return {}
     slow, fast = memory_of_weights(board, places), memory_of_arena(board, places)
     least = max(LEAST, LEAST_SHARE * (program.instructions_estimate or 0))

@@ -101,7 +101,7 @@ class CostTable:
 
 
 def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
-    return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
+    return kernel.slowdown_of(node) * sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 
 
 @cache

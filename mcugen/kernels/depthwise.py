@@ -113,13 +113,23 @@ MOST_SLOWDOWN = 1.25
 
 def strips(shape: ConvShape) -> Strips:
     """The better of the two ways to cut; a strip has at least two output points."""
-    height, width = axes(shape)
-    ways = [way for way in (Strips(height, width, False), Strips(width, height, True)) if way.points.out > 1]
+    ways = _ways_to_cut(shape)
     fastest = min(ways, key=Strips.instructions)
     if shape.whole_c is None:
         return fastest
     enough = MOST_SLOWDOWN * fastest.instructions()
     return min((way for way in ways if way.instructions() <= enough), key=lambda way: way.points.extent)
+
+
+def _ways_to_cut(shape: ConvShape) -> list[Strips]:
+    height, width = axes(shape)
+    return [way for way in (Strips(height, width, False), Strips(width, height, True)) if way.points.out > 1]
+
+
+def slower_strips(spec: ConvSpec) -> float:
+    """How many times the instructions of the faster way to cut the one takes that is taken."""
+    ways = _ways_to_cut(spec.shape)
+    return strips(spec.shape).instructions() / min(way.instructions() for way in ways)
 
 
 # --------------------------------------------------------------------------------------------------- conditions
@@ -738,6 +748,7 @@ _THREE_BY_THREE = Kernel(
     loads=0.0,
     emit=emit_strips,
     extra=strip_count,
+    slowdown=slower_strips,
 )
 
 _ANY_WINDOW = _taps("depthwise_s8_taps_dsp", int8_tensors)

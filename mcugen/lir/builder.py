@@ -250,10 +250,12 @@ class Builder:
     @contextmanager
     def one_unit(self) -> Iterator[None]:
         """What is emitted within stays together."""
-        self._units += 1
-        self._unit = self._units
+        around = self._unit
+        if not around:
+            self._units += 1
+            self._unit = self._units
         yield
-        self._unit = 0
+        self._unit = around
 
     def _append(self, instr: Instr) -> Instr:
         instr.unit = self._unit

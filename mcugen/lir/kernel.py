@@ -205,9 +205,10 @@ class Kernel:
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
     must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
     at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
-    mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart. All of these take the
-    operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
-    these may be known at run time only.
+    mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart; `slowdown` is how many times
+    that a layer takes which is cut otherwise than those that were measured. All of these take the operator's spec of
+    the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at
+    run time only.
 
     `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
 
@@ -238,6 +239,7 @@ class Kernel:
     emit: Callable[[Any, Site], Call | list[Call]] | None = None
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
+    slowdown: Callable[[Any], float] | None = None
     any_size: bool = False
     loads: float = 0.25
     stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -266,6 +268,10 @@ class Kernel:
     def way_of(self, node: Node) -> str:
         """Which of its ways it takes; "" if it has but one."""
         return self.way(spec_of(node)) if self.way else ""
+
+    def slowdown_of(self, node: Node) -> float:
+        """How many times the instructions that its terms give it takes."""
+        return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
     @property
     def reason(self) -> str:

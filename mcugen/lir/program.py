@@ -409,6 +409,9 @@ class Program:
     """Sizes known at run time only."""
     lesson: LessonPorts | None = None
     """Of a model that learns."""
+    handover: range | None = None
+    """Of a pipeline over frames: the moves between the first part, which one core runs for a frame, and the second,
+    which another core runs for the frame before at the same time. See mcugen.lir.frames."""
     instructions_estimate: float | None = None
     """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
 
@@ -462,6 +465,12 @@ class Program:
             return next(i for i in instrs if i.control is Control.NONE and not i.moves_nothing)
         computing = next(i for i in instrs if i.kernel not in BRINGING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
+
+    def macs_of(self, layer: range) -> int:
+        """Multiply-accumulates of a layer; those of a side of a fork are its instructions'."""
+        if not self.is_side(layer):
+            return self.head(layer).macs
+        return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
 
     def is_side(self, layer: range) -> bool:
         """Whether a layer is one side of a fork: the first, or the one behind it."""
@@ -518,15 +527,23 @@ class Program:
                 elif start < first <= end < last:  # an earlier step may have written it
                     ranges[buffer] = (start, last)
         self._keep_throughout_forks(ranges)
+        for index in self.handover or ():  # the second part reads it during the next call
+            given = self.instrs[index].operand("y").buffer
+            ranges[given] = (ranges[given][0], len(self.instrs))
         return ranges
 
     def _keep_throughout_forks(self, ranges: dict[Buffer, tuple[int, int]]) -> None:
-        """Lets what one side of a fork uses live while the other runs."""
+        """Lets what one side of a fork uses live while the other runs: what the second uses lives throughout, and of
+        portions, which a marker names, both sides do. So neither shares memory with the other.
+        """
         for start, end in self.blocks():
-            if self.instrs[start].control is Control.FORK:
-                for buffer, (first, last) in ranges.items():
-                    if first <= end and last >= start:
-                        ranges[buffer] = (min(first, start), max(last, end))
+            if self.instrs[start].control is not Control.FORK:
+                continue
+            middle = next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE)
+            named = {o.buffer for o in self.instrs[start].operands}
+            for buffer, (first, last) in ranges.items():
+                if first <= end and last >= start and (named or last >= middle):
+                    ranges[buffer] = (min(first, start), max(last, end))
 
     def _keep_between_events(self, ranges: dict[Buffer, tuple[int, int]], start: int, end: int) -> None:
         """Lets what is used within a stream live from the first to the last of the cases between which it is of use."""

@@ -29,6 +29,8 @@ def split(program: Program, room: Sequence[int], speeds: Sequence[int]) -> list[
     least. Room is judged by the bytes alive at once; if a plan needs more, a round with less room follows. Returns the
     memory of each area, or None if no way was found.
     """
+    if program.handover is not None:
+        return None  # its two parts lie in one area
     for units in (_units(program, True), _units(program, False)):
         limits = list(room)
         for _ in range(ROUNDS):

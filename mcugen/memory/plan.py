@@ -12,6 +12,7 @@ from math import gcd
 
 import numpy as np
 
+from mcugen.lir.frames import apart, joined
 from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligned
 from mcugen.memory.exact import Interval, Problem, solve
 from mcugen.memory.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
@@ -26,12 +27,16 @@ def plan_memory(program: Program, enough: int = 0) -> None:
     A plan that takes no more than `enough` bytes is not improved; if there is none, any will do.
     """
     planned = [b for b in program.buffers if b.planned]
+    if program.handover is not None:
+        apart(program)
     areas = range(1 + max((b.area for b in planned), default=0))
     for buffer in planned:
         buffer.offset = 0  # what has no elements lies anywhere
     plans = [_plan_area(program, area, enough // ALIGNMENT * ALIGNMENT) for area in areas]
     program.area_sizes = [plan.nbytes for plan in plans]
     program.area_bounds = [plan.bound for plan in plans]
+    if program.handover is not None:
+        joined(program)
 
 
 def peak_live_bytes(program: Program) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import NamedTuple
 
@@ -24,6 +25,31 @@ def verify_plan(program: Program) -> None:
     for endpoint in program.outputs:
         if not replay.holds(endpoint.buffer):
             _fail(endpoint.buffer, "an output is overwritten before the end")
+    if program.handover is not None:
+        _verify_frames(program, program.handover)
+
+
+def _verify_frames(program: Program, handover: range) -> None:
+    """Replays a pipeline as two cores run it: the first part of a frame and the second of the frame before, at once.
+
+    No word that one of them writes is used by the other, so that their order makes no difference; then what the first
+    has made is handed over, and outputs must still be there.
+    """
+    replay, instrs = _Replay(program), program.instrs
+    begins, hands_over, ends = instrs[: handover.start], instrs[handover.start : handover.stop], instrs[handover.stop :]
+    for part in (begins, hands_over, begins, ends, hands_over):
+        if part is begins:
+            for endpoint in program.inputs:
+                replay.write(endpoint.buffer)
+        replay.run(part)
+    for endpoint in program.outputs:
+        if not replay.holds(endpoint.buffer):
+            _fail(endpoint.buffer, "an output is overwritten by what is handed over")
+    replay.run(ends)
+    states = [{o.buffer for i in part for o in i.operands if o.buffer.space is Space.STATE} for part in (begins, ends)]
+    for state in states[0] & states[1]:
+        _fail(state, "a state must be of one part of a pipeline")
+    replay.check_apart(range(handover.start), range(handover.stop, len(instrs)))
 
 
 class _Replay:
@@ -35,7 +61,7 @@ class _Replay:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._ends = dict(program.blocks())
-        self.instrs = program.instrs
+        self.instrs: Sequence[Instr] = program.instrs
         planned = [b for b in program.buffers if b.planned]
         self._granule = gcd(ALIGNMENT, *(b.offset or 0 for b in planned), *_parts(program))
         areas = [0, *np.cumsum([self._cells(size) for size in program.area_sizes]).tolist()]
@@ -98,6 +124,12 @@ class _Replay:
 
     # --------------------------------------------------------------------------------------------- blocks
 
+    def run(self, instrs: Sequence[Instr]) -> None:
+        """Replays instructions of the program, one behind the other, as if there were no others."""
+        whole, self.instrs = self.instrs, instrs
+        self.block(0)
+        self.instrs = whole
+
     def block(self, at: int) -> int:
         """Replays from instruction `at` to the marker that ends its block, whose number it returns.
 
@@ -155,21 +187,27 @@ class _Replay:
         """
         middle = self.block(at + 1)
         end = self.block(middle + 1)
-        first, second = self._words(at + 1, middle), self._words(middle + 1, end)
+        self.check_apart(range(at + 1, middle), range(middle + 1, end))
+        return end
+
+    def check_apart(self, one: range, other: range) -> None:
+        """That neither of two runs of instructions writes a word of the arena that the other uses."""
+        first, second = self._words(one), self._words(other)
         for ours, others in ((first, second), (second, first)):
             for written in ours.written:
                 for used in (*others.read, *others.written):
                     if _touch(written, used):
                         _fail(written.buffer, f"written by one core while the other uses %{used.buffer.name}")
-        return end
 
-    def _words(self, start: int, stop: int) -> _Words:
+    def _words(self, span: range) -> _Words:
         """What instructions of one side touch of the arena, constants and the like apart."""
         found = _Words([], [])
-        for instr in self.instrs[start:stop]:
+        for instr in self.instrs[span.start : span.stop]:
             for operand in instr.operands:
                 buffer = operand.buffer
                 if not buffer.planned:
+                    if buffer.space is Space.STATE and self._program.handover is not None:
+                        continue  # see _verify_frames
                     if operand.access is not Access.IN and buffer.space is not Space.TAKEN:
                         _fail(buffer, f"{instr.name}: one core of two must not write it")
                     continue

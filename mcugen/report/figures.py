@@ -16,6 +16,7 @@ from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
 from mcugen.evaluation.layers import LayerComparison
 from mcugen.evaluation.sample_results import SampleResults
 from mcugen.fitting.budget import Fit
+from mcugen.fitting.contention import of_arena
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.peak import busiest, moments
@@ -23,7 +24,7 @@ from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
 from mcugen.report.timing import variations
-from mcugen.report.two_cores import FIRST, OTHER, Helped, TwoCores, two_cores
+from mcugen.report.two_cores import FIRST, OTHER, Helped, Memories, TwoCores, two_cores
 
 
 @dataclass(frozen=True)
@@ -413,6 +414,8 @@ class Report:
     """What other options would change, where that was asked for."""
     two_cores: TwoCores | None = None
     """Of a model for two cores, once it ran."""
+    first_part: int | None = None
+    """Of a pipeline over frames: how many layers the first core computes, what is handed over included."""
     self_test: SelfTestFigures | None = None
     """Where its samples were chosen."""
     plausible: tuple[PlausibleRange, ...] = ()
@@ -498,7 +501,7 @@ def describe(
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     program = fit.program
     estimate = program.instructions_estimate
-    macs = sum(program.head(layer).macs for layer in program.layers())
+    macs = sum(program.macs_of(layer) for layer in program.layers())
     copies = sum(m.copies for m in memories)
     dropped = [part.dropped for part in graph.nested()]
     channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
@@ -529,6 +532,7 @@ def describe(
         quantization=None,
         quantization_estimate=None,
         layers=_layers(program),
+        first_part=None if program.handover is None else _part(program, program.handover),
         notes=tuple(notes),
         varies=variations(program, board),
     )
@@ -574,7 +578,7 @@ def measured(
         accuracy=accuracy,
         layers=layers,
         instruction_range=_range(report, run.instructions),
-        two_cores=two_cores(layers, _helped(report, helped, board)),
+        two_cores=two_cores(layers, _helped(report, helped, board), report.first_part, _memories(report, board)),
         stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
@@ -583,6 +587,13 @@ def measured(
 def _range(report: Report, instructions: int | None) -> InstructionRange | None:
     is_known = instructions is not None and not report.varies
     return InstructionRange(instructions, instructions, 1, is_bound=True) if instructions and is_known else None
+
+
+def _memories(report: Report, board: Board) -> Memories:
+    """Those that both of the board's cores use."""
+    banks = {memory.name: memory.banks for memory in board.memories}
+    arenas = [of_arena(board, board.memory(use.name)) for use in report.memories if use.arena]
+    return Memories(banks, max(arenas, default=0.0))
 
 
 def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
@@ -684,7 +695,7 @@ def _layers(program: Program) -> list[Layer]:
             kernel=instr.kernel,
             family=next((program.instrs[i].library for i in span if program.instrs[i].library), OWN),
             reason=instr.reason,
-            macs=instr.macs,
+            macs=program.macs_of(span),
             instructions=None,
             cycles_estimate=None,
             stalls=None,
@@ -698,10 +709,16 @@ def _layers(program: Program) -> list[Layer]:
 
 
 def _core(program: Program, span: range) -> int | None:
-    """On which core a side of a fork runs."""
+    """On which core a side of a fork, or a part of a pipeline, runs."""
+    if program.handover is not None:
+        return OTHER if span.start >= program.handover.stop else FIRST
     if not program.is_side(span):
         return None
     return FIRST if any(program.instrs[i].control is Control.FORK for i in span) else OTHER
+
+
+def _part(program: Program, handover: range) -> int:
+    return sum(layer.start < handover.stop for layer in program.layers())
 
 
 def _constant_bytes(instrs: Iterable[Instr]) -> int:

@@ -150,6 +150,9 @@ def _add_time(table: Facts, report: Report) -> None:
         table.add_row(
             f"two cores: {cores.unit}", _number(round(cores.total)), f"the cores wait {waiting} % of the time"
         )
+        if report.first_part is not None:
+            held = f"to a frame's result, which the next call gives; {_number(round(cores.total))} a frame"
+            table.add_row("two cores: latency", _number(round(cores.latency)), held)
         table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", cores.limits)
         names = [layer_title(report.layers[i].name, report.layers[i].origin) for i in cores.slowest]
         table.add_row("  by one core alone", "", ", ".join(names))

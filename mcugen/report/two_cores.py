@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mcugen.fitting.contention import of_stalls
 from mcugen.fitting.cores import BARRIER
 
 FIRST, OTHER = 0, 1
+
+
+class Waited(Protocol):
+    """What of waits for a memory is read."""
+
+    @property
+    def memory(self) -> str: ...  # noqa: D102
+    @property
+    def cycles(self) -> int: ...  # noqa: D102
 
 
 class Timed(Protocol):
@@ -21,6 +31,8 @@ class Timed(Protocol):
     def instructions(self) -> int | None: ...  # noqa: D102
     @property
     def cycles_estimate(self) -> int | None: ...  # noqa: D102
+    @property
+    def stalls(self) -> Sequence[Waited] | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -38,20 +50,26 @@ class TwoCores:
     """Of one inference on both cores, in `unit` (cycles as estimated, else instructions; microseconds of unlike cores).
 
     Portions are counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; that both
-    cores read the same memories is not looked at. `total` is the time from begin to end, `alone` that of the same code
-    on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as long the
-    other core takes for its portions as the first one would. The speed of both together, 1 + 1 / pace, is missed by
-    what `whole` layers take (which one core computes), `uneven` portions and `barriers`: shares of the time.
+    wait for each other in memory is estimated (mcugen.fitting.contention). `total` is the time from begin to end,
+    `alone` that of the same code on the first core, `waiting` the shares of the time in which each core waits, `pace`
+    how many times as long the other core takes for its portions as the first one would. The speed of both together,
+    1 + 1 / pace, is missed by what `whole` layers take (which one core computes), `uneven` portions, `barriers` and
+    `contention`: shares of the time.
+
+    Of a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
+    to its result: twice the first, as the next call gives it. Else both are the same.
     """
 
     unit: str
     total: float
+    latency: float
     alone: float
     waiting: list[float]
     pace: float
     whole: float
     uneven: float
     barriers: float
+    contention: float
     slowest: list[int]
     """The whole layers that take longest, by their numbers."""
     spans: list[Span]
@@ -64,7 +82,8 @@ class TwoCores:
     @property
     def limits(self) -> str:
         """What keeps it from that of both cores together, in words."""
-        named = (("layers of one core", self.whole), ("uneven portions", self.uneven), ("barriers", self.barriers))
+        named = [("layers of one core", self.whole), ("uneven portions", self.uneven), ("barriers", self.barriers)]
+        named += [("waits for each other in memory", self.contention)] * (self.contention > 0)
         parts = [f"{name} {100 * share:.1f} %" for name, share in sorted(named, key=lambda part: -part[1])]
         best = "" if self.pace == 1 else f"of at most {1 + 1 / self.pace:.3f}, "
         return f"{best}of the time lost to {', '.join(parts)}"
@@ -90,13 +109,46 @@ class Helped:
     clocks: tuple[int, int]
 
 
-def two_cores(layers: Sequence[Timed], helped: Helped | None = None) -> TwoCores | None:
-    """What layers, of which some are one core's portions, take; None without such, or where it is not known."""
+@dataclass(frozen=True)
+class Memories:
+    """Those that both cores use: banks by name, and by which share these wait for each other in that of the arena."""
+
+    banks: Mapping[str, int]
+    arena: float
+
+    def waited(self, first: Timed, other: Timed) -> float:
+        """The share of their time by which two cores are slower that compute these layers at once."""
+        return self.arena + of_stalls(_uses(first), _uses(other), self.banks)
+
+
+NO_MEMORIES = Memories({}, 0.0)
+
+
+def _uses(layer: Timed) -> dict[str, float]:
+    """The shares of its time that a layer waits for memories."""
+    cycles = layer.cycles_estimate
+    return {stall.memory: stall.cycles / cycles for stall in layer.stalls or ()} if cycles else {}
+
+
+def two_cores(
+    layers: Sequence[Timed],
+    helped: Helped | None = None,
+    first_part: int | None = None,
+    memories: Memories = NO_MEMORIES,
+) -> TwoCores | None:
+    """What layers, of which some are one core's portions, take; None without such, or where it is not known.
+
+    Of a pipeline over frames the first core computes so many of them.
+    """
     found = _costs(layers, helped)
     if found is None or all(layer.core is None for layer in layers):
         return None
+    if first_part is not None:
+        share = _of_parts(layers, helped, first_part, memories)
+        return _pipeline(*found, first_part, share)
     unit, costs, barrier = found
-    spans, whole, forks, now = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0
+    spans, whole, forks, now, contended = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0, 0.0
+    seen = helped.layers if helped else layers
     for step in _steps(layers):
         times = [costs[index].own for index in step]
         spans += [Span(index, core, now, now + costs[index].own) for core, index in enumerate(step)]
@@ -105,20 +157,63 @@ def two_cores(layers: Sequence[Timed], helped: Helped | None = None) -> TwoCores
             whole[step[0]] = times[0]
         else:
             forks.append((times[0], times[1]))
+            contended += min(times) * memories.waited(layers[step[0]], seen[step[1]])
             now += barrier
+    now += contended
     busy = [sum(span.end - span.begin for span in spans if span.core == core) for core in (FIRST, OTHER)]
     pace = busy[OTHER] / (sum(costs[span.layer].first for span in spans if span.core == OTHER) or 1.0)
     uneven = sum(max(ours - theirs, pace * (theirs - ours)) for ours, theirs in forks) / (1 + pace)
     return TwoCores(
         unit=unit,
         total=now,
+        latency=now,
         alone=sum(cost.first for cost in costs),
-        waiting=[1 - (time + len(forks) * barrier) / now for time in busy],
+        waiting=[max(1 - (time + len(forks) * barrier + contended) / now, 0.0) for time in busy],
         pace=pace,
         whole=sum(whole.values()) / (1 + pace) / now,
         uneven=uneven / now,
         barriers=len(forks) * barrier / now,
+        contention=contended / now,
         slowest=sorted(whole, key=lambda index: -whole[index])[:MOST_NAMED],
+        spans=spans,
+    )
+
+
+def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, memories: Memories) -> float:
+    """By which share the parts of a pipeline are slower: that of their layers, each with each, by time."""
+    seen = (helped.layers if helped else layers)[first_part:]
+    times = [[layer.cycles_estimate or 0 for layer in part] for part in (layers[:first_part], seen)]
+    products = (
+        a * b * memories.waited(first, other)
+        for a, first in zip(times[FIRST], layers, strict=False)
+        for b, other in zip(times[OTHER], seen, strict=True)
+    )
+    return sum(products) / max(sum(times[FIRST]) * sum(times[OTHER]), 1)
+
+
+def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int, share: float) -> TwoCores:
+    """Of one frame's first layers and the others of the frame before; `share`: by which both are slower at once."""
+    spans, nows = list[Span](), [0.0, 0.0]
+    for index, cost in enumerate(costs):
+        core = OTHER if index >= first_part else FIRST
+        spans.append(Span(index, core, nows[core], nows[core] + cost.own))
+        nows[core] += cost.own
+    ours, theirs = nows
+    contended = share * min(nows)
+    total = max(nows) + barrier + contended
+    pace = theirs / (sum(cost.first for cost in costs[first_part:]) or 1.0)
+    return TwoCores(
+        unit=unit,
+        total=total,
+        latency=2 * total,
+        alone=sum(cost.first for cost in costs),
+        waiting=[max(1 - (time + barrier + contended) / total, 0.0) for time in nows],
+        pace=pace,
+        whole=0.0,
+        uneven=max(ours - theirs, pace * (theirs - ours)) / (1 + pace) / total,
+        barriers=barrier / total,
+        contention=contended / total,
+        slowest=[],
         spans=spans,
     )
 

@@ -11,9 +11,10 @@ from shared_models import MODELS
 from mcugen.compiler import compile_model
 from mcugen.fitting.cores import BARRIER
 from mcugen.options import CompileOptions
+from mcugen.report.figures import Stall
 from mcugen.report.layer_charts import charts_of
 from mcugen.report.text import totals
-from mcugen.report.two_cores import Helped, Span, two_cores
+from mcugen.report.two_cores import Helped, Memories, Span, two_cores
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Done:
     core: int | None
     instructions: int | None
     cycles_estimate: int | None = None
+    stalls: tuple[Stall, ...] = ()
 
 
 LAYERS = [Done(None, 1000), Done(0, 5000), Done(1, 4000), Done(None, 500), Done(0, 2000), Done(1, 3000)]
@@ -70,6 +72,34 @@ def test_unlike_cores_are_joined_by_time():
     lost = (found.whole + found.uneven + found.barriers) * found.total
     assert lost == pytest.approx(found.total - found.alone * 6 / 7)
     assert found.limits.startswith("of at most 1.167, of the time lost to uneven portions")
+
+
+def test_cores_wait_for_each_other_in_memory():
+    """By use times use, by twice the banks, as long as both compute."""
+    waits = (Stall("flash", 0, 2000),)
+    layers = [Done(0, 4000, 4000, waits), Done(1, 4000, 4000, waits)]
+    alone = two_cores(layers)
+    together = two_cores(layers, memories=Memories({"flash": 2}, 0.01))
+    assert alone is not None and together is not None
+    assert together.total - alone.total == pytest.approx(4000 * (0.01 + 0.5 * 0.5 / 4))
+    assert together.contention == pytest.approx(1 - alone.total / together.total)
+    assert "waits for each other in memory" in together.limits
+    assert "memory" not in alone.limits
+    lost = (together.whole + together.uneven + together.barriers + together.contention) * together.total
+    assert lost == pytest.approx(together.total - together.alone / 2)
+
+
+def test_a_pipeline_has_throughput_and_latency():
+    """Each frame takes the time of the slower part; its result comes with the next one."""
+    layers = [Done(0, 3000, 3000), Done(0, 1000, 1000), Done(1, 2500, 2500), Done(1, 500, 500)]
+    found = two_cores(layers, first_part=2)
+    assert found is not None
+    assert found.total == 4000 + BARRIER * 1.0
+    assert found.latency == 2 * found.total
+    assert found.alone == 7000
+    assert [span.begin for span in found.spans] == [0, 3000, 0, 2500]
+    lost = (found.whole + found.uneven + found.barriers) * found.total
+    assert lost == pytest.approx(found.total - found.alone / 2)
 
 
 def test_unlike_cores_need_cycles():

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program as a pipeline over frames: a first part and a second one, which share no memory but by moves between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mcugen.lir.copies import MOVE_KERNEL, MoveOptions
+from mcugen.lir.program import MOVE, Access, Buffer, Instr, Operand, Program, Space, aligned
+
+
+def cuts(program: Program) -> list[int]:
+    """The instructions before which a program can be cut: outside of groups, units and blocks.
+
+    A state must be of one part, and outputs of the second one.
+    """
+    inside = {i for start, end in program.blocks() for i in range(start + 1, end + 1)}
+    places = [at for at in range(1, len(program.instrs)) if at not in inside]
+    return [at for at in places if not _is_one(*program.instrs[at - 1 : at + 1]) and not _is_torn(program, at)]
+
+
+def _is_one(before: Instr, behind: Instr) -> bool:
+    return any(a and a == b for a, b in ((before.group, behind.group), (before.unit, behind.unit)))
+
+
+def _is_torn(program: Program, at: int) -> bool:
+    first, second = (_buffers(part) for part in (program.instrs[:at], program.instrs[at:]))
+    outputs = {e.buffer for e in program.outputs}
+    written = {o.buffer for instr in program.instrs[:at] for o in instr.operands if o.access is not Access.IN}
+    return any(b.space is Space.STATE for b in first & second) or bool(outputs & written) or not outputs <= second
+
+
+def early_states(program: Program) -> None:
+    """Lets states change as soon as nobody reads what they were."""
+    for instr in [i for i in program.instrs if i.op == "state"]:
+        used = {o.buffer for o in instr.operands}
+        program.instrs.remove(instr)
+        last = max((i for i, each in enumerate(program.instrs) if used & _buffers([each])), default=-1)
+        program.instrs.insert(last + 1, instr)
+
+
+def crossing(program: Program, at: int) -> list[Buffer]:
+    """What the first part of a program that is cut there makes, or is given, and the second reads."""
+    given = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
+    read = _buffers(program.instrs[at:])
+    return [b for b in program.buffers if b.planned and b in given and b in read]
+
+
+def cut(program: Program, at: int) -> None:
+    """Cuts before an instruction: of what crosses, the second part has copies, which are its own."""
+    moves, copies = list[Instr](), dict[Buffer, Buffer]()
+    for buffer in crossing(program, at):
+        copies[buffer] = copy = Buffer(f"{buffer.name}.before", buffer.dtype, buffer.count, Space.ARENA)
+        operands = (Operand("x", Access.IN, buffer), Operand("y", Access.OUT, copy))
+        move = Instr(MOVE, copy.name, operands, {"nbytes": buffer.nbytes}, code=MoveOptions(within=False).values())
+        move.op, move.stays, move.declaration, move.note = MOVE, True, MOVE_KERNEL, "from the first part to the second"
+        moves.append(move)
+    for instr in program.instrs[at:]:
+        instr.operands = tuple(replace(o, buffer=copies.get(o.buffer, o.buffer)) for o in instr.operands)
+    program.buffers += copies.values()
+    program.instrs[at:at] = moves
+    program.handover = range(at, at + len(moves))
+
+
+def apart(program: Program) -> None:
+    """Gives each part of a pipeline an area of its own."""
+    assert program.handover is not None
+    for buffer in _buffers(program.instrs[program.handover.stop :]):
+        buffer.area = int(buffer.planned)
+
+
+def joined(program: Program) -> None:
+    """Lets the two areas be one, the second's behind the first."""
+    first = aligned(program.area_sizes[0])
+    for buffer in program.buffers:
+        if buffer.planned and buffer.area:
+            buffer.offset, buffer.area = (buffer.offset or 0) + first, 0
+    program.area_sizes = [first + sum(program.area_sizes[1:])]
+    program.area_bounds = [sum(program.area_bounds)]
+
+
+def _buffers(instrs: Iterable[Instr]) -> set[Buffer]:
+    return {o.buffer for instr in instrs for o in instr.operands}

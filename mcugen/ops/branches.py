@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches of a network that do not need each other, which two cores compute side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import run
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.lower import lower_nodes
+from mcugen.lir.program import Control
+
+
+@dataclass(frozen=True)
+class Branches(Operator):
+    """Two graphs, of which neither reads what the other makes: the first core computes one, the second the other.
+
+    Inputs are those of the first graph, then those of the second, and so are outputs.
+    """
+
+    mnemonic: ClassVar[str] = "branches"
+    first: Graph = field(repr=False)
+    second: Graph = field(repr=False)
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """Both."""
+        return (self.first, self.second)
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Those of the graphs' outputs."""
+        formals = [value.type for body in self.bodies for value in body.inputs]
+        if list(inputs) != formals:
+            raise ModelError("branches: inputs must have the types of the graphs' inputs", str(inputs), "repair it")
+        return tuple(value.type for body in self.bodies for value in body.outputs)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """One graph, then the other."""
+        count = len(self.first.inputs)
+        return (*run(self.first, list(arrays[:count])), *run(self.second, list(arrays[count:])))
+
+    def macs(self, sig: Signature) -> int:
+        """Those of both."""
+        return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A block of two sides."""
+        given = iter(node.inputs)
+        for body in self.bodies:
+            for formal, value in zip(body.inputs, given, strict=False):
+                assert value is not None
+                builder.bind(formal, builder.buffer(value))
+        with builder.one_unit():
+            for body, control in zip(self.bodies, (Control.FORK, Control.ELSE), strict=True):
+                with builder.one_layer():
+                    builder.mark(node, control)
+                    lower_nodes(body, builder)
+                    if control is Control.ELSE:
+                        builder.mark(node, Control.END)
+        for value, made in zip(node.outputs, (v for body in self.bodies for v in body.outputs), strict=True):
+            builder.bind(value, builder.buffer(made))
+
+
+def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]) -> Node:
+    """Puts nodes of a graph that do not need each other into a node of two branches, in place.
+
+    Nobody but their own branch, or what comes behind both, reads what they make.
+    """
+    inside = {*first, *second}
+    bodies = [_body(graph, [node for node in graph.nodes if node in part]) for part in (first, second)]
+    inputs = [value for body in bodies for value in body[1]]
+    made = [value for body in bodies for value in body[2]]
+    place = next((n for n in graph.nodes if n not in inside and any(v in made for v in n.inputs)), None)
+    origin = [name for node in graph.nodes if node in inside for name in node.origin]
+    types = [value.type for value in made]
+    names = [f"{value.name}.branch" for value in made]
+    op = Branches(bodies[0][0], bodies[1][0])
+    node = graph.add(op, inputs, tuple(dict.fromkeys(origin)), names=names, types=types, before=place)
+    for old, new in zip(made, node.outputs, strict=True):
+        graph.replace(old, new)
+    for each in [n for n in reversed(list(graph.nodes)) if n in inside]:
+        graph.remove(each)
+    return node
+
+
+def _body(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list[Value]]:
+    """A graph of these nodes, and of the outer graph what it reads and makes."""
+    body, values = Graph("branch"), dict[Value, Value]()
+    outer, made = list[Value](), [v for node in nodes for v in node.outputs]
+
+    def here(value: Value) -> Value:
+        if value not in values:
+            if value.data is not None:
+                values[value] = body.constant(value.name, value.data, value.type.quant, value.type.dtype)
+            else:
+                values[value] = body.add_input(value.name, value.type)
+                outer.append(value)
+        return values[value]
+
+    for node in nodes:
+        names, types = [v.name for v in node.outputs], [v.type for v in node.outputs]
+        inputs = [here(v) if v is not None else None for v in node.inputs]
+        copy = body.add(node.op, inputs, node.origin, names=names, types=types)
+        values.update(zip(node.outputs, copy.outputs, strict=True))
+    own = set(nodes)
+    results = [v for v in made if graph.is_output(v) or any(user not in own for user in v.users)]
+    for value in results:
+        body.add_output(value.name, values[value])
+    return body, outer, results
