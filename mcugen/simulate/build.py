@@ -47,7 +47,7 @@ _CHECKS = {
     Checks.TELL: ("-O0", "-g1", "-fsanitize=address", _UNDEFINED, "-fno-sanitize-recover=all"),
 }
 _JOINED = (Checks.TRAP,)
-"""Compiled as one file, which takes gcc two thirds of the time. Where a fault is told, files are compiled one by one."""
+"""Compiled as one file, which takes gcc two thirds of the time. To tell a fault files are compiled one by one."""
 # Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
 _STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
 
