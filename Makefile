@@ -94,6 +94,7 @@ build/train-pytorch build/train-keras: pyproject.toml
 
 sweep: setup-sweep build/train-pytorch build/train-keras  ## the long tests; one that was interrupted, or failed, goes on
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --resume build/sweep.txt
+	MCUGEN_EVERYWHERE=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/ops
 	rm build/sweep.txt
 
 # Their products saturate in ONNX Runtime where a CPU has AVX2 but no VNNI; test_session.py is of them alone.

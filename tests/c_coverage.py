@@ -28,6 +28,7 @@ def measure(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("CC", "gcc --coverage")
     patch.setenv("GCOV_PREFIX", str(folder))
     patch.setattr(build, "_CHECKS", dict.fromkeys(build.Checks, ("-O0",)))
+    patch.setattr(build, "_JOINED", ())
     patch.setattr(Compiler, "_compile", _with_notes(Compiler._compile, folder))
 
 

@@ -15,6 +15,7 @@ from mcugen.workers.sharing import Workers
 MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.qemu
 @pytest.mark.skipif(not MODEL.is_file(), reason="../shared/zoo is absent")

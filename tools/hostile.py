@@ -103,6 +103,12 @@ def _copy(index: int = 0) -> onnx.ModelProto:
     return model
 
 
+def _sparse(size: int) -> onnx.SparseTensorProto:
+    """One element of so many, at index 1."""
+    values = helper.make_tensor("sparse", TensorProto.DOUBLE, [1], [1.0])
+    return helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [1], [1]), [size])
+
+
 # ------------------------------------------------------------------------------------------------ structure
 
 
@@ -262,6 +268,9 @@ _CHANGES: dict[str, Callable[[onnx.ModelProto], Any]] = {
     "unknown_domain": lambda m: setattr(m.graph.node[0], "domain", "org.example"),
     "domain_ai_onnx": lambda m: setattr(m.graph.node[0], "domain", "ai.onnx"),
     "sparse_initializer": lambda m: m.graph.sparse_initializer.add(),
+    "sparse_initializers_of_tebibytes": lambda m: m.graph.sparse_initializer.extend([_sparse(1 << 40)] * 3),
+    "sparse_initializers_of_gibibytes": lambda m: m.graph.sparse_initializer.extend([_sparse(1 << 22)] * 999),
+    "sparse_initializer_beyond_its_end": lambda m: m.graph.sparse_initializer.append(_sparse(1)),
     "training_info": lambda m: m.training_info.add().initialization.CopyFrom(_copy().graph),
     "attribute_typeless": lambda m: m.graph.node[3].attribute[0].ClearField("type"),
     "attribute_twice": lambda m: m.graph.node[3].attribute.append(m.graph.node[3].attribute[0]),

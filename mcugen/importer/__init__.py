@@ -48,8 +48,6 @@ def import_model(
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
-    if model.graph.sparse_initializer:
-        raise ModelError("initializers must be dense", "sparse initializers", "export dense weights")
     _import_inputs(scope, model.graph, dict(dims or {}), dict(bound or {}))
     scope.import_nodes(model.graph.node)
     if scope.refusals:

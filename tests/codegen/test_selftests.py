@@ -107,6 +107,7 @@ def test_code_whose_constants_cannot_be_flipped_is_refused(reason: str):
         _ = Compilation(make().model(), "host", replace(options, self_test=2)).compiled
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_two_samples_find_nine_tenths_in_a_keyword_model():
     """Where one random sample finds a tenth."""

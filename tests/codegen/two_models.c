@@ -8,7 +8,7 @@
 #include "first.h"
 #include "second.h"
 
-enum { RUNS = 20 };
+enum { RUNS = 4 };
 
 static MCUGEN_ALIGN(16) unsigned char one[FIRST_ARENA_SIZE], two[SECOND_ARENA_SIZE];
 static unsigned char expected[2][RUNS][64], found[2][RUNS][64];

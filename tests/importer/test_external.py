@@ -92,9 +92,8 @@ def test_it_is_sought_beside_the_model_and_nowhere_else(
     monkeypatch.chdir(tmp_path)
     model, _ = load_model(path)
     assert not list(external_tensors(model)) and GOOD.tobytes() in model.SerializeToString()
-    if place is not sparse:  # of which nothing is compiled
-        outputs = compile_model(path).interpret({"x": np.zeros(4, np.float32)})
-        np.testing.assert_array_equal(outputs["y"], GOOD)
+    outputs = compile_model(path).interpret({"x": np.zeros(4, np.float32)})
+    np.testing.assert_array_equal(outputs["y"], GOOD)
     (tmp_path / "models" / "w.bin").unlink()
     with pytest.raises(ModelError, match=r"external weights must lie beside the model\. found: .*'w\.bin' is no file"):
         load_model(path)

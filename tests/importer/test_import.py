@@ -318,17 +318,6 @@ def test_bound_values_must_be_of_the_inputs_type(value: list[float]):
         compile_model(net.plain_model(), options=CompileOptions(bound={"axes": np.asarray(value)}))
 
 
-def test_sparse_initializers_are_refused():
-    net = Net()
-    net.output(net.op("Relu", net.input("x", 3)))
-    model = net.model()
-    values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
-    indices = helper.make_tensor("s_i", onnx.TensorProto.INT64, [1], [0])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
-    with pytest.raises(ModelError, match="initializers must be dense"):
-        imported(model)
-
-
 # ------------------------------------------------------------------------------------------------ opsets
 
 

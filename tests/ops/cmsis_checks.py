@@ -14,6 +14,7 @@ import pytest
 from cmsis_nn_library import IS_REAL, library
 from compilers import assert_accepted_in_turn
 from onnx_models import random_feeds
+from turns import in_turn
 
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
@@ -40,7 +41,8 @@ def check_library(
     """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
 
     Transpositions, which stand at a model's border, count only if they are named. That is within one step of what our
-    own kernels give on the same input, which is so by layer if the model is a number of layers side by side. `options`
+    own kernels give on the same input, which is so by layer if the model is a number of layers side by side. Boards, and
+    builds of the library for this computer, take turns: one each for a model, all in the sweep. `options`
     are more CompileOptions: with `kernels`, those are taken wherever they fit.
     """
     compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, **options))
@@ -50,11 +52,12 @@ def check_library(
     expected = compiled.interpret(feeds)
     for name, own in interpret(compiled.graph, feeds).items():
         assert np.abs(own.astype(int) - expected[name]).max(initial=0) <= 1, name
-    for macros in BUILDS:
+    key = model.SerializeToString(deterministic=True)
+    for macros in in_turn(BUILDS, key):
         run = linked(compiled, *macros).simulate([feeds], measure=False, sanitize=True)
         _assert_equal(run.outputs[0], expected)
     _check_warnings(compiled)
-    for board in boards:
+    for board in in_turn(boards, key):
         check_board(model, board, **options)
 
 

@@ -20,7 +20,7 @@ def whole(value: int) -> np.ndarray:
     return np.asarray(value, np.int64)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("inverse", [0, 1])
 @pytest.mark.parametrize("one_sided", [0, 1])
 def test_transforms(inverse: int, one_sided: int):

@@ -53,7 +53,7 @@ def layers(cases: list[Case], per_channel: bool) -> Net:
     return net
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_int8_windows(per_channel: bool) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.qemu
 CONVOLVE = "cmsis_convolve_s8"
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_int8_windows(part: int, per_channel: bool) -> None:

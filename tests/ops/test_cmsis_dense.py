@@ -17,7 +17,7 @@ pytestmark = pytest.mark.qemu
 DENSE = "cmsis_dense_s8"
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_few_rows(per_channel: bool) -> None:
     net = Net()

@@ -34,7 +34,7 @@ WINDOWS: dict[str, Case] = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_int8(per_channel: bool) -> None:
     net = Net()

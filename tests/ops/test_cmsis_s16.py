@@ -56,7 +56,7 @@ class Layers:
         )
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("part", range(4))
 def test_windows(part: int) -> None:

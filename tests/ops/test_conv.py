@@ -118,7 +118,7 @@ def test_float_windows(part: int):
     check_everywhere(net.model())
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_int8_windows(part: int, per_channel: bool):
@@ -130,7 +130,7 @@ def test_int8_windows(part: int, per_channel: bool):
     check_quantized(model)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("types", MIXED, ids=lambda types: " to ".join(t.__name__ for t in types))
 def test_int16_windows(part: int, types: Types):

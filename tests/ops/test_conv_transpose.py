@@ -59,7 +59,7 @@ def test_windows(computed: bool):
     check_model(model, random_feeds(model))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_codes(per_channel: bool, dtype: type):
@@ -117,7 +117,7 @@ def _by_phases() -> Net:
     return net
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize(("kernel", "target", "goal"), PHASES)
 @pytest.mark.parametrize("host", [True, pytest.param(False, marks=pytest.mark.qemu)], ids=["twin", "assembly"])
 def test_phases(kernel: str, target: str, goal: str, host: bool):

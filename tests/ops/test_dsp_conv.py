@@ -153,7 +153,7 @@ class FourBits(Layers):
 # ------------------------------------------------------------------------------------------------- kernels
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kernels", [INT8, WIDE], ids=lambda k: k[0])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
@@ -163,7 +163,7 @@ def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
     layers.check(kernels)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_int16(relu: bool):
     layers = Layers(np.int16)
@@ -172,7 +172,7 @@ def test_windows_of_int16(relu: bool):
     layers.check(INT16)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_few_elements(relu: bool):
     layers = Layers()
@@ -188,7 +188,7 @@ def test_pixels_of_four_and_eight_channels():
     layers.check(("pointwise_s8_dsp",))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kernels", [INT8, WIDE, INT16], ids=lambda k: k[1])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_rows(kernels: tuple[str, ...], relu: bool):
@@ -199,7 +199,7 @@ def test_rows(kernels: tuple[str, ...], relu: bool):
     layers.check(kernels)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("board", OTHER_BOARDS)
 def test_other_cpus(board: str):
     """All of them in one model."""
@@ -212,7 +212,7 @@ def test_other_cpus(board: str):
     layers.check(("conv2d_s8_dsp_few", "pointwise_s8_dsp", "conv2d_s8_dsp16", "dense_s8_dsp16"), (board,))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 @pytest.mark.parametrize("kernels", [INT8, WIDE, INT16, ("conv2d_s8_dsp_few", *WIDE)], ids=lambda k: k[0])
@@ -340,7 +340,7 @@ CHAINS: dict[str, tuple[Case, bool]] = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp_few", "pointwise_s8_dsp"])
 def test_outputs_may_overwrite_inputs(kernel: str):
     """Each layer follows another, whose result nobody else needs."""

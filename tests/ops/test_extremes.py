@@ -46,7 +46,7 @@ BATCH = 12
 """Models of a program."""
 RELATIVE = 1e-4
 """Of reals, whose sums are taken in another order."""
-PARTS = 8
+PARTS = 16
 
 
 def _numbers(*shape: int, dtype: type = np.int8) -> np.ndarray:

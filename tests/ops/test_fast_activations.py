@@ -137,7 +137,7 @@ def rows() -> onnx.ModelProto:
 MODELS = {"products": products, "sums": sums, "pools": pools, "rows": rows}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kind", MODELS)
 def test_plain_c(kind: str):
     model = MODELS[kind]()

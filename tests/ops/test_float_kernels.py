@@ -164,7 +164,7 @@ def depthwise() -> Layers:
     return layers
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("layers", [windows, matrices])
@@ -207,7 +207,7 @@ def unusual(layers: Layers) -> Feeds:
     return feeds
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_nan_and_infinity_pass(board: str):

@@ -50,7 +50,7 @@ def weight_types(compiled: CompiledModel) -> set[str]:
     return {o.buffer.dtype.value for o in operands}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["host", "rp2040", "nrf52840", "corstone300", "rv32imc"])
 def test_bits_are_those_of_floats(board: str):

@@ -164,7 +164,7 @@ def most_of(function: str, span: float) -> float:
     )
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("y", [np.int16, np.int8])
 @pytest.mark.parametrize("span", [1.0, 6.0])
 def test_every_code_of_every_smooth_function(span: float, y: type):

@@ -233,7 +233,7 @@ def result(net: Net, real: str, scale: float, dtype: type, out: str) -> None:
     net.output(codes, dtype=dtype)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pairs
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_int16_dense(types: tuple[type, type], per_channel: bool):
@@ -291,7 +291,7 @@ def test_the_last_sum_of_32_bits(beyond: bool):
     check_quantized(model, feeds, share=0.05)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("types", [*PAIRS, (np.int8, np.int8)], ids=lambda types: " ".join(t.__name__ for t in types))
 @pytest.mark.parametrize("depth", [1999, 3001])
 def test_64_bit_sums(types: tuple[type, type], depth: int):
@@ -385,7 +385,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize(
     "dtype", [np.float64, np.float16, np.int32, np.int64, np.uint32, np.uint64], ids=lambda t: np.dtype(t).name
 )

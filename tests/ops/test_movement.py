@@ -71,7 +71,7 @@ def test_transposes():
     check_everywhere(net.model())
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("board", ["host", "rp2040", "nrf52840", "corstone300"])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.float32])
 def test_planes_become_neighbours_and_back(board: str, dtype: type):

@@ -169,7 +169,7 @@ def test_portable(kind: str):
     check([*CHANNELS, *ANY_TAPS], f"depthwise_{kind}")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp16", "conv2d_s16_dsp"])
 def test_dsp(kernel: str):
     check([*WINDOWS, *PIXELS, *ROWS, *STACKED], kernel, kernel.replace("conv2d", "dense"))
@@ -188,7 +188,7 @@ def test_scalar(isa: str, board: str):
     check(ROWS, f"dense_s8_{isa}", board=board)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kernel", ["winograd_dsp", "winograd_fly_dsp_t8", "winograd", "winograd_fly_t4"])
 def test_winograd(kernel: str):
     check(BY_THREE, f"conv2d_s8_{kernel}")
@@ -235,7 +235,7 @@ ON_BOARDS = {
 """Where the assembly of a kernel runs."""
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", ON_BOARDS)
 def test_assembly_keeps_to_it(kernel: str):
@@ -257,7 +257,7 @@ windows = st.builds(
 )
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(windows, min_size=8, max_size=8))
 @pytest.mark.parametrize(

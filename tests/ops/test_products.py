@@ -61,7 +61,7 @@ def products(spread: float = 1.0) -> Net:
     return net
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("family", "spread"), [(f, s) for f in BOARDS for s in (1.0, 10.0, 1000.0) if s < 1000 or f != "thumb1"]
@@ -76,7 +76,7 @@ def test_products_with_loads_beside_them():
     check(products(), ("matmul_s8_dsp",), "rt1060", goal="speed")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("family", BOARDS)
 def test_largest_sums_of_products(family: str):
@@ -126,7 +126,7 @@ def layers(sizes: tuple[tuple[int, int], ...], rows: int, gain: float, relu: boo
 GAINS = {"shifted left": 3.0, "upper word": 0.45, "shifted on": 0.1, "few codes": 0.004}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("gain", GAINS)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
@@ -134,7 +134,7 @@ def test_rows_by_vectors(gain: str, relu: bool):
     check(layers(ROWS, 1, GAINS[gain], relu), ("dense_s8_mve",), BOARDS["mve"])
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("gain", [g for g in GAINS if g != "shifted left"])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
@@ -144,7 +144,7 @@ def test_rows_by_pairs_of_products(kernel: str, gain: str, relu: bool):
     check(layers(sizes, 1, GAINS[gain], relu), (kernel,), BOARDS["dsp"])
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp16"])
 def test_several_rows_by_pairs_of_products(kernel: str):
@@ -152,7 +152,7 @@ def test_several_rows_by_pairs_of_products(kernel: str):
         check(layers(ROWS[:5], 5, GAINS[gain], gain == "shifted on"), (kernel,), BOARDS["dsp"])
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("gain", GAINS)
 @pytest.mark.parametrize("rows", [1, 3])
@@ -201,7 +201,7 @@ SUMS = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize(("family", "kernel"), SUMS)
 def test_sums_are_the_result(family: str, kernel: str):

@@ -127,7 +127,7 @@ REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min", "SumSquare", "L1", "L2", "Log
 TYPES = (np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.uint32, np.uint64, np.int8, np.uint8, bool)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: np.dtype(t).name)
 def test_reductions_and_positions_of_every_element_type(dtype: type):
     random = np.random.default_rng(8)

@@ -53,7 +53,7 @@ def test_nearest():
     cases.check_float()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("by_scale", [False, True])
 def test_neighbours_are_those_of_onnxruntime(transform: str, by_scale: bool):

@@ -137,14 +137,14 @@ def check(model: CompiledModel, net: Net, *, sanitize: bool) -> None:
         np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize(("isa", "kind"), KERNELS)
 def test_twin(isa: str, kind: str):
     net = network(LAYERS[kind])
     check(compiled(net, isa, kind, host=True), net, sanitize=True)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize(("isa", "kind"), ON_TARGET)
 def test_assembly(isa: str, kind: str):
     net = network(LAYERS[kind])

@@ -302,7 +302,7 @@ def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatc
     return compile_model(net.model(), board, ROWS)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", NETS)
 def test_the_longest_group_in_c(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = NETS[name]().finished()

@@ -33,7 +33,7 @@ def compiled(net: Net, board: str) -> CompiledModel:
     return compile_model(net.model(), board, CompileOptions(kernels=("transpose_inplace",)))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("board", ["host", "nrf52840", "rp2040", "corstone300"])
 @pytest.mark.parametrize("inverse", [False, True])
 def test_bit_exact(board: str, inverse: bool):

@@ -138,7 +138,7 @@ def test_random_layers(drawn: list[Layer], kernel: str) -> None:
     check_twin(drawn, kernel)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("kernel", FORMS)
 def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     layers = [Layer(in_c=8, out_c=8), Layer(in_c=12, out_c=9, height=5, batch=2), Layer(in_c=8, out_c=9)]

@@ -132,6 +132,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("what", CHANGES)
 def test_noise_costs_time_and_nothing_else(what: str, folder: Path, device: list[str]):
     noise = Noise(CHANGES[what], 1500, random.Random(what))

@@ -90,7 +90,7 @@ def test_branch_modes_and_missing_values() -> None:
     cases.check(goals=BOTH)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 def test_regressors(aggregate: str) -> None:
     """Several targets: all at each leaf, one at each leaf, or as it comes; with base values and transforms."""
@@ -154,7 +154,7 @@ def labels_of(count: int) -> dict[str, object]:
     return {"classlabels_int64s": [7, 5, 9, 11][:count]}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 def test_two_classes(post: str) -> None:
     """Weights of the first class, the second or both; of one sign or both; with and without base values."""
