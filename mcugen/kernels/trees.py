@@ -79,7 +79,8 @@ def _rounds(instr: Instr) -> int | None:
     weights = int(np.diff(tables["first"].astype(int)).max()) if "first" in tables else 0
     rows = instr.params["rows"]
     assert isinstance(rows, int)
-    return rows * max(longest, weights * len(root))
+    most: int = max(longest, weights * len(root))
+    return rows * most
 
 
 TREES_TABLE = Kernel(
