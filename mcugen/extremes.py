@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`report --extreme-inputs`: what runs take for inputs that are made to be easy or hard, where instructions depend on
-data. No bound: the worst case may lie above.
+data, and the most that any can take, where the code tells (mcugen.simulate.longest).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Endpoint
 from mcugen.report.figures import InstructionRange, Report
+from mcugen.report.timing import most_rounds
+from mcugen.simulate.longest import paths
 
 _REAL = 4.0
 """The largest of an input that is no code."""
@@ -32,7 +34,7 @@ def extremes(endpoint: Endpoint) -> list[Array]:
 
 
 def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[str, int, int], None]) -> Report:
-    """The report with the least and the most instructions of these runs and its own.
+    """The report with the least and the most instructions of these runs and its own, and of any run.
 
     UsageError for a board that no simulator counts instructions of.
     """
@@ -42,11 +44,18 @@ def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[s
     if not report.varies:
         return report
     inputs: Sequence[Endpoint] = compiled.program.inputs
-    kinds = list(zip(*(extremes(e) for e in inputs), strict=True))
-    counts = [report.instructions]
-    for done, kind in enumerate(kinds):
-        progress(f"{compiled.board.name}: extreme inputs", done, len(kinds))
-        sample = {e.name: array for e, array in zip(inputs, kind, strict=True)}
-        counts.append(compiled.given_inputs.simulate([sample]).instructions or report.instructions)
-    found = InstructionRange(min(counts), max(counts), len(counts), is_bound=False)
-    return replace(report, instruction_range=found)
+    samples = [
+        {e.name: array for e, array in zip(inputs, kind, strict=True)}
+        for kind in zip(*(extremes(e) for e in inputs), strict=True)
+    ]
+
+    def tell(done: int) -> None:
+        progress(f"{compiled.board.name}: extreme inputs", done, len(samples))
+
+    rounds, why = most_rounds(compiled.program)
+    bundle, library = compiled.given_inputs.bundle, compiled.options.library
+    found = paths(bundle, compiled.board, samples, None if why else rounds, library, tell)
+    counts = (report.instructions, *found.counts)
+    longest = found.longest
+    known = InstructionRange(min(counts), max(counts), len(counts), False, longest.instructions, why or longest.reason)
+    return replace(report, instruction_range=known)

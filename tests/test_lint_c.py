@@ -71,8 +71,8 @@ def test_tables_are_cut_to_their_first_lines(tmp_path: Path):
 
 FAULTS = {
     "clang-tidy": "const int32_t *none = 0;\n    if (v == 3) {\n        v = *none;\n    }\n    return v;",
-    "gcc -fanalyzer": "int32_t *none = 0;\n    *none = v;\n    return v;",
-    "gcc -W": 'const char *c = "abcd";\n    return v + *(const int32_t *)c;',
+    "-Wanalyzer": "int32_t *none = 0;\n    *none = v;\n    return v;",
+    "-Wcast-align": 'const char *c = "abcd";\n    return v + *(const int32_t *)c;',
 }
 
 
@@ -81,7 +81,7 @@ FAULTS = {
 def test_each_analyzer_is_heard(tool: str, tmp_path: Path):
     text = f"#include <stdint.h>\nint32_t net(int32_t v);\nint32_t net(int32_t v)\n{{\n    {FAULTS[tool]}\n}}\n"
     (tmp_path / "net.c").write_text(text)
-    assert tool in {said.tool for said in complaints(tmp_path, mcugen.load_board("nrf52840"))}
+    assert any(tool in f"{c.tool} {c.text}" for c in complaints(tmp_path, mcugen.load_board("nrf52840")))
 
 
 @pytest.mark.qemu

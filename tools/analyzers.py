@@ -75,14 +75,13 @@ def complaints(folder: Path, board: Board) -> list[Complaint]:
 
 
 def _commands(board: Board, flags: Sequence[str], files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    toolchain = {t.name: t for t in (ARM, RISCV)}[board.toolchain]
-    cflags = [*board.cflags, *toolchain.library]
+    toolchain = next((t for t in (ARM, RISCV) if t.name == board.toolchain), None)
+    library = toolchain.library if toolchain else ()
     for file in files:
-        gcc = [toolchain.gcc, *cflags, *flags, "-O2", "-c", file, "-o", "/dev/null"]
-        yield "gcc -W", [*gcc, *WARNINGS]
-        if "_selftest" not in file:
-            yield "gcc -fanalyzer", [*gcc, "-fanalyzer", _ASSEMBLY_WRITES]
-    target = CLANG_TARGETS[board.toolchain]
+        analyzer = [] if "_selftest" in file else ["-fanalyzer", _ASSEMBLY_WRITES]
+        gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *flags, "-O2", "-c", file]
+        yield "gcc", [*gcc, "-o", "/dev/null", *WARNINGS, *analyzer]
+    target = CLANG_TARGETS.get(board.toolchain, ())
     known = [flag for flag in board.cflags if not flag.startswith(_GCC_ONLY)]
     yield (
         "clang-tidy",

@@ -43,11 +43,12 @@ EXPLAINED: Mapping[str, str] = {
     "17.8": "pointers and counts that a function was given move on",
     "18.4": "pointers move on by rows and pixels, as the layout of tensors has it",
     "20.1": "the intrinsics' header is included where their use is decided",
+    "20.5": "names that `mcugen validate`'s second copy of the network has for itself",
     "20.10": "a label's name within assembly",
 }
 """Why code breaks advisory rules, as far as it does."""
 
-_NOT_BROKEN = "2.6 4.2 8.11 8.13 12.4 13.4 15.1 15.4 17.5 18.5 19.2 20.5 21.12"
+_NOT_BROKEN = "2.6 4.2 8.11 8.13 12.4 13.4 15.1 15.4 17.5 18.5 19.2 21.12"
 ADVISORY = frozenset([*EXPLAINED, *_NOT_BROKEN.split()])
 """Rules of MISRA C:2012; all others are required or mandatory."""
 

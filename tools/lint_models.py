@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU.
+"""Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU, and of what
+tests/lint_variants.py wrote: small models of each kernel and each option.
 
 Rules of MISRA C:2012 by cppcheck's add-on, in functions that no model before had (kernels repeat; --every looks at each
 model's own files, too); then what compilers' analyzers say. What was found is kept in build/lint by content, and so
@@ -33,6 +34,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "lint"
 VIEWS = {"m0": "rp2040", "m4": "nrf52840", "m55": "corstone300", "rv32": "rv32imc"}
 """Boards by CPU; the C of each is looked at as plain C, too."""
+PLAIN = "plain"
+HOST = "host"
+"""Whose code is plain C from the beginning."""
+VARIANT, KERNEL = "variant.", "kernel."
+"""What names of folders begin with that tests/lint_variants.py wrote: code of some form, models of a kernel."""
 
 
 def compiled(path: Path, precision: str) -> None:
@@ -46,8 +52,8 @@ def compiled(path: Path, precision: str) -> None:
             PLACE.mkdir(parents=True, exist_ok=True)
             onnx.save(Compilation(path, roomy(load_board("rp2040")), options, quantizing).quantized.proto, model)
         options = replace(options, dims={}, bound={})
-    for board in VIEWS.values():
-        Compilation(model, roomy(load_board(board)), options).compiled.write(PLACE / board / f"{path.stem}.{precision}")
+    for cpu, board in VIEWS.items():
+        Compilation(model, roomy(load_board(board)), options).compiled.write(PLACE / cpu / f"{path.stem}.{precision}")
 
 
 def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
@@ -57,14 +63,20 @@ def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
             yield from ((path, kind) for kind in (("given",) if is_quantized(path) else ("given", "int8")))
 
 
-def looked_at(cpu: str, boards: Sequence[str], every: bool) -> Iterator[tuple[Path, list[Finding]]]:
-    """What MISRA's rules say of the folders that have something new."""
+def looked_at(cpu: str, every: bool) -> Iterator[tuple[Path, list[Finding]]]:
+    """What MISRA's rules say of variants, and of models whose kernels have something new. What is small comes first, so
+    that each function is looked at where little stands beside it.
+    """
     seen, kernels = set[str](), set[str]()
-    for folder in (folder for board in boards for folder in sorted((PLACE / board).iterdir())):
-        files = readable(folder)
+    folders = [folder for view in (VIEWS if cpu == PLAIN else ()) for folder in (PLACE / view).iterdir()]
+    folders += (PLACE / cpu).iterdir() if (PLACE / cpu).exists() else ()
+    for folder in sorted(
+        folders, key=lambda folder: (not folder.name.startswith((VARIANT, KERNEL)), folder.name, folder)
+    ):
         before = len(kernels)
-        unseen({"net.c": "", **{k: v for k, v in files.items() if k.endswith("_kernels.h")}}, kernels)
-        if len(kernels) > before or every:
+        files = {name: text for name, text in readable(folder).items() if name.endswith("_kernels.h")}
+        unseen({"net.c": "", **files}, kernels)
+        if len(kernels) > before or every or folder.name.startswith(VARIANT):
             yield folder, _kept(folder, cpu, seen)
 
 
@@ -101,7 +113,7 @@ def table(found: dict[str, set[Finding]]) -> str:
 
 def main(
     models: Annotated[str, typer.Option(help="Parts of model names, by commas; all if empty.")] = "",
-    cpus: Annotated[str, typer.Option(help="By commas.")] = ",".join((*VIEWS, "plain")),
+    cpus: Annotated[str, typer.Option(help="By commas.")] = ",".join((*VIEWS, PLAIN)),
     skip_compiling: Annotated[bool, typer.Option(help="Takes what lies in build/lint.")] = False,
     every: Annotated[bool, typer.Option(help="Each model's own files, too, by MISRA's rules.")] = False,
     compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
@@ -114,13 +126,13 @@ def main(
     found = defaultdict[str, set[Finding]](set)
     told = 0
     for cpu in cpus.split(","):
-        for folder, findings in looked_at(cpu, [VIEWS[cpu]] if cpu in VIEWS else list(VIEWS.values()), every):
+        for folder, findings in looked_at(cpu, every):
             new = [f for f in set(findings) - found[cpu] if f.rule not in EXPLAINED]
             for finding in sorted(new):
                 print(f"{cpu}\t{folder.name}\tMISRA {finding.rule}\t{finding.origin}\t{finding.code}", flush=True)
             found[cpu] |= set(findings)
             told += len(new)
-            if compilers and cpu in VIEWS:
+            if compilers and folder.parent.name == cpu:  # plain C of a CPU's folder is what its compiler saw
                 told += _complained(cpu, folder)
     print(table(found))
     if write_docs:
@@ -130,7 +142,7 @@ def main(
 
 
 def _complained(cpu: str, folder: Path) -> int:
-    board = load_board(VIEWS[cpu])
+    board = load_board(VIEWS.get(cpu, HOST))
     asked = [CHECKS, WARNINGS, board.cflags, {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]"))}]
     heard = _remembered(asked, lambda: [astuple(complaint) for complaint in complaints(folder, board)])
     for tool, file, line, text in heard:

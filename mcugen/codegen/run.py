@@ -248,7 +248,13 @@ class _Forks:
             self.portion = self.count
             before, behind = self._stale(instr)
             alone = ["if (link == NULL) {", f"    {OTHER_PORTION}({self.count}{_GIVEN});"]
-            joined = ["} else if (mcugen_cores_join(link) != MCUGEN_OK) {", "    return MCUGEN_ERROR_CORE;", "}"]
+            joined = [
+                "} else {",
+                "    if (mcugen_cores_join(link) != MCUGEN_OK) {",
+                "        return MCUGEN_ERROR_CORE;",
+                "    }",
+                "}",
+            ]
             portion = [Line(text, calls=0, indent="    ", portion=self.count) for text in before]
             return [Line(_stacked([*alone, *joined], 0), calls=0), *(Line(text, calls=0) for text in behind), *portion]
         self.is_open, self.portion = False, 0

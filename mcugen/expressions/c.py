@@ -48,6 +48,24 @@ def c_text(expression: Expression, within: Binding = Binding.OR) -> str:
     return text if binding >= within else f"({text})"
 
 
+def c_value(expression: Expression) -> str:
+    """The C expression of what is stored: truth values are numbers there."""
+    text = c_text(expression)
+    return f"{text} ? 1 : 0" if _is_truth(expression) else text
+
+
+def _is_truth(e: Expression) -> bool:
+    """Whether C has a truth value there, and no number that stands for one."""
+    return isinstance(e, Compare) or (isinstance(e, Unary) and e.operator == "!")
+
+
+def _condition(e: Expression, within: Binding = Binding.OR) -> str:
+    """The C expression where a truth value is asked for."""
+    if _is_truth(e) or (isinstance(e, Convert) and e.to is DType.BOOL):
+        return c_text(e, within)
+    return f"{c_text(e, Binding.SUM)} != 0" if within <= Binding.COMPARE else f"({c_text(e, Binding.SUM)} != 0)"
+
+
 def _text(e: Expression) -> tuple[str, Binding]:
     match e:
         case Constant():
@@ -56,17 +74,21 @@ def _text(e: Expression) -> tuple[str, Binding]:
             return e.name, Binding.WHOLE
         case Entry():
             return f"{c_text(e.table, Binding.WHOLE)}[{c_text(e.index)}]", Binding.WHOLE
+        case Unary(operator="!"):
+            return f"!{_condition(e.operand, Binding.PREFIX)}", Binding.PREFIX
         case Unary():
             text = c_text(e.operand, Binding.PREFIX)
             return f"{e.operator}({text})" if text.startswith("-") else f"{e.operator}{text}", Binding.PREFIX
         case Compare():
             binding = _BINDING.get(e.operator, Binding.COMPARE)
-            inner = binding if binding < Binding.COMPARE else Binding.SUM
+            if binding < Binding.COMPARE:
+                return f"{_condition(e.left, binding)} {e.operator} {_condition(e.right, binding)}", binding
+            inner = Binding.SUM
             return f"{c_text(e.left, inner)} {e.operator} {c_text(e.right, Binding(inner))}", binding
         case Binary():
             return _binary(e)
         case Select():
-            return "{} ? {} : {}".format(*map(c_text, (e.condition, e.yes, e.no))), Binding.SELECT
+            return f"{_condition(e.condition)} ? {c_text(e.yes)} : {c_text(e.no)}", Binding.SELECT
         case Convert():
             return _cast(e)
         case Call():

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.kernels.walks import AxisWalk
-from mcugen.lir.kernel import Kernel, Options, Params, reads, scratch, writes
+from mcugen.lir.kernel import Kernel, Options, Params, no_rounds, reads, scratch, writes
+from mcugen.lir.program import Instr
 
 _COUNT = writes("count", "entries that were found", DType.INT32)
 
@@ -32,6 +33,7 @@ class NonZeroOptions(Options):
 NONZERO = Kernel(
     "nonzero",
     varies="elements that are not 0 are counted and written",
+    rounds=no_rounds,
     what="positions of the elements that are not 0",
     operands=(reads("x", "input"), writes("y", "a row of positions for each axis", DType.INT64), _COUNT),
     params=(NonZeroParams,),
@@ -51,6 +53,8 @@ class CompressParams(Params):
 
 COMPRESS = Kernel(
     "compress",
+    varies="entries for which the condition holds are copied",
+    rounds=lambda instr: instr.operand("x").buffer.nbytes,
     what="the entries of an axis for which a condition holds",
     operands=(
         reads("x", "input"),
@@ -107,9 +111,19 @@ class SuppressionOptions(Options):
     has_score: Annotated[bool, "whether there is a least score"]
 
 
+def _rounds(instr: Instr) -> int:
+    """All boxes of a class are looked at for each that is chosen, and once more when none is left."""
+    batches, classes, boxes = (instr.params[name] for name in ("batches", "classes", "boxes_n"))
+    assert isinstance(batches, int) and isinstance(classes, int) and isinstance(boxes, int)
+    most = instr.operand("most").buffer.data
+    chosen = boxes if most is None else min(max(int(most.max()), 0), boxes)
+    return batches * classes * (chosen + 1) * boxes
+
+
 NONMAXSUPPRESSION = Kernel(
     "nonmaxsuppression",
     varies="boxes are compared with those that were taken",
+    rounds=_rounds,
     what="the best boxes of each class that overlap no better one too much, chosen one after the other",
     operands=(
         reads("boxes", "four numbers each", DType.FLOAT32),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from mcugen.expressions import mve
-from mcugen.expressions.c import c_text
+from mcugen.expressions.c import c_value
 from mcugen.expressions.cost import is_short
 from mcugen.expressions.nodes import Expression, Parameter
 from mcugen.expressions.parts import headers, parameters
@@ -202,7 +202,7 @@ def _options(node: Node, loop: Loop, walks: Mapping[int, Sequence[int]], is_smal
         rank=len(next(iter(walks.values()))),
         loads=[_load(loop.name(i), i, node.input(i).type, walk, bool(vectors)) for i, walk in walks.items()],
         lines=[
-            f"const {out.dtype.c if i == last else _computed_in(t)} v{i} = {c_text(e)};"
+            f"const {out.dtype.c if i == last else _computed_in(t)} v{i} = {c_value(e)};"
             for i, (t, e) in enumerate(loop.plain, first)
         ],
         vectors=vectors,

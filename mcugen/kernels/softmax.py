@@ -14,8 +14,8 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, TensorType
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, reads, writes
-from mcugen.lir.program import Buffer, Wide
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, no_rounds, reads, writes
+from mcugen.lir.program import Buffer, Instr, Wide
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
 
@@ -123,12 +123,20 @@ def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
 _VARIES = "the largest element and the length of the sum are looked for"
 
 
+def _rounds(instr: Instr) -> int:
+    """Of the loop that shifts a sum to the left: once a row, 31 at most. Others of a division are shorter."""
+    outer, inner = instr.params["outer"], instr.params["inner"]
+    assert isinstance(outer, int) and isinstance(inner, int)
+    return 31 * outer * inner
+
+
 def _softmax(dtype: DType) -> Kernel:
     codes = dtype in _WIDER
     how = "in integers, by a table of exponentials" if codes else "as it is written"
     return Kernel(
         f"softmax_{dtype.tag}",
         varies=_VARIES,
+        rounds=_rounds if codes else no_rounds,
         what=f"exp(x - max) / sum of exp(x - max) along an axis, {how}; some elements may be hidden",
         operands=_operands(dtype, masked=True),
         params=(AxisWalk, Mask, Probabilities) if codes else (AxisWalk, Mask),
@@ -146,6 +154,7 @@ def _log_softmax(dtype: DType) -> Kernel:
     return Kernel(
         f"log_softmax_{dtype.tag}",
         varies=_VARIES,
+        rounds=_rounds if codes else no_rounds,
         what=f"x - max - log of the sum of exp(x - max) along an axis, {how}",
         operands=_operands(dtype, masked=False),
         params=(AxisWalk, Logarithms) if codes else (AxisWalk,),

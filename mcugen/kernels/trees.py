@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+
 from mcugen.hir.types import DType
-from mcugen.lir.kernel import Kernel, Options, Params, Real, reads, writes
-from mcugen.lir.program import Param
+from mcugen.lir.kernel import Kernel, Options, Params, Real, no_rounds, reads, writes
+from mcugen.lir.program import Instr, Param
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
@@ -63,9 +65,28 @@ class TableOptions(ForestOptions):
     leaf: Annotated[str, "dense: a weight for each score; even: as many weights a leaf; ragged"]
 
 
+def _rounds(instr: Instr) -> int | None:
+    """The longest path of each tree, for each row, or the most weights of leaves. None where the kind of a comparison
+    is looked up: a jump goes by data then."""
+    if instr.code["tests"]:
+        return None
+    tables = {o.role: o.buffer.data for o in instr.operands if o.buffer.data is not None}
+    yes, no, root = (tables[role].tolist() for role in ("yes", "no", "root"))
+    below: list[int] = [0] * (1 + max([*yes, *no, *root]))
+    for node in reversed(range(len(yes))):
+        below[node] = 1 + max(below[yes[node]], below[no[node]])
+    longest = sum((below[node] for node in root), 0)
+    weights = int(np.diff(tables["first"].astype(int)).max()) if "first" in tables else 0
+    rows = instr.params["rows"]
+    assert isinstance(rows, int)
+    most: int = max(longest, weights * len(root))
+    return rows * most
+
+
 TREES_TABLE = Kernel(
     "trees_table",
     varies="leaves lie at different depths",
+    rounds=_rounds,
     what="decision trees as tables: nodes are followed from the root of each tree to a leaf, whose weights are added",
     operands=(
         reads("x", "rows of features", *_FLOATS),
@@ -114,6 +135,7 @@ class CodeOptions(ForestOptions):
 TREES_CODE = Kernel(
     "trees_code",
     varies="leaves lie at different depths",
+    rounds=no_rounds,
     what="decision trees as C functions of nested ifs: faster than tables, and larger",
     operands=(
         reads("x", "rows of features", *_FLOATS),

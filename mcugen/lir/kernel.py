@@ -13,7 +13,7 @@ from mcugen.errors import VerificationError
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Access, Buffer, Double, Operand, Overlap, Param, Wide
+from mcugen.lir.program import Access, Buffer, Double, Instr, Operand, Overlap, Param, Wide
 from mcugen.lir.spec import spec_of
 
 if TYPE_CHECKING:
@@ -210,7 +210,9 @@ class Kernel:
     the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at
     run time only.
 
-    `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
+    `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone. `rounds`
+    is what no loop of an instruction exceeds in a run that goes round as data says: 0 if only branches do; None: not
+    known.
 
     `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
@@ -245,6 +247,7 @@ class Kernel:
     stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
     library: str = ""
     varies: str = ""
+    rounds: Callable[[Instr], int | None] | None = None
     evaluate: Reference | None = None
     example: str = ""
 
@@ -315,6 +318,11 @@ class Kernel:
     def members(self) -> tuple[Declared, ...]:
         """Of its parameter struct, in order."""
         return tuple(m for group in self.params for m in group.declared() if m.name not in self.without)
+
+
+def no_rounds(instr: Instr) -> int:
+    """Of a kernel in which data decides on branches, and on no loop's end."""
+    return 0
 
 
 @dataclass(frozen=True)

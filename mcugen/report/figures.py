@@ -343,13 +343,16 @@ class PlausibleRange:
 @dataclass(frozen=True)
 class InstructionRange:
     """The best and the worst case of a run, in instructions: of any input where it `is_bound`, else of so many `inputs`
-    that ran, and no bound is known.
+    that ran. `bound` is what no input exceeds, by the longest path through the code that was linked; None where there
+    is no bound, for the reason in `unbounded`.
     """
 
     best: int
     worst: int
     inputs: int
     is_bound: bool
+    bound: int | None
+    unbounded: str = ""
 
 
 @dataclass(frozen=True)
@@ -586,7 +589,7 @@ def measured(
 
 def _range(report: Report, instructions: int | None) -> InstructionRange | None:
     is_known = instructions is not None and not report.varies
-    return InstructionRange(instructions, instructions, 1, is_bound=True) if instructions and is_known else None
+    return InstructionRange(instructions, instructions, 1, True, instructions) if instructions and is_known else None
 
 
 def _memories(report: Report, board: Board) -> Memories:

@@ -132,7 +132,8 @@ def _add_time(table: Facts, report: Report) -> None:
         table.add_row(
             "  best and worst",
             f"{known.best:,} to {known.worst:,}",
-            f"of {known.inputs} inputs; unbounded: more may be needed",
+            f"of {known.inputs} inputs; "
+            + (f"any takes at most {known.bound:,}" if known.bound else f"unbounded: {known.unbounded}"),
         )
     table.add_row("  for other inputs", "" if report.varies else "the same", _varying(report))
     if report.instructions_per_mac is not None:

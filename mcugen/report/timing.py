@@ -42,3 +42,16 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
         return "floating point: comparisons, and functions of the C library"
     computes = any(dtype.is_integer and dtype.nbytes > 1 for dtype in types)
     return _BRANCHES if computes and not saturates else ""
+
+
+def most_rounds(program: Program) -> tuple[int, str]:
+    """What no loop exceeds in a run that goes round as data says, and why nothing is known of that, if so."""
+    found = 0
+    for instr in program.instrs:
+        kernel = instr.declaration
+        decides = _reason(instr, saturates=True) if instr.control is not Control.NONE or instr.library else ""
+        rounds = kernel.rounds(instr) if kernel and kernel.rounds else None
+        if decides or (kernel and kernel.varies and rounds is None):
+            return 0, f"{instr.name}: {decides or (kernel.varies if kernel else '')}"
+        found += rounds or 0
+    return found, ""

@@ -270,6 +270,11 @@ static inline int32_t mcugen_low_bits(int32_t v)
     return mcugen_signed((uint32_t)v & 0xffffu);
 }
 
+static inline int32_t mcugen_low_byte(int32_t v)
+{
+    return mcugen_signed((uint32_t)v & 0xffu);
+}
+
 /* Byte i of a word, the lowest is 0, as a signed number. */
 static inline int32_t mcugen_byte(int32_t v, int32_t i)
 {

@@ -49,8 +49,9 @@ static inline void mcugen_cores_uncached(uint32_t region, uint32_t base, uint32_
 
 static inline void mcugen_cores_invalidate(const void *from, uint32_t nbytes)
 {
-    const uintptr_t end = (uintptr_t)from + nbytes;
-    uintptr_t line = (uintptr_t)from & ~(uintptr_t)(MCUGEN_CACHE_LINE - 1u);
+    /* cppcheck-suppress misra-c2012-11.6 ; the cache is told of lines by their addresses */
+    const uintptr_t begin = (uintptr_t)from, end = begin + nbytes;
+    uintptr_t line = begin - begin % MCUGEN_CACHE_LINE;
     __asm volatile("dsb" ::: "memory");
     for (; line < end; line += MCUGEN_CACHE_LINE) {
         MCUGEN_CACHE_INVALIDATE_LINE((uint32_t)line);

@@ -80,7 +80,7 @@ static inline int32_t mcugen_store_newest(const mcugen_storage *storage, const u
 static inline int mcugen_store_state(const mcugen_storage *storage, const uint32_t *model, const void *state,
     uint32_t nbytes)
 {
-    uint32_t head[MCUGEN_STORE_WORDS], slot, sequence, first;
+    uint32_t head[MCUGEN_STORE_WORDS], slot = 0u, sequence, first;
     int32_t newest;
     if (mcugen_store_is_null(storage) != 0 || state == NULL) {
         return MCUGEN_ERROR_NULL;
@@ -89,7 +89,9 @@ static inline int mcugen_store_state(const mcugen_storage *storage, const uint32
         return MCUGEN_ERROR_STORAGE;
     }
     newest = mcugen_store_newest(storage, model, nbytes, head);
-    slot = newest == 0 ? 1u : 0u;
+    if (newest == 0) {
+        slot = 1u;
+    }
     first = slot * storage->slot_bytes;
     sequence = newest < 0 ? 0u : head[MCUGEN_STORE_SEQUENCE] + 1u;
     head[0] = MCUGEN_STORE_MAGIC;

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code of every form, for tools/lint_models.py: small models of each kernel, each option, each port of the runtime.
+
+With the models of ../shared alone the lint would see the kernels that these happen to take. `python lint_variants.py
+FOLDER`, in this folder with the paths of pyproject.toml, writes them to FOLDER/CPU/NAME.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from forms import MODELS, OF_FILES_AND_RAW_DATA, PATH, floats, quantized
+from lint_models import KERNEL, PLAIN, VARIANT
+from onnx_models import Net
+from portable_models import WEIGHTS, learning_model, portable_models
+from shared_models import MODELS as SHARED
+from shared_models import roomy
+from two_cores import two_cores
+
+from mcugen.board import Board, load_board
+from mcugen.codegen.bundle import Bundle
+from mcugen.compilation import Compilation
+from mcugen.linked import Linking
+from mcugen.options import CompileOptions, Training
+from mcugen.resources import runtime_headers
+
+RANGES = {"scores": (0.0, 1.0)}
+CHECKED = CompileOptions(
+    check_weights=True, checked_arena=True, checked_indices=True, plausible=RANGES, validation=True
+)
+OPTIONS: Mapping[str, tuple[Callable[[], Net], str, CompileOptions]] = {
+    "checked": (quantized, "host", CHECKED),
+    "checked floats": (floats, "host", CompileOptions(check_weights=True, checked_arena=True, validation=True)),
+    "checked steps": (quantized, "host", CompileOptions(steps=True, checked_steps=True, check_weights=True)),
+    "checked rows": (quantized, "host", CompileOptions(optimize="ram", check_weights=True, validation=True)),
+    "self-test": (quantized, "host", CompileOptions(self_test=3)),
+    "buffers of the caller's": (quantized, "host", CompileOptions(external_io=True)),
+    "validated weights of their own": (quantized, "nrf52840", CompileOptions(weights_blob=True, validation=True)),
+}
+"""Besides forms.MODELS."""
+LESSONS: Mapping[str, Training] = {
+    "adam": Training("last:1", "mse", "adam", batch=2),
+    "momentum": Training("last:1", "cross-entropy", "momentum"),
+    "huber": Training("last:1", "huber"),
+    "contrastive": Training("last:1", "contrastive"),
+    "centroids": Training("centroids:3"),
+    "nearest": Training("nearest:3:4:2"),
+    "statistics": Training("statistics"),
+}
+PORTS = ("SEV", "POSIX", "MU", "HSEM")
+"""Of mcugen_cores.h; that of FreeRTOS needs its headers."""
+
+
+def embedding() -> Net:
+    """A fully connected layer of floats."""
+    draw, net = np.random.default_rng(5), Net()
+    net.output(net.op("Gemm", net.input("x", 1, 6), net.const(draw.normal(size=(6, 4))), net.const(np.ones(4))))
+    return net
+
+
+def variants() -> Iterator[tuple[str, Board, Bundle]]:
+    """Names of folders, boards, and what is written there."""
+    for portable in portable_models():
+        yield f"{KERNEL}{portable.name}", portable.model.board, portable.model.bundle
+    for name, board, bundle in forms():
+        yield f"{VARIANT}{name.replace(' ', '_')}", board, bundle
+
+
+def forms() -> Iterator[tuple[str, Board, Bundle]]:
+    """Code of every form."""
+    for form, (make, board, options) in {**MODELS, **OF_FILES_AND_RAW_DATA, **OPTIONS}.items():
+        yield form, *_compiled(make, roomy(board), options)
+    yield from lessons()
+    yield from several()
+
+
+def lessons() -> Iterator[tuple[str, Board, Bundle]]:
+    """Models that learn."""
+    for precision in WEIGHTS:
+        model = learning_model(precision).model
+        yield f"lesson {precision}", model.board, model.bundle
+    for name, training in LESSONS.items():
+        yield f"lesson {name}", *_compiled(embedding, load_board("host"), CompileOptions(training=training))
+
+
+def several() -> Iterator[tuple[str, Board, Bundle]]:
+    """Two cores, and two models."""
+    for board in ("rp2040", "nrf52840"):
+        options = CompileOptions("net", cores=2)
+        net = Compilation(SHARED / "ds_cnn_kws_int8_qdq.onnx", two_cores(board), options)
+        yield f"two cores {board}", net.target, net.compiled.bundle
+    for board in ("host", "nrf52840"):
+        nets = [
+            Compilation(make().model(), board, CompileOptions(name))
+            for name, make in (("first", quantized), ("second", lambda: quantized(PATH)))
+        ]
+        yield f"firmware {board}", load_board(board), Linking(nets, "firmware").firmware.bundle
+
+
+def _compiled(make: Callable[[], Net], board: Board, options: CompileOptions) -> tuple[Board, Bundle]:
+    options = options if options.name else replace(options, name="net")
+    return board, Compilation(make().model(), board, options).compiled.bundle
+
+
+def cpu_of(board: Board) -> str:
+    """The name that tools/lint_c.py has for what a board's compiler sees."""
+    cpus = {"mve": "m55", "dsp": "m4", "thumb2": "m4", "thumb1": "m0", "rv32": "rv32"}
+    return next((cpu for feature, cpu in cpus.items() if feature in board.features), PLAIN)
+
+
+def write_headers(folder: Path) -> None:
+    """What no model includes by itself: the runtime's headers, once with each port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in runtime_headers().items():
+        (folder / name).write_text(path.read_text())
+    (folder / "store.c").write_text('#include "mcugen_store.h"\n')
+    for port in PORTS:
+        cache = "#define MCUGEN_CORES_CACHE\n" if port in ("MU", "HSEM") else ""
+        (folder / f"port_{port.lower()}.c").write_text(
+            f'#define MCUGEN_CORES_{port}\n{cache}#include "mcugen_cores.h"\n'
+        )
+
+
+def main() -> None:
+    """Writes the folders."""
+    place = Path(sys.argv[1])
+    for name, board, bundle in variants():
+        folder = place / cpu_of(board) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in bundle.files.items():
+            if file.endswith((".c", ".h")):
+                (folder / file).write_text(text)
+    write_headers(place / "m4" / f"{VARIANT}headers")
+
+
+if __name__ == "__main__":
+    main()
