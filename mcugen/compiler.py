@@ -31,6 +31,7 @@ from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
 from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
+from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, THROUGHPUT, TRAINED_AS, CompileOptions, Training
 from mcugen.parameters import require_room
@@ -93,10 +94,10 @@ def _compiled(
         notes = fit.notes(target, options.optimize)
         notes += [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
-        placement = place(program, target, options.place)
+        placement = place(program, target, options.place, may_spill=not options.checked_arena and options.cores == 1)
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
-        notes += _slow_arena_notes(program, target, placement, options)
+        notes += _arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
@@ -214,13 +215,27 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
 
 
-def _slow_arena_notes(program: Program, board: Board, placement: Placement, options: CompileOptions) -> list[str]:
-    """Where the arena lies as a whole in a memory slower than the board's own, which is too small for it."""
-    own, found = memory_of_arena(board, options.place), placement.arenas[0]
-    if options.place.arena or found.speed <= own.speed:
+def _arena_notes(program: Program, board: Board, placement: Placement, options: CompileOptions) -> list[str]:
+    """Where the arena does not fit the board's own memory: which buffers lie in slower ones, and what that costs."""
+    own, found = memory_of_arena(board, options.place), placement.arenas
+    if len(found) > 1:
+        return [
+            _spilling(program, board, placement, index) for index, m in enumerate(found) if m.speed > found[0].speed
+        ]
+    if options.place.arena or found[0].speed <= own.speed:
         return []
     size = f"the arena of {program.arena_size:,} bytes"
-    return [f"{size} lies in '{found.name}', slower than '{own.name}', which has {own.room:,}; {_SPLIT}"]
+    return [f"{size} lies in '{found[0].name}', slower than '{own.name}', which has {own.room:,}; {_SPLIT}"]
+
+
+def _spilling(program: Program, board: Board, placement: Placement, area: int) -> str:
+    memory, size = placement.arenas[area], program.area_sizes[area]
+    waits = waits_for_arena(program, board, memory)
+    lying = {buffer: cycles for buffer, cycles in waits.items() if buffer.area == area and buffer.nbytes}
+    names = ", ".join(f"'{shortened(b.name, 40)}' {b.nbytes:,}" for b in sorted(lying, key=lambda b: -lying[b])[:3])
+    more = f" and {len(lying) - 3} more" if len(lying) > 3 else ""
+    cost = f"about {round(sum(lying.values())):,} cycles of waiting"
+    return f"{size:,} bytes of the arena spill to '{memory.name}', {cost}: {names}{more}"
 
 
 def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:

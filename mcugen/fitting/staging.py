@@ -117,8 +117,8 @@ def _planned(program: Program, without: Program) -> Program:
 def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int, list[Buffer]]:
     """The constants that are worth a copy, by the index of the instruction that reads them."""
     places = options.place
-    places_itself = places.hot_weights or len(places.arena) > 1 or AUTO_PLACE in places.arena
-    if options.optimize == "flash" or options.weights_reader or places_itself or program.handover is not None:
+    is_told = bool(options.weights_reader or places.hot_weights) or program.handover is not None
+    if options.optimize == "flash" or is_told:
         return {}
     slow, fast = memory_of_weights(board, places), memory_of_arena(board, places)
     least = max(LEAST, LEAST_SHARE * (program.instructions_estimate or 0))
@@ -141,7 +141,8 @@ def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int,
 
 def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:
     """Bytes that the arena may take."""
-    if options.optimize != "speed":
+    places = options.place
+    if options.optimize != "speed" or len(places.arena) > 1 or AUTO_PLACE in places.arena:
         return attempt.program.arena_size
     memory, budget = memory_of_arena(board, options.place), Budget.of(options)
     others = attempt.use.ram - attempt.program.arena_size

@@ -153,6 +153,7 @@ class Builder:
             note=call.note or _types_note(node),
             group=self._group,
             declaration=kernel,
+            gathers=call.gathers,
         )
         return self._append(instr)
 

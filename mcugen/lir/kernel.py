@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -333,7 +333,7 @@ class Call:
     otherwise than declared: a part of a larger result is INOUT. `overlaps` say how far its output may lie over inputs,
     `inplace` are pairs (output role, input role) that may begin at one address; `baked` are parameters that are
     literals besides the kernel's; `variant` is what the C function's name tells besides, `note` what the listing says
-    (by default: the types).
+    (by default: the types); `gathers` is that of Instr.
     """
 
     kernel: Kernel
@@ -346,6 +346,7 @@ class Call:
     baked: frozenset[str] = frozenset()
     variant: str = ""
     note: str = ""
+    gathers: int = 0
 
     def __post_init__(self) -> None:
         """VerificationError unless this is what the kernel declares."""
@@ -431,9 +432,11 @@ class Site:
         overlaps: Sequence[Overlap] = (),
         inplace: Sequence[tuple[str, str]] = (),
         variant: str = "",
+        gathers: int = 0,
     ) -> Call:
         """The kernel's instruction."""
-        return Call(self.kernel, operands, params, options, overlaps=overlaps, inplace=inplace, variant=variant)
+        found = Call(self.kernel, operands, params, options, overlaps=overlaps, inplace=inplace, variant=variant)
+        return replace(found, gathers=gathers)
 
     @property
     def features(self) -> frozenset[str]:

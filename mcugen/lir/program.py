@@ -270,6 +270,9 @@ class Instr:
     """Of the marker of a stream: the case of each event."""
     case: int | None = None
     """Of the marker of a case: its number."""
+    gathers: int = 0
+    """Of what reads a word of each pixel at a time: bytes of its input that it goes through before it comes back for
+    the next word. 0: it takes all of a pixel at once."""
 
     @property
     def moves_nothing(self) -> bool:

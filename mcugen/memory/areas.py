@@ -3,38 +3,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from mcugen.board import Board, Memory
 from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.memory.exact import deterministic_solver
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
+from mcugen.memory.waiting import waits_for_arena
 
 ROUNDS = 16
 """So often an area whose plan came out too large is given less."""
+
+_EXACT = 16
+"""Parts of a cycle."""
 
 EFFORT = 4.0
 """Deterministic time of the solver."""
 
 
-def split(program: Program, room: Sequence[int], speeds: Sequence[int]) -> list[int] | None:
+def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
     """Plans `program`, whose arena is one area as yet, so that each area fits one of the memories with so much room.
 
-    What is accessed most often lies where that is fastest: the sum of all accesses times the `speeds` (waits) is the
-    least. Room is judged by the bytes alive at once; if a plan needs more, a round with less room follows. Returns the
-    memory of each area, or None if no way was found.
+    The CPU waits as little as can be, by estimate (mcugen.memory.waiting), in all ways in which buffers fit. Room is
+    judged by the bytes alive at once; if a plan needs more, a round with less room follows. Returns the memory of each
+    area, or None if no way was found; then buffers lie as before.
     """
     if program.handover is not None:
         return None  # its two parts lie in one area
-    for units in (_units(program, True), _units(program, False)):
-        limits = list(room)
+    before, memories = Planned.of(program), list(room)
+    prices = _prices(program, board, memories)
+    for units in (_units(program, prices, True), _units(program, prices, False)):
+        limits = list(room.values())
         for _ in range(ROUNDS):
-            chosen = _assign(units, limits, speeds)
+            chosen = _assign(units, limits)
             if chosen is None:
                 break
             used = sorted(set(chosen))
@@ -42,12 +49,51 @@ def split(program: Program, room: Sequence[int], speeds: Sequence[int]) -> list[
                 for buffer in unit.buffers:
                     buffer.area = used.index(memory)
             plan_memory(program)
-            excess = {memory: size - room[memory] for memory, size in zip(used, program.area_sizes, strict=True)}
+            sizes = zip(used, program.area_sizes, strict=True)
+            excess = {memory: size - room[memories[memory]] for memory, size in sizes}
             if all(more <= 0 for more in excess.values()):
                 verify_plan(program)
-                return used
+                return tuple(memories[memory] for memory in used)
             limits = [limit - max(excess.get(memory, 0), 0) for memory, limit in enumerate(limits)]
+    before.restore(program)
     return None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Where the buffers of a program lie, to try another plan."""
+
+    places: Mapping[Buffer, tuple[int, int | None]]
+    sizes: Sequence[int]
+    bounds: Sequence[int]
+
+    @classmethod
+    def of(cls, program: Program) -> Planned:
+        """As they lie now."""
+        places = {b: (b.area, b.offset) for b in program.buffers}
+        return cls(places, program.area_sizes, program.area_bounds)
+
+    def restore(self, program: Program) -> None:
+        """Lets them lie so again."""
+        for buffer, (area, offset) in self.places.items():
+            buffer.area, buffer.offset = area, offset
+        program.area_sizes, program.area_bounds = list(self.sizes), list(self.bounds)
+
+
+def waits_of(program: Program, board: Board, arenas: Sequence[Memory]) -> float:
+    """Cycles that one inference waits for what the arena holds, whose areas lie in these memories."""
+    each = [waits_for_arena(program, board, memory) for memory in arenas]
+    return sum(each[buffer.area][buffer] for buffer in program.buffers if buffer.planned)
+
+
+def _prices(program: Program, board: Board, memories: Sequence[Memory]) -> dict[Buffer, list[int]]:
+    """By buffer what it costs in each memory: cycles, and so little for its accesses that it decides between equals."""
+    waits, accesses = [waits_for_arena(program, board, memory) for memory in memories], traffic(program)
+    most = max(accesses.values(), default=0) * max(memory.speed for memory in memories) + 1
+    return {
+        b: [round(_EXACT * w[b]) + accesses[b] * m.speed * _EXACT // most for w, m in zip(waits, memories, strict=True)]
+        for b in waits[0]
+    }
 
 
 @dataclass(frozen=True)
@@ -56,10 +102,11 @@ class _Unit:
 
     buffers: list[Buffer]
     load: npt.NDArray[np.int64]
-    accesses: int
+    prices: list[int]
+    """By memory."""
 
 
-def _assign(units: Sequence[_Unit], limits: Sequence[int], speeds: Sequence[int]) -> list[int] | None:
+def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> list[int] | None:
     """The memory of each unit; None if there is no way."""
     from ortools.sat.python import cp_model  # half a second, which programs with one memory do not need
 
@@ -71,15 +118,16 @@ def _assign(units: Sequence[_Unit], limits: Sequence[int], speeds: Sequence[int]
     for memory, limit in enumerate(limits):
         for load in loads:
             model.add(sum(n * x[memory] for n, x in zip(load, lies_in, strict=True) if n) <= limit)
-    costs = np.outer([unit.accesses for unit in units], speeds).tolist()
-    model.minimize(sum(n * x for line, xs in zip(costs, lies_in, strict=True) for n, x in zip(line, xs, strict=True)))
+    model.minimize(
+        sum(n * x for unit, xs in zip(units, lies_in, strict=True) for n, x in zip(unit.prices, xs, strict=True))
+    )
     solver = deterministic_solver(EFFORT)
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     return [next(m for m, x in enumerate(choices) if solver.value(x)) for choices in lies_in]
 
 
-def _units(program: Program, together: bool) -> list[_Unit]:
+def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool) -> list[_Unit]:
     """Each buffer for itself, or together with those with which, as planned, it shares bytes within an instruction."""
     ranges = program.live_ranges()
     unit_of = {b: [b] for b in ranges if b.nbytes}
@@ -90,9 +138,14 @@ def _units(program: Program, together: bool) -> list[_Unit]:
                 if unit_of[a] is not unit_of[b] and _share_bytes(a, b):
                     unit_of[a] += unit_of[b]
                     unit_of.update(dict.fromkeys(unit_of[b], unit_of[a]))
-    accesses = traffic(program)
     units = {id(unit): unit for unit in unit_of.values()}.values()
-    return [_Unit(unit, _load(unit, ranges, len(program.instrs)), sum(accesses[b] for b in unit)) for unit in units]
+    steps = len(program.instrs)
+    return [_Unit(unit, _load(unit, ranges, steps), _added(prices[b] for b in unit)) for unit in units]
+
+
+def _added(prices: Iterable[Sequence[int]]) -> list[int]:
+    """By memory those of all."""
+    return [sum(each) for each in zip(*prices, strict=True)]
 
 
 def _share_bytes(a: Buffer, b: Buffer) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Buffer, Program, Space, aligned
-from mcugen.memory.areas import split
+from mcugen.memory.areas import Planned, split, waits_of
 from mcugen.memory.peak import busiest, largest, moments
 from mcugen.memory.traffic import traffic
 from mcugen.options import AUTO_PLACE, Places
@@ -41,11 +41,12 @@ class Placement:
         return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
 
 
-def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement:
+def place(program: Program, board: Board, places: Places = NOWHERE, *, may_spill: bool = True) -> Placement:
     """Where everything lies; for an arena in several memories, `program` is planned anew.
 
     What the user says nothing of lies in the board's default memory, or else in the fastest one that is large enough.
-    DoesNotFitError if none is; UsageError if a memory does not exist, or is of the wrong kind.
+    If none is, or several take less time, buffers spill to slower ones, unless it may not. DoesNotFitError if that is
+    not enough; UsageError if a memory does not exist, or is of the wrong kind.
     """
     weights = _weights_memory(program, board, places)
     copies = _copies(program, board, places)
@@ -54,7 +55,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement
         if room[memory] < 0:
             found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
             raise DoesNotFitError("copies of weights must fit in their memory", found, "copy fewer of them")
-    arenas = _arenas(program, board, places, room)
+    arenas = _arenas(program, board, places, room, may_spill)
     return Placement(
         arenas,
         weights,
@@ -168,30 +169,80 @@ def _arena_memories(board: Board, places: Places) -> list[Memory]:
     return rams if places.arena else list(dict.fromkeys((board.memory(board.arena_memory), *rams)))
 
 
-def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory, int]) -> tuple[Memory, ...]:
-    """The memory of each area. An arena may lie in several memories only where the user says so."""
+def _arenas(
+    program: Program, board: Board, places: Places, room: Mapping[Memory, int], may_spill: bool
+) -> tuple[Memory, ...]:
+    """The memory of each area: several where the user says so, or where one is too small and they are faster."""
     memories = _arena_memories(board, places)
     if not places.arena:
-        for memory in memories:
-            if program.arena_size <= room[memory]:
-                return (memory,)
-        roomiest = max(memories, key=lambda m: room[m])
-        what, left = "arena must fit in one RAM memory", {roomiest: room[roomiest]}
-        remedy = "let it lie in several memories with --place auto, or " if len(memories) > 1 else ""
-        raise _refusal(what, board, program.arena_size, left, busiest(moments(program)).buffers, remedy)
+        return _by_default(program, board, room, memories, may_spill)
     for memory in memories:  # one area is simpler than several in memories of that speed
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)
     needed, most = program.arena_size, busiest(moments(program)).buffers
-    used = split(program, [room[m] for m in memories], [m.speed for m in memories]) if len(memories) > 1 else None
+    used = split(program, board, {m: room[m] for m in memories}) if len(memories) > 1 else None
     if used is None:
         where = "the memories" if len(memories) > 1 else "memory"
         what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
         raise _refusal(what, board, needed, {m: room[m] for m in memories}, most)
-    return tuple(memories[index] for index in used)
+    return used
+
+
+LEAST_SAVED = 0.01
+"""Of a call's cycles, by estimate, what several memories must save to be taken in place of one slow one."""
+
+BESIDE = 8192
+"""Bytes that an arena leaves free for stack and variables where it fills all else of their memory, unasked."""
+
+
+def _by_default(
+    program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], may_spill: bool
+) -> tuple[Memory, ...]:
+    """The board's memory for the arena; where that is too small, it and slower ones, or one slower one if that is
+    hardly worse; where these are too small, all RAM.
+    """
+    own, needed = board.memory(board.arena_memory), program.arena_size
+    whole = next((memory for memory in rams if needed <= room[memory]), None)
+    if whole is not None and (whole.speed <= own.speed or not may_spill):
+        return (whole,)
+    most, before = busiest(moments(program)).buffers, Planned.of(program)
+    used = _spilled(program, board, room, rams, whole) if may_spill else None
+    if used is None and whole is None:
+        raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, most)
+    if used is None or whole is None:
+        return used or (whole or own,)
+    waits, kept = waits_of(program, board, used), Planned.of(program)
+    before.restore(program)
+    if waits_of(program, board, (whole,)) - waits <= LEAST_SAVED * (program.instructions_estimate or 0):
+        return (whole,)
+    kept.restore(program)
+    return used
+
+
+def _spilled(
+    program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], whole: Memory | None
+) -> tuple[Memory, ...] | None:
+    """In the board's memory for the arena and slower ones, or in all, unless one of them has room for the whole."""
+    own = board.memory(board.arena_memory)
+    free = {m: max(room[m] - BESIDE * (m.name == board.data_memory), 0) for m in rams}
+    slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed and m is not own))}
+    found = split(program, board, slower) if len(slower) > 1 else None
+    if found is None and whole is None and len(free) > len(slower):
+        found = split(program, board, free)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
+
+
+def _refusal_of_all(
+    board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer]
+) -> DoesNotFitError:
+    """No RAM has room for the arena, nor all of them together unless some is left to nothing else."""
+    if len(room) == 1:
+        return _refusal("arena must fit in one RAM memory", board, nbytes, room, contributors)
+    remedy = "let it take all RAM with --place auto, or " if nbytes <= sum(room.values()) else ""
+    return _refusal("arena must fit in the RAM memories", board, nbytes, room, contributors, remedy)
 
 
 def _refusal(

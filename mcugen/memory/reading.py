@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from mcugen.board import Board, Memory
 from mcugen.lir.program import Instr, Program, Space
-from mcugen.memory.traffic import passes_of
-
-LOADS = 0.25
-"""Those of a word of constants in one pass, where a layer has no kernel that says (Kernel.loads)."""
+from mcugen.memory.traffic import loads_in_pass, passes_of
 
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
@@ -16,7 +13,7 @@ COPY = 1.0
 
 def readings(instr: Instr, board: Board, memory: Memory) -> float:
     """How often a layer reads its constants: word by word, or by lines where a cache serves several loads at once."""
-    loads = LOADS if instr.declaration is None else instr.declaration.loads
+    loads = loads_in_pass(instr)
     if board.cache(memory, "data") is not None:
         loads = min(loads, 1.0)
     return max(loads * passes_of(instr), 1.0)

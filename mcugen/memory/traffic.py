@@ -6,23 +6,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mcugen.lir.program import Access, Buffer, Control, Instr, Operand, Program, Space
+from mcugen.lir.program import MOVE, Access, Buffer, Control, Instr, Operand, Program, Space
 
 
 def traffic(program: Program) -> dict[Buffer, int]:
     """Bytes read and written, by buffer. Loops count with all their steps, branches as if both were taken."""
     found = dict.fromkeys(program.buffers, 0)
+    for instr, times in runs_of(program):
+        for operand, nbytes in accesses(instr):
+            found[operand.buffer] += times * nbytes
+    return found
+
+
+def runs_of(program: Program) -> Iterator[tuple[Instr, int]]:
+    """All that may do something, in order, and how often it runs: in loops with all their steps."""
     steps, events = [1], Counter[int]()
     for instr in program.instrs:
         if instr.control is Control.END:
             steps.pop()
-        for operand, nbytes in () if instr.moves_nothing else _accesses(instr):
-            found[operand.buffer] += steps[-1] * nbytes
+        if not instr.moves_nothing:
+            yield instr, steps[-1]
         if instr.control is Control.STREAM:
             events = Counter(instr.events)
         if instr.control not in (Control.NONE, Control.ELSE, Control.END):
             steps.append(steps[-1] * _repetitions(instr, events))
-    return found
 
 
 def _repetitions(instr: Instr, events: Counter[int]) -> int:
@@ -38,8 +45,26 @@ def passes_of(instr: Instr) -> int:
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
 
 
-def _accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
-    """What an instruction reads and writes.
+LOADS = 0.25
+"""Those of a word of constants in one pass, where a layer has no kernel that says (Kernel.loads)."""
+
+
+def loads_in_pass(instr: Instr) -> float:
+    """How often a layer loads a word of its constants while each of these serves one product."""
+    return LOADS if instr.declaration is None else instr.declaration.loads
+
+
+def touched(instr: Instr, operand: Operand) -> int:
+    """Bytes of an operand that one run of an instruction uses at all: some rows, a part, or all of it."""
+    whole = operand.buffer.nbytes
+    if instr.kernel == MOVE:
+        return min(instr.part(operand.role)[1], whole)
+    takes_rows = {"rows", "bytes"} <= instr.params.keys() and any(o.role == "next" for o in instr.operands)
+    return min(int(instr.params["rows"]) * int(instr.params["bytes"]), whole) if takes_rows else whole
+
+
+def accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
+    """Bytes that one run of an instruction reads and writes, by operand.
 
     Each multiply-accumulate reads a weight and an input, or what was prepared of it in scratch memory. Constants of a
     layer (weights, biases, factors) are gone through equally often; other tables are read once for each result.
@@ -59,4 +84,4 @@ def _accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
         buffer = operand.buffer
         factor = macs * buffer.nbytes // max(whole, 1) if operand in factors else 0
         twice = operand.access in (Access.INOUT, Access.SCRATCH)
-        yield operand, buffer.nbytes * (1 + twice) + factor
+        yield operand, touched(instr, operand) * (1 + twice) + factor

@@ -16,7 +16,7 @@ from mcugen.board import Board, Memory, load_board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.hir.types import DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operand, Program, Space
-from mcugen.memory.place import place
+from mcugen.memory.place import NOWHERE, place
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.options import Places
@@ -47,7 +47,8 @@ def test_the_boards_own_choice_comes_first():
 
 
 def test_a_larger_memory_where_that_is_too_small():
-    assert place(planned(chain(64, 64)), board()).arenas[0].name == "slow"
+    sizes = {"fast": 16}
+    assert place(planned(chain(64, 64)), board(**sizes)).arenas[0].name == "slow"
 
 
 def test_exactly_full_fits():
@@ -61,11 +62,11 @@ def test_an_arena_that_does_not_fit_names_the_bytes_and_the_largest_buffers():
     sketch.step("large", "x", "small", nbytes=128, scratch=32)
     sketch.output("large")
     with pytest.raises(DoesNotFitError) as error:
-        place(planned(sketch), board())
+        place(planned(sketch), board(fast=16))
     assert error.value.exit_code == 5
-    assert error.value.rule == "the arena must fit in one RAM memory of board 'toy'"
+    assert error.value.rule == "the arena must fit in the RAM memories of board 'toy'"
     assert error.value.found == (
-        "336 bytes, 80 more than 'slow' has; largest: 'x' 160, 'large' 128, 'large.scratch' 32, 'small' 16"
+        "336 bytes, 'fast' has 16 and 'slow' has 256; largest: 'x' 160, 'large' 128, 'large.scratch' 32, 'small' 16"
     )
     assert "quantized" in error.value.remedy
 
@@ -128,9 +129,37 @@ def test_one_memory_where_one_suffices():
     assert set(areas(sketch).values()) == {0}
 
 
-def test_the_default_is_one_memory_though_a_slower_one():
-    found = place(planned(busy()), board())
+def test_by_default_buffers_spill_where_the_boards_memory_is_too_small():
+    sketch = busy()
+    found = place(planned(sketch), board())
+    assert [m.name for m in found.arenas] == ["fast", "slow"]
+    assert (areas(sketch)["hot"], areas(sketch)["cold"]) == (0, 1)
+
+
+def test_what_may_not_spill_lies_in_one_memory_though_a_slower_one():
+    found = place(planned(busy()), board(), may_spill=False)
     assert [m.name for m in found.arenas] == ["slow"]
+
+
+def test_nothing_spills_where_several_memories_save_little():
+    program = planned(busy())
+    program.instructions_estimate = 1e6
+    before = [(b.area, b.offset) for b in program.buffers]
+    found = place(program, board())
+    assert [m.name for m in found.arenas] == ["slow"]
+    assert [(b.area, b.offset) for b in program.buffers] == before
+    assert len(program.area_sizes) == 1
+
+
+def test_stack_and_variables_have_room_beside_what_spills():
+    """Of the memory that they are in, unless the user says what lies there."""
+
+    def used(data_memory: str, places: Places = NOWHERE) -> list[str]:
+        toy = replace(board(fast=8192 + 48, slow=32768), data_memory=data_memory)
+        return [m.name for m in place(planned(chain(8192, 8192)), toy, places).arenas]
+
+    assert used("slow") == used("fast", AUTO) == ["fast", "slow"]
+    assert used("fast") == ["slow"]
 
 
 def test_memories_are_taken_in_the_order_of_the_user_where_they_are_equally_fast():
