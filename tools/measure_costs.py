@@ -419,7 +419,9 @@ def roomy(name: str) -> Board:
 
 
 MOST_ERROR = 0.25
-"""Of a fit by which a library's kernel is compared with ours; else ours is taken."""
+"""Of a fit by which a library's kernel is compared with ours, else ours is taken; and of one of cycles, else
+instructions count.
+"""
 
 
 @dataclass(frozen=True)
@@ -678,9 +680,13 @@ def cycles_of(
     for core, found in by_core.items():
         for way, layers in sorted(found[kernel].layers.items() if kernel in found else ()):
             fit = fitted_cycles(layers) if way in ways else None
-            if fit is not None:
-                cycles[core][way] = fit[0]
-                console.print(f"{core} {kernel} {way}: cycles, error {fit[1]:.0%}, {fit[0]}")
+            if fit is None:
+                continue
+            is_good = fit[1] <= MOST_ERROR
+            cycles[core] |= {way: fit[0]} if is_good else {}
+            console.print(
+                f"{core} {kernel} {way}: cycles, error {fit[1]:.0%}{'' if is_good else ', too large'}, {fit[0]}"
+            )
     return dict(cycles)
 
 
