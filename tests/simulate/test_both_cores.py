@@ -63,7 +63,15 @@ def test_models_for_one_core_are_refused(tmp_path: Path) -> None:
         run_on_both_cores(one.bundle, load_board("rp2040"), sample_of(one), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["rt1170", "nrf5340"])
+def test_one_core_computes_all_where_the_other_saves_nothing() -> None:
+    """DS-CNN on an nRF5340, whose second core made it slower: that is told."""
+    model = compiled("nrf5340", 2)
+    assert all(layer.core is None for layer in model.report.layers)
+    assert any(note.startswith("--cores 2: one core computes all") for note in model.report.notes)
+    assert model.program.arena_size == compiled("nrf5340", 1).program.arena_size
+
+
+@pytest.mark.parametrize("name", ["rt1170"])
 def test_unlike_cores_run_the_same_code(name: str) -> None:
     """Built for each of them, with the same bits; the slower one has the smaller portion, and the report joins both."""
     model = compiled(name, 2)
