@@ -83,7 +83,7 @@ def readings_of(program: Program) -> Iterator[Reading]:
                 again=round(loads * passes * through),
                 distance=None if at is None else used - at,
                 goes_on=through < buffer.nbytes,
-                gathers=instr.gathers if operand.role == "x" else 0,
+                gathers=instr.gathers if operand.role.startswith("x") else 0,
                 works_on=operand.access is Access.SCRATCH or buffer in held,
             )
         used += sum(touched(instr, operand) for operand, _ in each)
