@@ -219,7 +219,8 @@ def _refusal_of_all(
     """No RAM has room for the arena, nor all of them together unless some is left to nothing else."""
     if len(room) == 1:
         return _refusal("arena must fit in one RAM memory", board, nbytes, room, contributors)
-    remedy = "let it take all RAM with --place auto, or " if nbytes <= sum(room.values()) else ""
+    has_room = max(b.nbytes for b in contributors) <= max(room.values()) and nbytes <= sum(room.values())
+    remedy = "let it take all RAM with --place auto, or " if has_room else "compute by rows with --optimize ram, or "
     return _refusal("arena must fit in the RAM memories", board, nbytes, room, contributors, remedy)
 
 
