@@ -72,9 +72,11 @@ def readings_of(program: Program) -> Iterator[Reading]:
         for operand, nbytes in each:
             buffer, through, loads = operand.buffer, touched(instr, operand), loads_in_pass(instr)
             writes = through * (operand.access in (Access.OUT, Access.INOUT, Access.SCRATCH))
-            passes = instr.macs // buffer.count if buffer in held else max(nbytes - writes - through, 0) / through
             if not buffer.planned or nbytes <= writes:
                 continue
+            passes = (
+                instr.macs // buffer.count if buffer in held else max(nbytes - writes - through, 0) / max(through, 1)
+            )
             at = used if operand.access is Access.SCRATCH else last.get(buffer)
             yield Reading(
                 buffer,
