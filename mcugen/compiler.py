@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
 from mcugen.fitting import build_program
-from mcugen.fitting.budget import Budget
+from mcugen.fitting.budget import Budget, Fit
 from mcugen.fitting.staging import time_of_copies, with_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
@@ -94,7 +95,7 @@ def _compiled(
         notes = fit.notes(target, options.optimize)
         notes += [_copied_note(program, target, chosen)] if chosen is not options else []
         options = chosen
-        placement = place(program, target, options.place, may_spill=not options.checked_arena and options.cores == 1)
+        placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
         notes += _arena_notes(program, target, placement, options)
@@ -213,6 +214,14 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
     stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
+
+
+def _most_spilled(fit: Fit, options: CompileOptions) -> float:
+    """Bytes that an arena in several memories may take: none where the code knows of one only."""
+    if options.checked_arena or options.cores > 1:
+        return 0
+    others = fit.taken.use.ram - fit.program.arena_size
+    return math.inf if options.max_ram is None else options.max_ram - others
 
 
 def _arena_notes(program: Program, board: Board, placement: Placement, options: CompileOptions) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,12 +42,13 @@ class Placement:
         return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
 
 
-def place(program: Program, board: Board, places: Places = NOWHERE, *, may_spill: bool = True) -> Placement:
+def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spilled: float = math.inf) -> Placement:
     """Where everything lies; for an arena in several memories, `program` is planned anew.
 
     What the user says nothing of lies in the board's default memory, or else in the fastest one that is large enough.
-    If none is, or several take less time, buffers spill to slower ones, unless it may not. DoesNotFitError if that is
-    not enough; UsageError if a memory does not exist, or is of the wrong kind.
+    If none is, or several take less time, buffers spill to slower ones, if all areas of the arena then take no more
+    than `most_spilled` bytes. DoesNotFitError if that is not enough; UsageError if a memory does not exist, or is
+    of the wrong kind.
     """
     weights = _weights_memory(program, board, places)
     copies = _copies(program, board, places)
@@ -55,7 +57,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE, *, may_spill
         if room[memory] < 0:
             found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
             raise DoesNotFitError("copies of weights must fit in their memory", found, "copy fewer of them")
-    arenas = _arenas(program, board, places, room, may_spill)
+    arenas = _arenas(program, board, places, room, most_spilled)
     return Placement(
         arenas,
         weights,
@@ -170,12 +172,12 @@ def _arena_memories(board: Board, places: Places) -> list[Memory]:
 
 
 def _arenas(
-    program: Program, board: Board, places: Places, room: Mapping[Memory, int], may_spill: bool
+    program: Program, board: Board, places: Places, room: Mapping[Memory, int], most_spilled: float
 ) -> tuple[Memory, ...]:
     """The memory of each area: several where the user says so, or where one is too small and they are faster."""
     memories = _arena_memories(board, places)
     if not places.arena:
-        return _by_default(program, board, room, memories, may_spill)
+        return _by_default(program, board, room, memories, most_spilled)
     for memory in memories:  # one area is simpler than several in memories of that speed
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)
@@ -196,24 +198,25 @@ BESIDE = 8192
 
 
 def _by_default(
-    program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], may_spill: bool
+    program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], most_spilled: float
 ) -> tuple[Memory, ...]:
     """The board's memory for the arena; where that is too small, it and slower ones, or one slower one if that is
     hardly worse; where these are too small, all RAM.
     """
     own, needed = board.memory(board.arena_memory), program.arena_size
     whole = next((memory for memory in rams if needed <= room[memory]), None)
-    if whole is not None and (whole.speed <= own.speed or not may_spill):
+    if whole is not None and (whole.speed <= own.speed or most_spilled < needed):
         return (whole,)
     most, before = busiest(moments(program)).buffers, Planned.of(program)
-    used = _spilled(program, board, room, rams, whole) if may_spill else None
+    used = _spilled(program, board, room, rams, whole) if needed <= most_spilled else None
     if used is None and whole is None:
         raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, most)
     if used is None or whole is None:
         return used or (whole or own,)
-    waits, kept = waits_of(program, board, used), Planned.of(program)
+    waits, kept, is_too_large = waits_of(program, board, used), Planned.of(program), program.arena_size > most_spilled
     before.restore(program)
-    if waits_of(program, board, (whole,)) - waits <= LEAST_SAVED * (program.instructions_estimate or 0):
+    saved = waits_of(program, board, (whole,)) - waits
+    if is_too_large or saved <= LEAST_SAVED * (program.instructions_estimate or 0):
         return (whole,)
     kept.restore(program)
     return used
@@ -241,7 +244,8 @@ def _refusal_of_all(
     """No RAM has room for the arena, nor all of them together unless some is left to nothing else."""
     if len(room) == 1:
         return _refusal("arena must fit in one RAM memory", board, nbytes, room, contributors)
-    remedy = "let it take all RAM with --place auto, or " if nbytes <= sum(room.values()) else ""
+    has_room = max(b.nbytes for b in contributors) <= max(room.values()) and nbytes <= sum(room.values())
+    remedy = "let it take all RAM with --place auto, or " if has_room else "compute by rows with --optimize ram, or "
     return _refusal("arena must fit in the RAM memories", board, nbytes, room, contributors, remedy)
 
 

@@ -72,9 +72,11 @@ def readings_of(program: Program) -> Iterator[Reading]:
         for operand, nbytes in each:
             buffer, through, loads = operand.buffer, touched(instr, operand), loads_in_pass(instr)
             writes = through * (operand.access in (Access.OUT, Access.INOUT, Access.SCRATCH))
-            passes = instr.macs // buffer.count if buffer in held else max(nbytes - writes - through, 0) / through
             if not buffer.planned or nbytes <= writes:
                 continue
+            passes = (
+                instr.macs // buffer.count if buffer in held else max(nbytes - writes - through, 0) / max(through, 1)
+            )
             at = used if operand.access is Access.SCRATCH else last.get(buffer)
             yield Reading(
                 buffer,
@@ -83,7 +85,7 @@ def readings_of(program: Program) -> Iterator[Reading]:
                 again=round(loads * passes * through),
                 distance=None if at is None else used - at,
                 goes_on=through < buffer.nbytes,
-                gathers=instr.gathers if operand.role == "x" else 0,
+                gathers=instr.gathers if operand.role.startswith("x") else 0,
                 works_on=operand.access is Access.SCRATCH or buffer in held,
             )
         used += sum(touched(instr, operand) for operand, _ in each)

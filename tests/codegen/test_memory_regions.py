@@ -486,16 +486,49 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     }
 
 
+TOO_SMALL = replace(board(fast=512), arena_memory="fast")
+"""The arena needs more than the board's memory for it."""
+TOO_SMALL = replace(TOO_SMALL, memories=tuple(m for m in TOO_SMALL.memories if m.name not in ("zero", "mid")))
+
+
+def spilled(model: CompiledModel) -> list[str]:
+    """Notes on what lies in slower memory."""
+    return [note for note in model.report.notes if "spill to 'slow'" in note or "slower than 'fast'" in note]
+
+
+def test_by_default_what_the_boards_memory_has_no_room_for_spills():
+    model = compiled(TOO_SMALL)
+    areas = model.program.area_sizes
+    (note,) = spilled(model)
+    assert note.startswith(f"{areas[1]:,} bytes of the arena spill to 'slow', about ")
+    assert areas[0] <= 512
+    assert "#define NET_ARENAS 2" in model.bundle.files["net.h"]
+
+
 @pytest.mark.parametrize(
-    ("target", "place", "told"),
+    ("target", "options", "told"),
     [
-        (replace(board(fast=512), arena_memory="fast"), Places(), True),
-        (board(), Places(), False),  # the board's own memory is the slow one
-        (replace(board(fast=512), arena_memory="fast"), Places(("auto",)), False),
+        (TOO_SMALL, {"checked_arena": True}, 1),
+        (TOO_SMALL, {"place": Places(("slow",))}, 0),
+        (board(), {}, 0),  # the board's own memory is the slow one
     ],
-    ids=["too-small", "fits", "split"],
+    ids=["one-arena-only", "told-to", "fits"],
 )
-def test_an_arena_in_slower_memory_is_told(target: Board, place: Places, told: bool):
-    memories = tuple(m for m in target.memories if m.name not in ("zero", "mid"))
-    notes = compiled(replace(target, memories=memories), place=place).report.notes
-    assert any("slower than 'fast', which has 512; --place auto" in note for note in notes) == told
+def test_nothing_spills_otherwise(target: Board, options: dict[str, object], told: int):
+    model = compiled(target, **options)
+    assert len(spilled(model)) == told
+    assert len(model.program.area_sizes) == 1
+    assert "NET_ARENAS" not in model.bundle.files["net.h"]
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("cpu", ["host", "nrf52840"])
+def test_spilling_changes_no_bit(cpu: str):
+    there = load_board(cpu)
+    target = replace(
+        TOO_SMALL, **{key: getattr(there, key) for key in ("cpu", "features", "toolchain", "cflags", "qemu")}
+    )
+    model = compiled(target)
+    given = sample(model)
+    assert len(model.program.area_sizes) == 2
+    assert_right(model, simulate(model.bundle, target, [given]).outputs[0], given)

@@ -137,8 +137,18 @@ def test_by_default_buffers_spill_where_the_boards_memory_is_too_small():
 
 
 def test_what_may_not_spill_lies_in_one_memory_though_a_slower_one():
-    found = place(planned(busy()), board(), may_spill=False)
+    found = place(planned(busy()), board(), most_spilled=0)
     assert [m.name for m in found.arenas] == ["slow"]
+
+
+def test_several_arenas_take_no_more_than_they_may():
+    """Together they may take more than one does."""
+    one = planned(busy()).arena_size
+    several = planned(busy())
+    assert len(place(several, board()).arenas) == 2
+    assert len(place(planned(busy()), board(), most_spilled=several.arena_size).arenas) == 2
+    assert several.arena_size >= one
+    assert len(place(planned(busy()), board(), most_spilled=several.arena_size - 16).arenas) == 1
 
 
 def test_nothing_spills_where_several_memories_save_little():
