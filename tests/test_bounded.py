@@ -18,6 +18,7 @@ from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ModelError, UnsupportedError, UsageError
 from mcugen.hir.types import Array
+from mcugen.lir.bounded import _require_no_negative
 from mcugen.lir.formula import Atom, Fitter, Polynomial, Quotient, Symbol, Table
 from mcugen.lir.program import Instr
 from mcugen.options import CompileOptions
@@ -324,3 +325,26 @@ def test_arrays_without_equally_many_samples_are_refused(shape: tuple[int, ...])
     given = {"a": np.zeros((2, 1, 4), np.float32), "b": np.zeros(shape, np.float32)}
     with pytest.raises(UsageError, match="a leading axis of equally many samples"):
         compile_model(net.model()).run(given)
+
+
+BEFORE_THE_LAST = Polynomial(((1, (Atom("n"),)), (-1, ())))
+"""n - 1: where an entry is that must be there."""
+
+
+def test_what_is_no_length_at_a_size_that_was_not_tried_is_refused():
+    with pytest.raises(UnsupportedError, match="with n=0 the start would be -1"):
+        _require_no_negative("the start", BEFORE_THE_LAST, [0, 1, 2], [{"n": 3}, {"n": 0}])
+
+
+@pytest.mark.parametrize(
+    ("formula", "values", "corners"),
+    [
+        (BEFORE_THE_LAST, [0, 1, 2], [{"n": 1}, {"n": 3}]),  # 0 is a length
+        (BEFORE_THE_LAST, [-1, 0, 1], [{"n": 0}]),  # as it was tried: no length
+        (Table("n", 0, (-1.5, 1.0)), [1.0], [{"n": 0}]),  # reals and tables are none
+    ],
+)
+def test_other_parameters_may_be_anything(
+    formula: Polynomial | Table, values: list[int], corners: list[dict[str, int]]
+):
+    _require_no_negative("it", formula, values, corners)

@@ -41,9 +41,9 @@ def check_library(
     """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
 
     Transpositions, which stand at a model's border, count only if they are named. That is within one step of what our
-    own kernels give on the same input, which is so by layer if the model is a number of layers side by side. Boards,
-    and builds of the library for this computer, take turns: one each for a model, all in the sweep. `options`
-    are more CompileOptions: with `kernels`, those are taken wherever they fit.
+    own kernels give on the same input, which is so by layer if the model is a number of layers side by side.
+    Boards take turns, and so do builds of the library for this computer: one each for a model, all in the sweep.
+    `options` are more CompileOptions: with `kernels`, those are taken wherever they fit.
     """
     compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, **options))
     calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
