@@ -42,7 +42,7 @@ def with_parts(names: set[str]) -> Iterator[str]:
 
 
 def own_kernels() -> set[str]:
-    """Templates of kernels that `portable_models` and `learning_model` take: tests/test_portability.py tells of others."""
+    """Templates of kernels that `portable_models` and `learning_model` take, as tests/test_portability.py has it."""
     kernels = [*declared_kernels(), *kernels_of(learning)]
     return {f"kernels/{kernel.name}.c.j2" for kernel in kernels if not kernel.library}
 
