@@ -63,7 +63,8 @@ def _condition(e: Expression, within: Binding = Binding.OR) -> str:
     """The C expression where a truth value is asked for."""
     if _is_truth(e) or (isinstance(e, Convert) and e.to is DType.BOOL):
         return c_text(e, within)
-    return f"{c_text(e, Binding.SUM)} != 0" if within <= Binding.COMPARE else f"({c_text(e, Binding.SUM)} != 0)"
+    text = f"{c_text(e, Binding.SUM)} != {_constant(0, DType.UINT32 if e.dtype is DType.BOOL else e.dtype)}"
+    return text if within <= Binding.COMPARE else f"({text})"
 
 
 def _text(e: Expression) -> tuple[str, Binding]:
