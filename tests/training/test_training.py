@@ -745,3 +745,11 @@ def test_recurrent_layers_that_learn_stay_real_in_quantized_models(layers: str, 
     given = lessons(model, 1, 0.1) * 4
     found = [float(o["loss"][0]) for o in model.simulate(given, measure=False, sanitize=True).outputs]
     assert found[-1] < found[0]
+
+
+def test_a_layer_before_a_loop_of_codes_is_refused_with_a_remedy() -> None:
+    """No gradient goes through it, which must not pass in silence."""
+    samples = {"x": RNG.normal(size=(16, 1, 5, 3)).astype(np.float32)}
+    coded = Compilation(recurrent("LSTM", 4), quantizing=Quantizing(calibration=samples)).quantized
+    with pytest.raises(Refusal, match="--layer NAME=float32"):
+        compile_model(coded.proto, "host", CompileOptions(training=Training("last:2")))
