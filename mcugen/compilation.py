@@ -19,6 +19,7 @@ from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, Us
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
+from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, Pace, within
@@ -47,7 +48,7 @@ from mcugen.selftests import with_selftest
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
-from mcugen.training.layers import has_channels, layer_name, trainable
+from mcugen.training.layers import cells_behind, has_channels, layer_name, trainable
 from mcugen.tuning import tuned
 from mcugen.variants import Variants
 from mcugen.workers.sharing import ALONE, Workers
@@ -145,6 +146,13 @@ class Compilation:
         learned = tuned.notes[len(before.notes) :]
         return judge(replace(tuned, notes=(*found.notes, *learned, *told)))
 
+    def _learning_cells(self, graph: Graph) -> list[str]:
+        """Recurrent layers that are to learn, or that gradients go through: they stay reals, as loops of codes have no
+        derivative.
+        """
+        training = self.options.training
+        return [] if training is None or training.is_head else cells_behind(graph, training.layers, training.is_open)
+
     @cached_property
     def _basis(self) -> _Basis:
         """What precisions are chosen by."""
@@ -163,6 +171,7 @@ class Compilation:
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        wanted = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32) | wanted
         layers, raised = rescued(maker, wanted)
         return _Basis(maker, given, data, known, held, layers, [*strays, *raised])
 

@@ -77,6 +77,20 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
     ]
 
 
+def cells_behind(graph: Graph, text: str, any_layers: bool) -> list[str]:
+    """The recurrent layers, of a graph whose floats are fused, that are trained or lie behind what is; all of them if
+    `any_layers` may be.
+    """
+    cells = [node for node in graph.nodes if isinstance(node.op, Recurrent)]
+    if any_layers or not cells:
+        return [layer_name(node) for node in cells]
+    depending = {layer.node for layer in chosen(graph, text)}
+    for node in graph.nodes:
+        if any(v is not None and v.producer in depending for v in node.inputs):
+            depending.add(node)
+    return [layer_name(node) for node in cells if node in depending]
+
+
 def _some_channels(node: Node, part: str, text: str) -> tuple[int, ...]:
     """Those that are named, in order."""
     count = len(node.output.type.shape) and node.input(1).type.shape[0]

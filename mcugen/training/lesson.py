@@ -11,14 +11,16 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import DType, TensorType
+from mcugen.ops.conversion import Quantize
 from mcugen.ops.gradient import gradients, unfuse
 from mcugen.ops.movement import Reshape
+from mcugen.ops.onnx_node import Refusal
 from mcugen.options import Training
 from mcugen.pipeline import fuse_float
 from mcugen.training.coded_errors import UnfitError
 from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.integers import CODED_LOSSES, computed, stepped, walked
-from mcugen.training.layers import Layer, chosen
+from mcugen.training.layers import Layer, chosen, layer_name
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
@@ -106,6 +108,7 @@ def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
 
 def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> Mapping[str, str]:
     compute_reals(graph, behind(graph, [layer.node for layer in layers]))
+    _require_reals(graph, [layer.node for layer in layers])
     unfuse(graph, behind(graph, [layer.node for layer in layers]))
     parameters = with_parameters(graph, chosen(graph, training.layers), coded=training.precision == "int8")
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
@@ -113,6 +116,23 @@ def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> M
     rate, rates = _rates(graph, [parameter.layer for parameter in parameters])
     states = _learned(graph, training, found, parameters, rates)
     return _taught(graph, training, found, rate, states, parameters)
+
+
+def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
+    """Refusal of codes on the way from a trained layer to the result: loops of them, that nothing goes back through."""
+    way: set[Node] = set()
+    wanted = [real_result(graph.outputs[0])]
+    while wanted:
+        node = wanted.pop().producer
+        if node is not None and node not in way:
+            way.add(node)
+            wanted += [value for value in node.inputs if value is not None]
+    for node in behind(graph, layers):
+        if node in way and isinstance(node.op, Quantize):
+            readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in way)
+            rule = "--train: what lies behind the first trained layer must have a derivative"
+            remedy = "train what lies behind it, or quantize with --layer NAME=float32 for it"
+            raise Refusal(rule, f"{readers} computes codes", remedy)
 
 
 def _taught(

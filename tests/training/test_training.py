@@ -15,7 +15,7 @@ from compilers import assert_accepted
 from device import DIVERGED, OK, RATE, TARGET, Device
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
+from mcugen import Compilation, CompileOptions, compile_model
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
@@ -25,6 +25,7 @@ from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
 from mcugen.options import GOALS, Training
 from mcugen.pipeline import fuse_float
+from mcugen.tasks import Quantizing
 from mcugen.training.layers import layer_name, trainable
 from mcugen.variants import Variants
 
@@ -735,3 +736,24 @@ def test_pairs_come_together_or_go_apart(tmp_path: Path) -> None:
     before = device.state.copy()
     assert device.train(y, far, 0.05) == (OK, 0)
     np.testing.assert_array_equal(device.state, before)
+
+
+@pytest.mark.parametrize(("layers", "is_real"), [("last:1", False), ("last:2", True), ("bias", True)])
+def test_recurrent_layers_that_learn_stay_real_in_quantized_models(layers: str, is_real: bool) -> None:
+    """Those that are trained, or that gradients go through; what stands before them is integers."""
+    samples = {"x": RNG.normal(size=(16, 1, 5, 3)).astype(np.float32)}
+    quantizing, options = Quantizing(calibration=samples), CompileOptions(training=Training(layers))
+    model = Compilation(recurrent("LSTM", 4), options=options, quantizing=quantizing).compiled
+    kernels = {instr.kernel for instr in model.program.instrs}
+    assert ("lstm" in kernels) == is_real
+    given = lessons(model, 1, 0.1) * 4
+    found = [float(o["loss"][0]) for o in model.simulate(given, measure=False, sanitize=True).outputs]
+    assert found[-1] < found[0]
+
+
+def test_a_layer_before_a_loop_of_codes_is_refused_with_a_remedy() -> None:
+    """No gradient goes through it, which must not pass in silence."""
+    samples = {"x": RNG.normal(size=(16, 1, 5, 3)).astype(np.float32)}
+    coded = Compilation(recurrent("LSTM", 4), quantizing=Quantizing(calibration=samples)).quantized
+    with pytest.raises(Refusal, match="--layer NAME=float32"):
+        compile_model(coded.proto, "host", CompileOptions(training=Training("last:2")))
