@@ -217,8 +217,8 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:
-    """Bytes that an arena in several memories may take: none where the code knows of one only."""
-    if options.checked_arena or options.cores > 1:
+    """Bytes that an arena in several memories may take."""
+    if not options.may_spill:
         return 0
     others = fit.taken.use.ram - fit.program.arena_size
     return math.inf if options.max_ram is None else options.max_ram - others

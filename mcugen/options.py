@@ -247,6 +247,11 @@ class CompileOptions:
         """The dimensions whose size is known at run time only, between two bounds."""
         return {key: (low, high) for key, (low, high) in self._ends().items() if low != high}
 
+    @property
+    def may_spill(self) -> bool:
+        """Whether an arena that is too large for one memory may lie in several: some code knows of one only."""
+        return not self.checked_arena and self.cores == 1
+
     def _ends(self) -> dict[str, tuple[int, int]]:
         return {key: (size, size) if isinstance(size, int) else size for key, size in self.dims.items()}
 

@@ -162,7 +162,7 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
-    ram_lacks = max(ram_lacking(program, board, options.place), ram + STACK - board.total_ram)
+    ram_lacks = max(ram_lacking(program, board, options.place, options.may_spill), ram + STACK - board.total_ram)
     flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0))
 

@@ -77,11 +77,11 @@ def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
     return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
 
 
-def ram_lacking(program: Program, board: Board, places: Places) -> int:
+def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> int:
     """Bytes of RAM that a program takes more than `place` has for it, where memories' sizes tell."""
     room = _left(board, _copies(program, board, places))
     asked = _arena_memories(board, places)
-    most = sum(room[m] for m in asked) if places.arena else max(room[m] for m in asked)
+    most = sum(room[m] for m in asked) if places.arena or may_spill else max(room[m] for m in asked)
     return max(sum(program.area_sizes) - most, *(-left for left in room.values()), 0)
 
 
