@@ -54,8 +54,10 @@ ADVISORY = frozenset([*EXPLAINED, *_NOT_BROKEN.split()])
 
 _ARM = {"__GNUC__": 12, "__ELF__": 1, "__ARM_ARCH_PROFILE": 77, "__ARM_ARCH_ISA_THUMB": 2}
 _ARMV7 = {**_ARM, "__ARM_FEATURE_DSP": 1, "__ARM_FP": 4, "__ARM_FEATURE_FMA": 1, "__ARM_FEATURE_UNALIGNED": 1}
-CPUS: Mapping[str, Mapping[str, int]] = {
-    "plain": {"MCUGEN_PLAIN_C": 1},
+_ATOMIC = {"MCUGEN_CORE_LOAD(p)": "(*(p))", "MCUGEN_CORE_STORE(p, v)": "(*(p) = (v))"}
+"""What code for two cores asks a compiler for that has no atomics which it knows."""
+CPUS: Mapping[str, Mapping[str, int | str]] = {
+    "plain": {"MCUGEN_PLAIN_C": 1, **_ATOMIC},
     "m0": {**_ARM, "__ARM_ARCH_ISA_THUMB": 1},
     "m4": _ARMV7,
     "m55": {**_ARMV7, "__ARM_FEATURE_MVE": 3},
