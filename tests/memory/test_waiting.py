@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU waits for activations, as estimated from the program, against the memories' times and the simulator."""
+"""What the CPU waits for activations, as estimated from the program, against the memories' times."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from onnx_models import Net, random_feeds
 from programs import Sketch, chain
 
-from mcugen import CompileOptions, Places, compile_model
 from mcugen.board import load_board
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.waiting import readings_of, waits_for_arena
-from mcugen.simulate import simulate
+from mcugen.memory.waiting import waits_for_arena
 
 RT1060 = load_board("rt1060")
 SDRAM, DTCM = RT1060.memory("sdram"), RT1060.memory("dtcm")
@@ -74,21 +70,3 @@ def test_where_a_board_tells_no_waits_its_speeds_count():
     plan_memory(sketch.program)
     memory = host.memory(host.arena_memory)
     assert waits_for_arena(sketch.program, host, memory)[sketch.buffers["x0"]] == (memory.speed - 1) * 16
-
-
-@pytest.mark.qemu
-def test_a_depthwise_layer_waits_as_long_as_in_the_simulator():
-    random, net = np.random.default_rng(5), Net()
-    x = net.dequantize(net.input("x", 1, 48, 64, 64, dtype=np.int8), 0.05, 0)
-    codes = random.integers(-127, 128, (48, 1, 3, 3))
-    y = net.op("Conv", x, net.dequantize(net.const(codes, np.int8), 0.003), pads=[1] * 4, group=48, strides=[2, 2])
-    net.output(net.quantize(y, 0.2, 4, out="y"), dtype=np.int8)
-    model = net.model()
-    found = compile_model(model, RT1060, CompileOptions(optimize="speed", place=Places(("sdram",))))
-    made = simulate(found.bundle, RT1060, [random_feeds(model)], per_layer=True, cycles=True).cycles
-    assert made is not None and made.layer_waits is not None
-    heads = [found.program.head(layer) for layer in found.program.layers()]
-    (number,) = (i for i, head in enumerate(heads) if head.gathers)
-    seen = sum(wait.read_cycles for wait in made.layer_waits[number] if wait.memory == "sdram")
-    estimated = sum(r.cycles(RT1060, SDRAM) for r in readings_of(found.program) if r.gathers)
-    assert 0.5 * seen < estimated < 2 * seen
