@@ -20,7 +20,7 @@ from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import Limits
+from mcugen.kernels.choose import Cost, Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -148,9 +148,16 @@ def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
         return grouped(graph, board, options, program)
     if options.optimize != "ram":
         return program
-    (way,) = (way for made, way in found if made is program)
     balanced = _as_asked(graph, board, replace(options, optimize=GOALS[0]))  # by chance it may take less
-    return _least([program, *_faster(program, way, board, options), balanced])
+    near = [(made, way) for made, way in found if made.arena_size <= MISJUDGED[1] * program.arena_size]
+    faster = (each for made, way in near for each in _faster(made, way, board, options))
+    programs = [*(made for made, _ in near), *faster, balanced]
+    return min((made for made in programs if made.arena_size <= balanced.arena_size), key=_rank_for_ram)
+
+
+def _rank_for_ram(program: Program) -> float:
+    """What `ram` sees in a program: its last bytes may be saved at too high a price."""
+    return Cost(program.instructions_estimate or 0.0, program.arena_size, program.weights_size).rank("ram")
 
 
 MISJUDGED = (1.0, 1.05, 1.15)
