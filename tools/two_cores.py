@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on two cores beside one: the tables of docs/two_cores.md (`make two-cores`).
+"""Models on two cores beside one: the tables of docs/two_cores.md (`make two-cores`, with `--zoo` that of the zoo).
 
 Equal cores are Arm's SSE-200 under QEMU; unlike ones are simulated one after the other, and joined by time.
 """
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from markers import replace_between_markers
+import onnx
+import typer
+import zoo
+from markers import between_markers, replace_between_markers
 
 from mcugen.board import load_board
 from mcugen.compiler import compile_model
@@ -30,6 +34,17 @@ NAMES = {
     "MobileNetV1": "mobilenet_v1_025_vww_int8_qdq",
     "autoencoder": "autoencoder_ad_int8_qdq",
 }
+ZOO = (
+    "esp_tcn_stream",
+    "deeploy_tinyvit",
+    "dory_tcn_int",
+    "dory_eegnet_int",
+    "mnist_cntk",
+    "pt_resnet_s_legacy",
+    "pt_tcn_legacy",
+    "st_mobilenet_v2_035_128",
+)
+"""CNNs that nobody tuned for, as `make zoo` quantizes them."""
 BOARDS = ("rp2040", "rp2350")
 UNLIKE = ("rt1170", "stm32h745", "nrf5340")
 UNLIKE_HEADINGS = (
@@ -43,22 +58,62 @@ UNLIKE_HEADINGS = (
     "cores wait, %",
     "arena, times",
 )
-HEADINGS = ("model", "board", "one core", "slower core of two", "times", "arena, times", "forks", "a barrier")
+HEADINGS = (
+    "model",
+    "board",
+    "one core",
+    "slower core of two",
+    "times",
+    "arena, times",
+    "forks",
+    "a barrier",
+    "in whole layers, %",
+    "waiting at barriers, %",
+)
 
 
-def main() -> None:
+Rows = list[tuple[str, ...]]
+
+
+def main(
+    from_zoo: Annotated[bool, typer.Option("--zoo", help="the zoo's CNNs, in a table of their own")] = False,
+    boards: Annotated[str, typer.Option(help="of the zoo's table, by commas")] = ",".join(BOARDS),
+    models: Annotated[str, typer.Option(help="of the zoo's table, by commas: it keeps others")] = ",".join(ZOO),
+) -> None:
     """Measures, and writes the tables."""
-    pairs = [(HEADINGS, BOARDS, measured, "measured"), (UNLIKE_HEADINGS, UNLIKE, joined, "unlike")]
-    for headings, boards, measure, marker in pairs:
-        rows = [headings, *(measure(title, name, board) for title, name in NAMES.items() for board in boards)]
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
-        lines.insert(1, "|---|---|" + "--:|" * (len(headings) - 2))
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), marker, "\n".join(lines) + "\n"))
+    if from_zoo:
+        for name in models.split(","):
+            write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","))))
+        return
+    paths = {title: MODELS / f"{name}.onnx" for title, name in NAMES.items()}
+    write("measured", HEADINGS, [measured(title, path, board) for title, path in paths.items() for board in BOARDS])
+    write("unlike", UNLIKE_HEADINGS, [joined(title, path, board) for title, path in paths.items() for board in UNLIKE])
 
 
-def joined(title: str, name: str, board: str) -> tuple[str, ...]:
+def write(marker: str, headings: tuple[str, ...], rows: Rows) -> None:
+    """A table of the document."""
+    lines = ["| " + " | ".join(row) + " |" for row in (headings, *rows)]
+    lines.insert(1, "|---|---|" + "--:|" * (len(headings) - 2))
+    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), marker, "\n".join(lines) + "\n"))
+
+
+def kept_beside(rows: Rows) -> Rows:
+    """These, and what the zoo's table has of other models and boards."""
+    lines = between_markers(DOCUMENT.read_text(), "zoo").splitlines()[2:]
+    known = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    return sorted({row[:2]: row for row in (*known, *rows)}.values())
+
+
+def of_zoo(name: str, boards: list[str]) -> Rows:
+    """The rows of a model of the zoo, quantized."""
+    path = next(folder / f"{name}.onnx" for folder in zoo.FOLDERS if (folder / f"{name}.onnx").is_file())
+    model = zoo.quantized(path, boards[0])
+    return [measured(name, model, board) for board in boards]
+
+
+def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
     """A row of the table of unlike cores: at best, the other one's pace allows what two such cores do together."""
-    one, two = (compile_model(MODELS / f"{name}.onnx", board, CompileOptions("net", cores=n)) for n in (1, 2))
+    one, two = (compile_model(model, board, CompileOptions("net", cores=n)) for n in (1, 2))
     alone, cores = timed(one).milliseconds_estimate, timed(two).two_cores
     if alone is None or cores is None:
         return (title, board, "", "", "not shared", "", "", "", "")
@@ -68,9 +123,9 @@ def joined(title: str, name: str, board: str) -> tuple[str, ...]:
     return (title, board, *time, f"{cores.pace / (1 + cores.pace):.3f}", f"{cores.pace:.2f}", waiting, f"{arena:.3f}")
 
 
-def measured(title: str, name: str, board: str) -> tuple[str, ...]:
+def measured(title: str, model: Path | onnx.ModelProto, board: str) -> tuple[str, ...]:
     """A row of the table."""
-    one, two = (compile_model(MODELS / f"{name}.onnx", board, CompileOptions("net", cores=n)) for n in (1, 2))
+    one, two = (compile_model(model, board, CompileOptions("net", cores=n)) for n in (1, 2))
     sample = {
         port.name: np.random.default_rng(0).integers(-128, 128, port.shape).astype(port.dtype)
         for port in two.bundle.inputs
@@ -79,11 +134,14 @@ def measured(title: str, name: str, board: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as folder:
         run = run_on_both_cores(two.bundle, load_board(board), sample, Path(folder))
     if alone is None or not all(np.array_equal(run.together[key], run.alone[key]) for key in run.alone):
-        raise VerificationError("two cores must give the bits of one", f"{name} on {board}", "report this as a bug")
+        raise VerificationError("two cores must give the bits of one", f"{title} on {board}", "report this as a bug")
     arena = two.program.arena_size / one.program.arena_size
     time = (f"{alone:,}", f"{run.slower:,}", f"{run.slower / alone:.3f}")
-    return (title, board, *time, f"{arena:.3f}", str(len(run.forks)), f"{run.barrier:.0f}")
+    whole = run.slower - sum(fork.instructions for fork in run.forks)
+    uneven = sum(abs(fork.first - fork.other) for fork in run.forks)
+    shares = (f"{100 * part / run.slower:.1f}" for part in (whole, uneven))
+    return (title, board, *time, f"{arena:.3f}", str(len(run.forks)), f"{run.barrier:.0f}", *shares)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

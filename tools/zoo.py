@@ -201,15 +201,25 @@ def _noisy(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return (array + random.normal(0, NOISE * array.std(), array.shape)).astype(array.dtype)
 
 
+def as_sized(path: Path) -> CompileOptions:
+    """The sizes and inputs that a model leaves open."""
+    return CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
+
+
+def quantized(path: Path, board: str) -> onnx.ModelProto:
+    """A float model by its spread samples, of fixed sizes."""
+    quantizing = Quantizing(calibration=spread_samples(path))
+    return Compilation(path, roomy(load_board(board)), as_sized(path), quantizing).quantized.proto
+
+
 def _measured(path: Path, precision: str, boards: Sequence[str]) -> list[Row]:
     """One model on some boards. Whatever fails is a row, a bug of any compiler too: the others are still wanted."""
-    options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
+    options = as_sized(path)
     empty = [Row(path.stem, precision, board) for board in boards]
     model: Path | onnx.ModelProto = path
     try:
         if precision == "int8":
-            quantizing = Quantizing(calibration=spread_samples(path))
-            model = Compilation(path, roomy(load_board(boards[0])), options, quantizing).quantized.proto
+            model = quantized(path, boards[0])
             options = replace(options, dims={}, bound={})
     except Exception as error:
         return [replace(row, failure=_reason(error)) for row in empty]

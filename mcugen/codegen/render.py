@@ -81,6 +81,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         **_code(renderer, memory, sized, lines, layers),
         "checked": _checked(renderer, memory, sized) if form.checks else [],
         **_steps_context(form, lines),
+        "other_is_cached": form.cached[1],
     }
     context |= divided(context)
     context["parameters"] = _read_by_steps(context)

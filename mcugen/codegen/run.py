@@ -229,8 +229,9 @@ class _Forks:
         stale = list[Buffer]()
         if index == handover.start and ours:
             stale = [e.buffer for e in program.outputs]
-        elif index == handover.stop and theirs:
-            stale = [program.instrs[i].operand("y").buffer for i in handover]
+        elif index == handover.stop:
+            stale = [program.instrs[i].operand("y").buffer for i in handover if theirs]
+            stale += _states(program.instrs[index:]) if ours or theirs else []
         indent = "    " * self.portion
         lines = [Line(text, calls=0, indent=indent, portion=self.portion) for text in self._invalidated(stale)]
         return [replace(line, hands_over=self.hands_over) for line in lines]
@@ -265,17 +266,25 @@ class _Forks:
         instrs = self.renderer.program.instrs
         begin = next(i for i, instr in enumerate(instrs) if instr is middle)
         end = next(i for i in range(begin, len(instrs)) if instrs[i].control is Control.END)
-        operands = [
-            o for instr in instrs[begin:end] if instr.kernel != MOVE for o in instr.operands if o.buffer.planned
-        ]
+        operands = [o for i in instrs[begin:end] if i.kernel != MOVE for o in i.operands if _changes(o.buffer)]
         read = [o.buffer for o in operands if o.access is Access.IN]
         written = [o.buffer for o in operands if o.access in (Access.OUT, Access.INOUT)]
         ours, theirs = self.cached
         return self._invalidated(read if theirs else []), self._invalidated(written if ours else [])
 
     def _invalidated(self, buffers: Sequence[Buffer]) -> list[str]:
-        names = [(self.renderer.names[buffer], buffer.nbytes) for buffer in dict.fromkeys(buffers)]
+        names = [(argument(self.renderer, buffer), buffer.nbytes) for buffer in dict.fromkeys(buffers)]
         return [fitted_call("MCUGEN_CORE_INVALIDATE", [name, f"{nbytes}u"], 4) for name, nbytes in names]
+
+
+def _changes(buffer: Buffer) -> bool:
+    """Whether both cores may write it: in the arena, or from call to call."""
+    return buffer.planned or buffer.space is Space.STATE
+
+
+def _states(instrs: Sequence[Instr]) -> list[Buffer]:
+    """What a pipeline's second part keeps: the first core computes that part, too, when no frame follows."""
+    return [o.buffer for instr in instrs for o in instr.operands if o.buffer.space is Space.STATE]
 
 
 OTHER_PORTION = "other_portion"

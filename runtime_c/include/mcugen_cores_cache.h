@@ -3,10 +3,10 @@
  *
  * The arena's memory is made write-through by a region of the MPU (Armv7-M ARM, B3.5), so that what a core wrote is in
  * memory, and no line of its cache ever overwrites what the other wrote beside it. What the other core wrote is
- * invalidated by address (B2.2.7) before it is read: NAME.c says which bytes. NAME_cores lies there, too, at a multiple
- * of the cache's lines. Write-through is not to be relied upon on a Cortex-M7 before r1p2 (Arm's erratum 1259864):
- * there, make the region non-cacheable by mcugen_cores_uncached. That is so on STM32H7 (r1p1), not on i.MX RT1170
- * (r1p2). Source: PX4-Autopilot's pull requests 11769 and 21778, quartiq's stabilizer 83; CPUID tells the revision.
+ * invalidated by address (B2.2.7) before it is read: NAME.c says which bytes. NAME_cores, at a multiple of the cache's
+ * lines, and NAME_state lie there, too. Write-through is not to be relied upon on a Cortex-M7 before r1p2 (Arm's erratum
+ * 1259864): there, make the region non-cacheable by mcugen_cores_uncached. That is so on STM32H7 (r1p1), not on i.MX
+ * RT1170 (r1p2). Source: PX4-Autopilot's pull requests 11769 and 21778, quartiq's stabilizer 83; CPUID tells the revision.
  * DCIMVAC is as in copies of CMSIS core_cm7.h, the codes of the MPU's types of memory as in ST's PM0214, table 39. The
  * MPU's registers are at the addresses of Arm DDI 0439D, table 5-1. Nothing of it was run on a board.
  */

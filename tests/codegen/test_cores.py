@@ -57,7 +57,8 @@ def test_two_threads_compute_what_one_does(signals: int, name: str, tmp_path: Pa
     model = compiled(name, "rp2040")
     assert sum(i.control is Control.FORK for i in model.program.instrs) > 1
     model.write(tmp_path)
-    shutil.copy(Path(__file__).with_name("two_cores.c"), tmp_path)
+    for file in ("two_cores.c", "signals.h"):
+        shutil.copy(Path(__file__).with_name(file), tmp_path)
     flags = ("-O1", "-g", "-fsanitize=thread", f"-DSIGNALS={signals}", "-D_POSIX_C_SOURCE=200809L")
     files = ("two_cores.c", "net_weights.c", "net_selftest.c")
     run(["gcc", "-std=c99", *flags, *files, "-lpthread", "-lm", "-o", "two"], tmp_path)

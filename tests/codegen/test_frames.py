@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from shared_models import MODELS
 from two_cores import two_cores
 
 from mcugen import fitting
+from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError, VerificationError
+from mcugen.lir.program import Buffer
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 
@@ -38,7 +42,6 @@ TOLD = {
     "behind": 1,
     "null": 1,
 }
-THREADS = ("-DMCUGEN_CORES_POSIX", "-D_POSIX_C_SOURCE=200809L")
 
 
 @pytest.fixture
@@ -65,16 +68,27 @@ def small() -> Net:
     return net
 
 
+@cache
+def pipeline(board: str, *, states: bool) -> CompiledModel:
+    """A small one, or one with a state, where `pipelines` is used; of an RP2040 with cores that are alike."""
+    net, names = (stateful(), {"new": "old"}) if states else (small(), {})
+    target = two_cores(board) if board == "rp2040" else load_board(board)
+    options = CompileOptions("net", cores=2, optimize="throughput", states=names)
+    return compile_model(net.model(), target, options)
+
+
 @pytest.mark.usefixtures("pipelines")
-def test_frames_on_two_threads(tmp_path: Path) -> None:
-    """Under ThreadSanitizer: every frame's bits, and every fault of a worker that the header names."""
-    model = compiled(small().model(), "rp2040")
+@pytest.mark.parametrize("port", ["MCUGEN_CORES_POSIX", "SIGNALS=1", "SIGNALS=2"], ids=["posix", "lost", "doubled"])
+def test_frames_on_two_threads(port: str, tmp_path: Path) -> None:
+    """Under ThreadSanitizer: every frame's bits, and every fault of a worker or of signals that the header names."""
+    model = pipeline("rp2040", states=False)
     handover = model.program.handover
     assert handover is not None
     assert len(handover) == 2  # what the second convolution reads, and the input
     model.write(tmp_path)
-    shutil.copy(Path(__file__).with_name("two_frames.c"), tmp_path)
-    flags = ("-std=c99", "-O1", "-g", "-fsanitize=thread", *THREADS)
+    for file in ("two_frames.c", "signals.h"):
+        shutil.copy(Path(__file__).with_name(file), tmp_path)
+    flags = ("-std=c99", "-O1", "-g", "-fsanitize=thread", "-D_POSIX_C_SOURCE=200809L", f"-D{port}")
     run(["gcc", *flags, "two_frames.c", "net_weights.c", "-lpthread", "-lm", "-o", "two"], tmp_path)
     told = run(["./two"], tmp_path)
     assert {key: int(value) for key, value in (line.rsplit(" ", 1) for line in told.splitlines())} == TOLD
@@ -117,6 +131,41 @@ def test_a_state_is_of_one_part() -> None:
     users = [n for n, i in enumerate(program.instrs) if any(o.buffer is state for o in i.operands)]
     assert users
     assert max(users) < handover.start or min(users) >= handover.stop
+
+
+@pytest.mark.usefixtures("pipelines")
+@pytest.mark.parametrize("board", ["rt1170", "stm32h745", "rp2040"])
+@pytest.mark.parametrize("states", [False, True])
+def test_caches_forget_what_crosses_and_nothing_else(board: str, states: bool) -> None:
+    """The first core what the second part gives, the other what is handed over; both a state of the second part, which
+    the first changes, too, where no frame follows.
+    """
+    model = pipeline(board, states=states)
+    program, text = model.program, str(model.bundle.files["net.c"])
+    assert program.handover is not None
+    first, second = board != "rp2040", board == "rt1170"
+    kept = {("old", 256)} if states else set()
+    crosses = {place(program.instrs[i].operand("y").buffer) for i in program.handover}
+    portion = text[text.index("static void other_portion") : text.index("int net_worker")]
+    worker = text[text.index("int net_worker") : text.index("int net_run")]
+    push = text[text.index("int net_push") : text.index("int net_pull")]
+    assert forgotten(portion) == (crosses if second else set()) | (kept if first else set())
+    assert forgotten(push) == ({place(e.buffer) for e in program.outputs} if first else set())
+    assert not forgotten(push[: push.index("mcugen_cores_join")])
+    assert ("MCUGEN_CORE_INVALIDATE(cores, (uint32_t)sizeof *cores)" in worker) is second
+
+
+def place(buffer: Buffer) -> tuple[int | str, int]:
+    """Where it begins in the arena, and its bytes."""
+    return buffer.offset or 0, buffer.nbytes
+
+
+def forgotten(function: str) -> set[tuple[int | str, int]]:
+    """By offset in the arena, or by name in the state, the bytes that a function invalidates."""
+    pointers = re.findall(r"\*const (\w+) = \(\w[^;]*?(?:\+ (\d+)\))?;", function)
+    at = {name: int(offset or 0) for name, offset in pointers}
+    found = re.findall(r"MCUGEN_CORE_INVALIDATE\((?:state->)?(\w+), (\d+)u\)", function)
+    return {(at.get(name, name), int(nbytes)) for name, nbytes in found}
 
 
 def test_a_pipeline_is_for_two_cores() -> None:

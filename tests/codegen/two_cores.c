@@ -1,25 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model on two threads: that its bits are those of one, and what becomes of workers that fail. */
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The worker sleeps until a signal comes; of these some are lost, or come twice. */
-static sem_t signals;
-static unsigned sent;
-#define LOST(n) (SIGNALS == 1 && (n) % 3 != 0)
-#define MCUGEN_CORE_SIGNAL() \
-    do { \
-        if (!LOST(__atomic_add_fetch(&sent, 1, __ATOMIC_RELAXED))) { \
-            sem_post(&signals); \
-            if (SIGNALS == 2) { \
-                sem_post(&signals); \
-            } \
-        } \
-    } while (0)
-#define MCUGEN_CORE_WAIT() sem_wait(&signals)
+#include "signals.h"
 #include "net.c"
 
 static net_cores cores;

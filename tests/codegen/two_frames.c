@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#if defined(SIGNALS)
+#include "signals.h"
+#endif
 #include "net.c"
 
 #define FRAMES 12
@@ -52,6 +55,9 @@ int main(void)
 {
     pthread_t thread;
     void *result;
+#if defined(SIGNALS)
+    sem_init(&signals, 0, 0);
+#endif
     for (unsigned n = 0; n < FRAMES; ++n) {
         fill(one, n);
         if (net_run(one) != MCUGEN_OK) {
@@ -84,6 +90,9 @@ int main(void)
     /* Stopped between frames: this core goes on. */
     printf("before %d\n", push(0) == MCUGEN_AGAIN && gives(push(1), 0));
     mcugen_cores_stop(&cores.link);
+#if defined(SIGNALS)
+    sem_post(&signals); /* that of stopping may be lost for good */
+#endif
     pthread_join(thread, &result);
     printf("stopped %d\n", (int)(intptr_t)result);
     printf("behind %d\n", gives(push(2), 1) && gives(net_pull(&cores, two), 2));
