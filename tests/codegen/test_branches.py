@@ -11,6 +11,7 @@ from onnx_models import Net
 from test_random_splits import on_two_threads
 from two_cores import two_cores
 
+from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
@@ -18,6 +19,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
+from mcugen.simulate.both_cores import run_on_both_cores
 
 
 def towers(net: Net, x: str, count: int, numbers: np.random.Generator) -> list[str]:
@@ -69,6 +71,18 @@ def test_branches_side_by_side(net: object, tmp_path: Path) -> None:
     found = on_two_threads(model, feeds, tmp_path)
     for name, expected in interpret(model.graph, feeds).items():
         np.testing.assert_array_equal(found[name], expected)
+
+
+@pytest.mark.qemu
+def test_branches_on_both_cores_of_a_chip(tmp_path: Path) -> None:
+    """The bits of one core, and two heads that are alike take both cores as long."""
+    model = compiled(two_heads())
+    feeds = {"x": np.random.default_rng(2).integers(-128, 128, (1, 1024)).astype(np.int8)}
+    run = run_on_both_cores(model.bundle, load_board("rp2040"), feeds, tmp_path)
+    for name, expected in interpret(model.graph, feeds).items():
+        np.testing.assert_array_equal(run.together[name], expected)
+    sides = run.forks[-1]
+    assert abs(sides.first - sides.other) < 0.02 * sides.first
 
 
 def test_branches_share_no_memory() -> None:
