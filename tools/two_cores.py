@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on two cores beside one: the tables of docs/two_cores.md (`make two-cores`, with `--zoo` that of the zoo).
+"""Models on two cores beside one: the tables of docs/two_cores.md (`make two-cores`; `--tables zoo` for the zoo).
 
 Equal cores are Arm's SSE-200 under QEMU; unlike ones are simulated one after the other, and joined by time.
 """
@@ -76,18 +76,19 @@ Rows = list[tuple[str, ...]]
 
 
 def main(
-    from_zoo: Annotated[bool, typer.Option("--zoo", help="the zoo's CNNs, in a table of their own")] = False,
+    tables: Annotated[str, typer.Option(help="measured, unlike and zoo, by commas")] = "measured,unlike",
     boards: Annotated[str, typer.Option(help="of the zoo's table, by commas")] = ",".join(BOARDS),
     models: Annotated[str, typer.Option(help="of the zoo's table, by commas: it keeps others")] = ",".join(ZOO),
 ) -> None:
     """Measures, and writes the tables."""
-    if from_zoo:
+    wanted, paths = tables.split(","), {title: MODELS / f"{name}.onnx" for title, name in NAMES.items()}
+    if "measured" in wanted:
+        write("measured", HEADINGS, [measured(*each, board) for each in paths.items() for board in BOARDS])
+    if "unlike" in wanted:
+        write("unlike", UNLIKE_HEADINGS, [joined(*each, board) for each in paths.items() for board in UNLIKE])
+    if "zoo" in wanted:
         for name in models.split(","):
             write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","))))
-        return
-    paths = {title: MODELS / f"{name}.onnx" for title, name in NAMES.items()}
-    write("measured", HEADINGS, [measured(title, path, board) for title, path in paths.items() for board in BOARDS])
-    write("unlike", UNLIKE_HEADINGS, [joined(title, path, board) for title, path in paths.items() for board in UNLIKE])
 
 
 def write(marker: str, headings: tuple[str, ...], rows: Rows) -> None:
