@@ -145,6 +145,8 @@ def _memory(memory: Memory) -> str:
         f'name = "{memory.name}", kind = "{memory.kind}", origin = {memory.origin:#010x}, size = {memory.size:#x}',
         f"speed = {memory.speed}",
     ]
+    if memory.banks != 1:
+        fields.append(f"banks = {memory.banks}")
     access = memory.access
     if access is None:
         return ", ".join(fields)

@@ -148,16 +148,25 @@ def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
         return grouped(graph, board, options, program)
     if options.optimize != "ram":
         return program
-    balanced = _as_asked(graph, board, replace(options, optimize=GOALS[0]))  # by chance it may take less
     near = [(made, way) for made, way in found if made.arena_size <= MISJUDGED[1] * program.arena_size]
     faster = (each for made, way in near for each in _faster(made, way, board, options))
-    programs = [*(made for made, _ in near), *faster, balanced]
-    return min((made for made in programs if made.arena_size <= balanced.arena_size), key=_rank_for_ram)
+    balanced = _as_asked(graph, board, replace(options, optimize=GOALS[0]))  # by chance it may take less
+    return _nearly_least([*(made for made, _ in near), *faster, balanced], board, options)
 
 
-def _rank_for_ram(program: Program) -> float:
-    """What `ram` sees in a program: its last bytes may be saved at too high a price."""
-    return Cost(program.instructions_estimate or 0.0, program.arena_size, program.weights_size).rank("ram")
+NEARLY = 1 + 1 / 64
+"""How many times the least RAM `ram` may take for time's sake."""
+
+
+def _nearly_least(programs: Sequence[Program], board: Board, options: CompileOptions) -> Program:
+    """Of those that fit with nearly the least RAM, the best: the last bytes may be saved at too high a price."""
+    budget, least = Budget.of(options), min(program.arena_size for program in programs)
+
+    def rank(program: Program) -> tuple[float, float]:
+        cost = Cost(program.instructions_estimate or 1.0, program.arena_size, program.weights_size or 1)
+        return budget.excess(use_of(program, board, options)), cost.rank("ram")
+
+    return min((program for program in programs if program.arena_size <= NEARLY * least), key=rank)
 
 
 MISJUDGED = (1.0, 1.05, 1.15)

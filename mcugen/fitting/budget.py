@@ -85,6 +85,8 @@ class Use:
     flash: int
     ram_lacking: int = 0
     flash_lacking: int = 0
+    lacking_in: str = ""
+    """The memories that RAM is lacking in, where some were asked for."""
 
     @property
     def lacks(self) -> bool:
@@ -162,9 +164,10 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
-    ram_lacks = max(ram_lacking(program, board, options.place, options.may_spill), ram + STACK - board.total_ram)
+    in_memories = ram_lacking(program, board, options.place, options.may_spill)
+    ram_lacks, lacking_in = max(in_memories, (ram + STACK - board.total_ram, ""))
     flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
-    return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0))
+    return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
 
 
 def cheapest(attempts: Sequence[Attempt], budget: Budget, board: Board | None = None) -> Attempt:
@@ -187,7 +190,8 @@ def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFi
         state = f", {program.state_size:,} of state" if program.state_size else ""
         copied = use.ram - sum(program.area_sizes) - program.state_size
         copies = f", {copied:,} of copied weights" if copied else ""
-        more = f", {use.ram_lacking:,} more than there are beside the stack" if use.ram_lacking else ""
+        than = f"{use.lacking_in} can hold" if use.lacking_in else "there are beside the stack"
+        more = f", {use.ram_lacking:,} more than {than}" if use.ram_lacking else ""
         found.append(f"{use.ram:,} bytes of RAM{more} ({where}: {largest(peak.buffers)}{state}{copies})")
     if limits.flash is not None and use.flash > limits.flash:
         constants = [b for b in program.buffers if b.space is Space.CONST]

@@ -77,12 +77,14 @@ def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
     return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
 
 
-def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> int:
-    """Bytes of RAM that a program takes more than `place` has for it, where memories' sizes tell."""
+def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> tuple[int, str]:
+    """Bytes of RAM that a program takes more than `place` has for it, where memories' sizes tell; and of which."""
     room = _left(board, _copies(program, board, places))
     asked = _arena_memories(board, places)
+    arena = sum(program.area_sizes)
     most = sum(room[m] for m in asked) if places.arena or may_spill else max(room[m] for m in asked)
-    return max(sum(program.area_sizes) - most, *(-left for left in room.values()), 0)
+    where = " and ".join(f"'{m.name}'" for m in asked) if places.arena else ""
+    return max((arena - most, where), *((-left, f"'{m.name}'") for m, left in room.items()), (0, ""))
 
 
 def flash_lacking(program: Program, board: Board, places: Places) -> int:

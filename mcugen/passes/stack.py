@@ -66,10 +66,10 @@ def _has_scalars(node: Node) -> bool:
 
 
 def _is_function(node: Node, x: Value) -> bool:
-    """Whether a node makes elements of those of x alone, which have 8 bits and one scale."""
+    """Whether a node makes elements of those of x alone, which are codes of 8 bits with one scale."""
     if not isinstance(node.op, Elementwise) or set(_varying(node)) != {x} or not _has_scalars(node):
         return False
-    return x.type.dtype is DType.INT8 and (x.type.quant is None or x.type.quant.axis is None)
+    return x.type.dtype is DType.INT8 and x.type.quant is not None and x.type.quant.axis is None
 
 
 def _evaluated(node: Node, codes: Mapping[Value, Array]) -> Array:

@@ -302,9 +302,9 @@ def test_a_wrong_memory(places: Places, message: str):
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        (Places(("fast",)), r"arena must fit in memory 'fast' of board 'toy'\. found: [\d,]+ bytes, .* more than"),
-        (Places(("fast", "zero")), r"in the memories 'fast' and 'zero' .* bytes, 'fast' has 64 and 'zero' has 4,080"),
-        (Places(weights="fast"), r"copies of weights must fit in their memory\. found: .* bytes, .* more than 'fast'"),
+        (Places(("fast",)), r"model must fit board 'toy'\. found: .* bytes of RAM, [\d,]+ more than 'fast' can hold"),
+        (Places(("fast", "zero")), r"found: .* bytes of RAM, [\d,]+ more than 'fast' and 'zero' can hold"),
+        (Places(weights="fast"), r"found: .* bytes of RAM, [\d,]+ more than 'fast' can hold"),
     ],
 )  # fmt: skip
 def test_a_memory_that_is_too_small(places: Places, message: str):

@@ -209,12 +209,16 @@ def _dense_kernels(board: Board, goal: str) -> list[str]:
 
 def test_weights_are_floats_where_that_is_faster_and_flash_is_left():
     board = load_board("nrf52840")
-    memories = tuple(replace(m, size=8192) if m.kind == "flash" else m for m in board.memories)
-    small = replace(board, memories=memories)
+
+    def with_flash(size: int) -> Board:
+        return replace(board, memories=tuple(replace(m, size=size) if m.kind == "flash" else m for m in board.memories))
+
+    small, tiny = with_flash(16384), with_flash(8192)
     fast, few = ["dense_f32_fpu", "dense_packed"], ["dense_packed", "dense_packed"]
     assert _dense_kernels(board, "speed") == _dense_kernels(board, "balanced") == fast
     assert _dense_kernels(board, "flash") == _dense_kernels(small, "balanced") == few
     assert _dense_kernels(small, "speed") == fast
+    assert _dense_kernels(tiny, "speed") == few
 
 
 def test_layers_that_could_keep_few_bits_are_told():
