@@ -145,7 +145,14 @@ def test_statistics_are_stored_forgotten_and_frozen_like_weights(tmp_path: Path)
     np.testing.assert_array_equal(device.learned(".mean"), learned)
 
 
-@pytest.mark.parametrize(("layers", "optimizer", "count"), [("last:3", "momentum", 2), ("last:1,bias:2", "adam", 1)])
+@pytest.mark.parametrize(
+    ("layers", "optimizer", "count"),
+    [
+        ("last:1,bias:2", "momentum", 1),
+        pytest.param("last:3", "adam", 2, marks=pytest.mark.slow),
+        pytest.param("bias", "sgd", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_any_layers_learn_between_normalizations(layers: str, optimizer: str, count: int) -> None:
     model = learning(layers, optimizer=optimizer)
     assert sum(e.name.endswith(".mean") for e in model.program.states if e.buffer.count in (4, 5)) >= count
