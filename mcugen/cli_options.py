@@ -41,6 +41,7 @@ from mcugen.options import (
     OPTIMIZERS,
     OWN,
     PRECISIONS,
+    RUNNING,
     SAMPLES,
     STATISTICS,
     THROUGHPUT,
@@ -306,6 +307,13 @@ TrainWeights = Annotated[
         autocompletion=_completion(*TRAINED_AS),
     ),
 ]
+Statistics = Annotated[
+    str,
+    typer.Option(
+        help="means and variances of batch normalization behind the first trained layer: frozen, or updated by samples",
+        autocompletion=_completion(*RUNNING),
+    ),
+]
 Batch = Annotated[int, typer.Option(min=1, max=1_000_000, help="how many samples make a step of learning")]
 
 
@@ -361,6 +369,7 @@ class RunningArguments(ReadingArguments):
     loss: Loss = LOSSES[0]
     optimizer: OptimizerName = OPTIMIZERS[0]
     train_weights: TrainWeights = TRAINED_AS[0]
+    statistics: Statistics = RUNNING[0]
     batch: Batch = 1
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
@@ -400,7 +409,7 @@ class RunningArguments(ReadingArguments):
         """How the model goes on learning, if it does."""
         if not self.train:
             return None
-        return Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights)
+        return Training(self.train, self.loss, self.optimizer, self.batch, self.train_weights, self.statistics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -694,7 +703,7 @@ PANELS = {
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "tune", "steps", "max_step_cycles", "cores", "wait_states", "extreme_inputs"),
-    "Learning on the device": ("train", "loss", "optimizer", "batch", "lesson", "rate", "epochs"),
+    "Learning on the device": ("train", "loss", "optimizer", "batch", "statistics", "lesson", "rate", "epochs"),
     "What the code offers": ("name", "helpers", "labels"),
     "Safety": (
         "stack_bound",

@@ -34,7 +34,18 @@ from mcugen.memory.loops import wished_loops
 from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, THROUGHPUT, TRAINED_AS, CompileOptions, Training
+from mcugen.options import (
+    FAMILIES,
+    GOALS,
+    LOSSES,
+    OPTIMIZERS,
+    OWN,
+    RUNNING,
+    THROUGHPUT,
+    TRAINED_AS,
+    CompileOptions,
+    Training,
+)
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -152,8 +163,9 @@ def _with_training(options: CompileOptions, precision: str) -> CompileOptions:
 def _with_codes(options: CompileOptions) -> CompileOptions | None:
     """The same with trained weights as int8, where the compiler has the choice."""
     training = options.training
-    is_plain = training is not None and training.optimizer == OPTIMIZERS[0] and training.batch == 1
-    if training is None or not is_plain or training.precision != TRAINED_AS[0] or training.is_head:
+    if training is None or training.precision != TRAINED_AS[0] or training.is_head or training.updates_statistics:
+        return None
+    if training.optimizer != OPTIMIZERS[0] or training.batch > 1:
         return None
     return _with_training(options, "int8")
 
@@ -379,13 +391,18 @@ def _check_training(options: CompileOptions) -> None:
         ("loss", training.loss, LOSSES),
         ("optimizer", training.optimizer, OPTIMIZERS),
         ("train-weights", training.precision, TRAINED_AS),
+        ("statistics", training.statistics, RUNNING),
     )
     for option, value, known in choices:
         if value not in known:
             raise UsageError(f"--{option} must be known", f"'{value}'", f"one of: {', '.join(known)}")
     if training.is_head and training != Training(training.layers):
         found = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
+        found += f" --statistics {training.statistics}"
         raise UsageError(f"--train {training.layers} has its own way to learn", found, "leave these out")
+    if training.updates_statistics and training.precision == "int8":
+        rule = "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals"
+        raise UsageError(rule, "--train-weights int8", "--train-weights float32, or --statistics frozen")
     beside = {
         "--state": bool(options.states),
         "--steps": options.steps,

@@ -112,6 +112,9 @@ class Places:
 TRAINED_AS = ("auto", "float32", "int8")
 """What trained weights are kept as."""
 
+RUNNING = ("frozen", "updated")
+"""What becomes of running means and variances where a model learns."""
+
 
 @dataclass(frozen=True)
 class Training:
@@ -126,6 +129,8 @@ class Training:
     batch: int = 1
     precision: str = TRAINED_AS[0]
     """Of trained weights: float32, or int8 where that is too large (auto), or one of these."""
+    statistics: str = RUNNING[0]
+    """Of batch normalization behind the first trained layer."""
 
     @property
     def is_head(self) -> bool:
@@ -137,13 +142,19 @@ class Training:
         """Whether a lesson is to say what is trained."""
         return self.layers == AUTO
 
+    @property
+    def updates_statistics(self) -> bool:
+        """Whether batch normalization goes on taking its statistics."""
+        return self.statistics == RUNNING[1]
+
     def describe(self) -> str:
         """As the banner has it."""
         if self.is_head:
             return f"remembers {self.layers}"
         batch = f", {self.batch} samples a step" if self.batch > 1 else ""
         codes = " as int8" if self.precision == "int8" else ""
-        return f"trains {self.layers}{codes} by {self.loss} with {self.optimizer}{batch}"
+        statistics = ", updates statistics" if self.updates_statistics else ""
+        return f"trains {self.layers}{codes} by {self.loss} with {self.optimizer}{batch}{statistics}"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,11 @@ class Variants:
         given = {key: size for key, size in sizes.items() if key in self.options.ranges}
         computed = {key: size for key, size in sizes.items() if key not in given}
         dims, registry = self.options.fixed_dims | given, registry_of(self.options.plugins)
-        graph = import_model(self.model, self.name, dims, self.options.bound, computed, registry=registry)
+        training = self.options.training
+        keeps = training is not None and training.updates_statistics
+        graph = import_model(
+            self.model, self.name, dims, self.options.bound, computed, registry=registry, keeps_statistics=keeps
+        )
         check_states(graph, self.options.states)
         graph.external_io = self.options.external_io
         for part in graph.nested():

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What learning takes beside inference: the table of docs/training.md, as JSON lines.
 
-python tools/training_costs.py
+python tools/training_costs.py [MODEL ...]
+
+Of models whose names have one of these words in them, or of all.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -76,7 +79,12 @@ def cases() -> Iterator[tuple[str, Path | onnx.ModelProto, str, Training, int | 
 
 def main() -> None:
     """Prints a line a model and what is trained of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="a word of its name; none: all models")
+    asked_for = parser.parse_args().models
     for name, model, board, training, max_ram in cases():
+        if asked_for and not any(word in name for word in asked_for):
+            continue
         found = costs(model, board, training, max_ram)
         asked = {"trained": training.layers, "weights": training.precision, "max_ram": max_ram}
         print(json.dumps({"model": name, "board": board, **asked, **asdict(found)}), flush=True)

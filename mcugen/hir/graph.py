@@ -219,6 +219,8 @@ class Graph:
         """What of it learns, if anything does."""
         self.external_io = False
         """Whether inputs and outputs lie in memory of the caller's."""
+        self.keeps_statistics = False
+        """Whether running statistics of normalizations are to change."""
         self.float16_weights = False
         """Whether weights of float layers are to be rounded to float16 numbers."""
         self.dropped = Dropped()

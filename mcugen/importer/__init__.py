@@ -30,6 +30,8 @@ def import_model(
     sizes: Mapping[str, int] | None = None,
     composed: Composed | None = None,
     registry: Registry = BUILT_IN,
+    *,
+    keeps_statistics: bool = False,
 ) -> Graph:
     """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
 
@@ -37,6 +39,8 @@ def import_model(
 
     `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
     `composed` takes up what stands in the place of composed operators (see `composition.spelled_out`).
+
+    With `keeps_statistics` batch normalization stays an operator (`ops.norm.BatchNormalize`).
 
     `registry` knows the operators. Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError
     listing every node that cannot be compiled.
@@ -46,6 +50,7 @@ def import_model(
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph), registry=registry)
     scope.composed = {} if composed is None else composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
+    scope.graph.keeps_statistics = keeps_statistics
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
     _import_inputs(scope, model.graph, dict(dims or {}), dict(bound or {}))

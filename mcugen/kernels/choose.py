@@ -102,10 +102,14 @@ class Cost:
     flash: int
 
     def rank(self, goal: str) -> float:
-        """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better."""
+        """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better.
+
+        What there is nothing of counts as one: a model may have no weights.
+        """
         totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *SURROUNDINGS), strict=True)
         return sum(
-            FAVOUR[goal] * math.log(total + min(besides, LEAST_BESIDES)) if goal == name else math.log(total + besides)
+            (FAVOUR[goal] if goal == name else 1)
+            * math.log(max(total + (min(besides, LEAST_BESIDES) if goal == name else besides), 1))
             for name, total, besides in totals
         )
 

@@ -219,15 +219,15 @@ class _Problem:
         """The units that can come next because `unit` is the last of what is now done."""
         return sum(1 << n for n in self._after[unit] if not self._before[n] & ~done)
 
-    def missing(self, unit: int, done: int) -> list[int]:
-        """What must be done before a unit, and is not, in order."""
-        found, todo = 0, self._before[unit] & ~done
-        while todo:
-            found |= todo
-            todo = 0
-            for bit in _bits(found):
-                todo |= self._before[bit.bit_length() - 1] & ~done & ~found
-        return [bit.bit_length() - 1 for bit in _bits(found)]
+    @cached_property
+    def all_before(self) -> list[int]:
+        """For each unit all that must be done before it, what others of these need included."""
+        found: list[int] = []
+        for mask in self._before:  # of units before it in the given order alone
+            for bit in _bits(mask):
+                mask |= found[bit.bit_length() - 1]
+            found.append(mask)
+        return found
 
     def writes_state(self, unit: int) -> bool:
         """Whether what is learned changes."""
@@ -312,17 +312,17 @@ def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
     unless that raises the peak. What is taken from what the caller hands over, a rate, comes along.
     """
     found, done, waiting = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
+    given = sum(1 << unit for unit in order if problem.reads_given(unit))
     for unit in order:
         if not done >> unit & 1:
             found.append(unit)
             done |= 1 << unit
         for late in list(waiting):
-            missing = problem.missing(late, done)
-            if done >> late & 1 or all(map(problem.reads_given, missing)):
+            if not problem.all_before[late] & ~(done | given):
                 waiting.remove(late)
-                more = [n for n in (*missing, late) if not done >> n & 1]
-                found += more
-                done |= sum(1 << n for n in more)
+                more = (problem.all_before[late] | 1 << late) & ~done
+                found += [bit.bit_length() - 1 for bit in _bits(more)]
+                done |= more
     return found if problem.peak(found) <= problem.peak(order) else order
 
 

@@ -146,6 +146,33 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return strides
 
 
+@dataclass(frozen=True)
+class BatchNormalize(Operator):
+    """y = (x − mean) / √(variance + epsilon) · scale + bias, all of them by channel (axis 1).
+
+    It stands for itself only until it is known which statistics change where a model learns (mcugen.training):
+    elsewhere the arithmetic stands in its place from the start.
+    """
+
+    mnemonic: ClassVar[str] = "batch_normalize"
+    epsilon: float = 1e-5
+    momentum: float = 0.9
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The type of x."""
+        x = inputs[0]
+        assert x is not None
+        return (x,)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """By the formula, in float64."""
+        x, *parameters = (a.astype(np.float64) for a in arrays)
+        columns = (-1, *(1,) * (x.ndim - 2))
+        scale, bias, mean, variance = (p.reshape(columns) for p in parameters)
+        y = (x - mean) / np.sqrt(variance + self.epsilon) * scale + bias
+        return (y.astype(arrays[0].dtype),)
+
+
 # --------------------------------------------------------------------------------------------------- import
 
 
@@ -255,7 +282,11 @@ def _import_batch_normalization(node: OnnxNode) -> list[Value]:
         remedy = "export the model for inference"
         raise Refusal("BatchNormalization: only training mode has more than one output", str(len(node.outputs)), remedy)
     rank = node.input(0).type.rank
-    if all(node.input(i).is_constant for i in range(1, 5)):
+    is_constant = all(node.input(i).is_constant for i in range(1, 5))
+    if is_constant and node.graph.keeps_statistics and x.type.dtype is DType.FLOAT32:
+        op = BatchNormalize(float(node.attr("epsilon", 1e-5)), float(node.attr("momentum", 0.9)))
+        return [node.emit(op, *(node.input(i) for i in range(5)))]
+    if is_constant:
         factor, shift = _constant_affine(node)
     else:
         gamma, beta, mean, variance = (node.input(i) for i in range(1, 5))

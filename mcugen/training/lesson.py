@@ -10,7 +10,7 @@ import numpy as np
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
-from mcugen.hir.types import DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.conversion import Quantize
 from mcugen.ops.gradient import gradients, unfuse
 from mcugen.ops.movement import Reshape
@@ -26,6 +26,7 @@ from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
 from mcugen.training.parameters import Parameter, with_parameters, without_reals
 from mcugen.training.reals import behind, compute_reals, real_result, real_result_of
+from mcugen.training.statistics import keep_statistics, new_statistics, taught_loss, with_statistics, without_idle
 
 MOVES = "the trained weights in `state` move by `rate` times the gradient of the loss."
 
@@ -35,6 +36,8 @@ def teach(graph: Graph, training: Training) -> Mapping[str, str]:
 
     What is computed for inference stays as it was, but that trained layers, and what lies behind them, are real.
     """
+    if training.updates_statistics:
+        keep_statistics(graph, training.layers)
     fuse_float(graph)
     what, _, layer = training.layers.partition("@")
     head = head_of(what)
@@ -111,11 +114,15 @@ def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> M
     _require_reals(graph, [layer.node for layer in layers])
     unfuse(graph, behind(graph, [layer.node for layer in layers]))
     parameters = with_parameters(graph, chosen(graph, training.layers), coded=training.precision == "int8")
+    normalizing, running = with_statistics(graph)
+    parameters = [*without_idle(graph, parameters), *normalizing]
     found = judged(graph, real_result(graph.outputs[0]), training.loss)
     graph.rename(found.loss, "loss")
     rate, rates = _rates(graph, [parameter.layer for parameter in parameters])
-    states = _learned(graph, training, found, parameters, rates)
-    return _taught(graph, training, found, rate, states, parameters)
+    loss, statistics = taught_loss(graph, found.loss) if running else (found.loss, {})
+    states = _learned(graph, training, loss, parameters, rates, statistics)
+    first = {value.name: constant.data for value, constant in running.items() if constant.data is not None}
+    return _taught(graph, training, found, rate, states, parameters, first)
 
 
 def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
@@ -142,12 +149,13 @@ def _taught(
     rate: Value,
     states: Mapping[str, str],
     parameters: Sequence[Parameter],
+    running: Mapping[str, Array] | None = None,
 ) -> Mapping[str, str]:
-    """Ends the graph with the loss, and says what learns in it."""
+    """Ends the graph with the loss, and says what learns in it, and what running statistics are at first."""
     name = _free_output(graph, "loss")
     graph.add_output(name, found.loss)
     graph.sort()
-    first = {parameter.kept.name: parameter.first for parameter in parameters}
+    first = {parameter.kept.name: parameter.first for parameter in parameters} | dict(running or {})
     names = tuple(dict.fromkeys(parameter.layer for parameter in parameters))
     ends = found.target.name, rate.name, name
     graph.lesson = Lesson(*ends, states, names, first, found.classes, training.loss, MOVES)
@@ -172,18 +180,25 @@ def _parts(graph: Graph, rate: Value) -> list[Value]:
 
 
 def _learned(
-    graph: Graph, training: Training, found: Judged, parameters: Sequence[Parameter], rates: Mapping[str, Value]
+    graph: Graph,
+    training: Training,
+    loss: Value,
+    parameters: Sequence[Parameter],
+    rates: Mapping[str, Value],
+    statistics: Mapping[Value, tuple[str, Value]],
 ) -> dict[str, str]:
-    """Adds gradients and updates, at the rate of each layer: states by output."""
+    """Adds gradients of a loss and updates, at the rate of each layer: states by output."""
     optimizer, is_coded = OPTIMIZERS[training.optimizer], training.precision == "int8"
     by = [parameter.value for parameter in parameters]
     shared = optimizer.scaled is not None and len(rates) == 1 and not is_coded
     seed = next(iter(rates.values())) if shared else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
     given = set(graph.nodes)
-    slopes = gradients(graph, found.loss, by, seed)
+    slopes = gradients(graph, loss, by, seed)
     before = set(graph.nodes)
     states: dict[str, str] = {}
+    for state, value in new_statistics(graph, statistics, rates):
+        _keep(graph, states, state, value)
     batch = _batch(graph, training.batch, states) if training.batch > 1 else None
     count = _counted(graph, states, batch) if optimizer.counts or is_coded else None
     dither = dithered(graph, count) if is_coded and count is not None else None

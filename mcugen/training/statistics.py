@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalization whose statistics change: a run has the running ones, learning those of the sample itself.
+
+As ONNX's training mode has it (Ioffe and Szegedy, "Batch normalization", 2015): the gradient goes through mean and
+variance of the sample, of which the running ones take in a share of 1 − momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.ops.conv import DirectConv
+from mcugen.ops.movement import Reshape
+from mcugen.ops.norm import BatchNormalize
+from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.pointwise import Binary
+from mcugen.pipeline import fuse_float
+from mcugen.training.layers import chosen, layer_name
+from mcugen.training.onnx_calls import OnnxCalls
+from mcugen.training.optimizers import kept_finite
+from mcugen.training.parameters import Parameter
+from mcugen.training.reals import behind
+
+SCALE, BIAS, MEAN, VARIANCE = 1, 2, 3, 4
+"""Inputs."""
+
+
+def keep_statistics(graph: Graph, layers: str) -> None:
+    """Of an imported graph: what stands in front of the first trained layer has its statistics for good, and becomes
+    arithmetic that fusion folds into weights. Refusal if nothing is left whose statistics could change.
+    """
+    graph.keeps_statistics = False  # what is imported from now on
+    trial = graph.copy()
+    fuse_float(trial)
+    changing = {layer_name(node) for node in _normalizations(behind(trial, [c.node for c in chosen(trial, layers)]))}
+    left = 0
+    for node in list(_normalizations(graph.nodes)):
+        if layer_name(node) in changing and _counted(node) > 1:
+            left += 1
+            continue
+        if layer_name(node) in changing:
+            graph.notes.append(f"statistics of '{layer_name(node)}' stay: one element a channel has no variance")
+        _compute(graph, node, [node.input(i) for i in range(SCALE, VARIANCE + 1)])
+    if not left:
+        rule = "--statistics updated: a BatchNormalization of float32 must stand behind the first trained layer"
+        remedy = "give the float model (quantized ones have it in their weights), or --statistics frozen"
+        raise Refusal(rule, "none of several elements a channel", remedy)
+
+
+def _counted(node: Node) -> int:
+    """Elements that a channel's statistics are of."""
+    x = node.input(0).type
+    return x.count // x.shape[1] if x.rank > 1 else 1
+
+
+def _normalizations(nodes: Sequence[Node]) -> Iterator[Node]:
+    return (node for node in nodes if isinstance(node.op, BatchNormalize))
+
+
+def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
+    """Makes normalizations read parameters: their scales and biases, which are trained like those of layers. And their
+    running means and variances, each with its constant.
+    """
+    found, running = list[Parameter](), dict[Value, Value]()
+    for node in _normalizations(graph.nodes):
+        name = layer_name(node)
+        for index, role in ((SCALE, "scale"), (BIAS, "bias"), (MEAN, "mean"), (VARIANCE, "variance")):
+            first = node.input(index)
+            assert first.data is not None
+            value = graph.add_input(f"{name}.{role}", first.type)
+            node.set_input(index, value)
+            if index in (SCALE, BIAS):
+                found.append(Parameter(value, name, first.data))
+            else:
+                running[value] = first
+    return found, running
+
+
+def without_idle(graph: Graph, parameters: Sequence[Parameter]) -> list[Parameter]:
+    """All but biases that a normalization takes away again, which stay: their gradient is 0 but for rounding, which
+    Adam would take for a direction.
+    """
+    learned = list[Parameter]()
+    for parameter in parameters:
+        if not _is_idle(parameter.value):
+            learned.append(parameter)
+            continue
+        graph.replace(parameter.value, graph.constant(f"{parameter.value.name}.first", parameter.first))
+        graph.inputs.remove(parameter.value)
+    return learned
+
+
+def _is_idle(bias: Value) -> bool:
+    """Whether all that reads it adds it to channels, and is read by normalizations alone."""
+    if bias.type.rank != 1:
+        return False
+    adding = list[Node]()
+    for user in bias.users:
+        if isinstance(user.op, Reshape):
+            adding += [after for after in user.output.users if after.op == Binary("Add")]
+        elif isinstance(user.op, DirectConv) and user.inputs[-1] is bias:
+            adding.append(user)
+    read = [user for node in adding for user in node.output.users]
+    return bool(read) and all(isinstance(user.op, BatchNormalize) for user in read)
+
+
+def taught_loss(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str, Value]]]:
+    """The loss as it is where samples are normalized by their own statistics: what is behind these is there a second
+    time. And what each of the running statistics would be then, with the name of the normalization.
+    """
+    twins, news = dict[Value, Value](), dict[Value, tuple[str, Value]]()
+    for node in _way(graph, loss):
+        inputs = [twins.get(v, v) if v is not None else None for v in node.inputs]
+        op = node.op
+        if isinstance(op, BatchNormalize):
+            given = [v for v in inputs if v is not None]
+            settings = {"epsilon": op.epsilon, "momentum": op.momentum, "training_mode": 1}
+            call = OnnxCalls(graph, f"{layer_name(node)}.taught")
+            twins[node.output], *new = call.several("BatchNormalization", given, 3, "", **settings)
+            news |= {given[i]: (layer_name(node), v) for i, v in zip((MEAN, VARIANCE), new, strict=True)}
+        elif any(v in twins for v in node.inputs):
+            names, types = [f"{v.name}.taught" for v in node.outputs], [v.type for v in node.outputs]
+            made = graph.add(op, inputs, node.origin, names=names, types=types)
+            twins |= dict(zip(node.outputs, made.outputs, strict=True))
+    for node in list(_normalizations(graph.nodes)):
+        _compute(graph, node, [node.input(i) for i in range(SCALE, VARIANCE + 1)])
+    return twins[loss], news
+
+
+def _way(graph: Graph, to: Value) -> list[Node]:
+    """The nodes that a value depends on, in order."""
+    needed, todo = set[Node](), [to.producer]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in needed:
+            needed.add(node)
+            todo += [v.producer for v in node.inputs if v is not None]
+    return [node for node in graph.nodes if node in needed]
+
+
+def new_statistics(
+    graph: Graph, news: Mapping[Value, tuple[str, Value]], rates: Mapping[str, Value]
+) -> Iterator[tuple[Value, Value]]:
+    """Running statistics with what they become: nothing new at a rate of 0, nor what would be no finite number."""
+    for value, (name, new) in news.items():
+        call = OnnxCalls(graph, f"{value.name}.new")
+        learns = call("Greater", rates[name], np.zeros((), np.float32))
+        yield value, kept_finite(call, value, call("Where", learns, new, value))
+
+
+def _compute(graph: Graph, node: Node, parameters: Sequence[Value]) -> None:
+    """Arithmetic in a normalization's place."""
+    assert isinstance(node.op, BatchNormalize)
+    before, name = set(graph.nodes), layer_name(node)
+    y = OnnxCalls(graph, name)("BatchNormalization", node.input(0), *parameters, epsilon=node.op.epsilon)
+    for made in graph.nodes:
+        made.origin = made.origin if made in before else node.origin
+    graph.replace(node.output, y)
+    graph.remove(node)
+    graph.release_name(node.output)
+    graph.rename(y, name)
+    graph.sort()
