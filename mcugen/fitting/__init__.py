@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import Cost, Limits
+from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -151,22 +152,28 @@ def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
     near = [(made, way) for made, way in found if made.arena_size <= MISJUDGED[1] * program.arena_size]
     faster = (each for made, way in near for each in _faster(made, way, board, options))
     balanced = _as_asked(graph, board, replace(options, optimize=GOALS[0]))  # by chance it may take less
-    return _nearly_least([*(made for made, _ in near), *faster, balanced], board, options)
+    programs = [*(made for made, _ in near), *faster, balanced]
+    most = min(NEARLY * min(made.arena_size for made in programs), balanced.arena_size)
+    return _served([made for made in programs if made.arena_size <= most], board, options)
 
 
 NEARLY = 1 + 1 / 64
 """How many times the least RAM `ram` may take for time's sake."""
 
+LAST_BYTES = 16
+"""RAM counts so many times then: its last hundredth may cost a sixth of the time."""
 
-def _nearly_least(programs: Sequence[Program], board: Board, options: CompileOptions) -> Program:
-    """Of those that fit with nearly the least RAM, the best: the last bytes may be saved at too high a price."""
-    budget, least = Budget.of(options), min(program.arena_size for program in programs)
+
+def _served(programs: Iterable[Program], board: Board, options: CompileOptions) -> Program:
+    """Of programs with nearly the least RAM what fits, and of that the best trade of time and RAM."""
+    budget = Budget.of(options)
 
     def rank(program: Program) -> tuple[float, float]:
-        cost = Cost(program.instructions_estimate or 1.0, program.arena_size, program.weights_size or 1)
-        return budget.excess(use_of(program, board, options)), cost.rank("ram")
+        instructions = max(program.instructions_estimate or 0.0, 1.0)
+        trade = math.log(instructions) + LAST_BYTES * math.log(max(program.arena_size, 1))
+        return budget.excess(use_of(program, board, options)), trade
 
-    return min((program for program in programs if program.arena_size <= NEARLY * least), key=rank)
+    return min(programs, key=rank)
 
 
 MISJUDGED = (1.0, 1.05, 1.15)

@@ -34,8 +34,8 @@ SURROUNDINGS = (32768, 0)
 LEAST_BESIDES = 1024
 """The same of what the user wants most, which counts in earnest."""
 
-FAVOUR = {"speed": 1024, "ram": 20, "flash": 1024}
-"""What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a fifth of speed."""
+FAVOUR = {"speed": 1024, "ram": 25, "flash": 1024}
+"""What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a quarter of speed."""
 
 ENOUGH = 0.25
 MOST_SLOWDOWN = 1.25
