@@ -38,6 +38,7 @@ def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
     env.filters["table"] = lambda rows: "\n    ".join(rows).removesuffix(",") + "}"
     env.filters["suffixed"] = lambda text, suffix: text + suffix
     env.filters["prefixed"] = lambda text, prefix: prefix + text
+    env.filters["times"] = lambda factor: "" if factor == 1 else f" * {factor}"
     env.filters["comment"] = comment
     env.filters["fitted_macro"] = fitted_macro
     env.filters["comment_lines"] = comment_lines

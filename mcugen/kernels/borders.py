@@ -14,6 +14,9 @@ from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.reciprocal import Reciprocal
 
 _NEEDS = frozenset({"fpu", "dsp"})
+_EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
+    net (float[19] x, int8[21] c) => (int8[19] d, float[21] y) <float s = {0.02}, int8 z = {3}>
+    { d = QuantizeLinear(x, s, z)  y = DequantizeLinear(c, s, z) }"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ QUANTIZE = Kernel(
     operands=(reads("x", "reals", DType.FLOAT32), writes("y", "codes", DType.INT8)),
     params=(Codes, Inverse),
     needs=_NEEDS,
+    example=_EXAMPLE,
 )
 DEQUANTIZE = Kernel(
     "dequantize_s8_fpu",
@@ -46,6 +50,7 @@ DEQUANTIZE = Kernel(
     operands=(reads("x", "codes", DType.INT8), writes("y", "reals", DType.FLOAT32)),
     params=(Codes,),
     needs=_NEEDS,
+    example=_EXAMPLE,
 )
 
 

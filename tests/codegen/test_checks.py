@@ -161,11 +161,11 @@ def test_other_files_do_not_change():
 BY_VALUE = {"conv2d_s8_thumb1", "conv2d_s8_thumb2", "conv2d_s8_rv32", "conv2d_s8_winograd", "conv2d_s8_winograd_dsp"}
 
 
-def layer() -> Net:
-    """A convolution for which kernels exist whose constants hold addresses."""
+def layer(largest: int = 100) -> Net:
+    """A convolution for which kernels exist whose constants hold addresses; weights from -largest on, and below it."""
     draw = np.random.default_rng(0)
     net = Net()
-    weights = net.const(draw.integers(-100, 100, (16, 16, 3, 3)), np.int8)
+    weights = net.const(draw.integers(-largest, largest, (16, 16, 3, 3)), np.int8)
     scale, zero = net.const(0.02), net.const(0, np.int8)
     x = net.op("DequantizeLinear", net.input("x", 1, 16, 8, 8, dtype=np.int8), scale, zero)
     w = net.op("DequantizeLinear", weights, scale, zero)
@@ -188,6 +188,15 @@ def test_checked_indices_leave_out_kernels_whose_constants_hold_addresses(board:
     host = compile_model(model, options=replace(options, checked_indices=True))
     np.testing.assert_array_equal(host.run({"x": x})["y"], compile_model(model, options=options).run({"x": x})["y"])
     assert campaign(checked, 40).count("ot") == 0
+
+
+@pytest.mark.parametrize(("board", "kind"), [("rp2040", "thumb1"), ("stm32f103", "thumb2"), ("esp32c3", "rv32")])
+def test_checked_indices_leave_out_their_forms_of_four_bits(board: str, kind: str):
+    model, target = layer(8).model(), load_board(board)
+    options = CompileOptions(name="net", kernels=(f"conv2d_s4_{kind}",))
+    assert f"conv2d_s4_{kind}" in {i.kernel for i in compile_model(model, target, options).program.instrs}
+    with pytest.raises(UsageError, match="a wanted kernel must fit some layer"):
+        compile_model(model, target, replace(options, checked_indices=True))
 
 
 def test_options_that_do_not_go_together_are_refused():
