@@ -73,18 +73,19 @@ def portable_models() -> list[Portable]:
 
 
 STEPS = 4
-WEIGHTS = ("float32", "int8")
-"""Of a model that learns: how often, and as what they are kept."""
+WEIGHTS = ("float32", "int8", "int8_of_reals")
+"""Of a model that learns: how often, and as what they are kept; the last by gradients of reals."""
 
 
 @cache
 def learning_model(precision: str) -> Portable:
-    """One whose lessons take the kernels that no run does, its weights kept as `float32` or `int8`.
+    """One whose lessons take the kernels that no run does, its weights kept as WEIGHTS say.
 
     `feeds` is a lesson; `expected` is found the last time of STEPS.
     """
-    model = convolutional(quantized=True)
-    options = CompileOptions(training=Training("last:3,bias", precision=precision), name=f"learns_{precision}")
+    kept, _, of_reals = precision.partition("_")
+    model = convolutional(quantized=not of_reals)
+    options = CompileOptions(training=Training("last:3,bias", precision=kept), name=f"learns_{precision}")
     compiled = compile_model(model, _board("host"), options)
     names = compiled.bundle.lesson
     assert names is not None

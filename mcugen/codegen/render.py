@@ -97,9 +97,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
     besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
-    for file, path in runtime_headers().items():
-        if file.startswith(tuple(besides)):
-            texts[file] = path.read_text("utf-8")
+    texts |= _headers(tuple(besides))
     if not shared.name:
         texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
     return Bundle(
@@ -123,6 +121,12 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         reads_weights=memory.is_read,
         input_code=made,
     )
+
+
+def _headers(begin: tuple[str, ...]) -> dict[str, str]:
+    """Those of the runtime whose names begin so."""
+    found = runtime_headers().items()
+    return {file: path.read_text("utf-8") for file, path in found if file.startswith(begin)}
 
 
 def _constants(renderer: Renderer, memory: MemoryContext) -> tuple[StoredArray, ...]:
