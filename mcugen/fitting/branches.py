@@ -30,7 +30,7 @@ def pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[
     needs = _needs(graph)
     meetings = [[v for v in node.inputs if v is not None and v.producer] for node in graph.nodes]
     for values in (*meetings, [v for v in graph.outputs if v.producer]):
-        branches = _branches(graph, list(dict.fromkeys(values)), needs)
+        branches = _branches(graph, list(dict.fromkeys(values)), needs) if len(values) > 1 else []
         if len(branches) > 1:
             yield _even(graph, branches, time, pace)
 

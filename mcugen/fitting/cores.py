@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
-from math import gcd
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -248,7 +247,7 @@ def _borders(node: Node, division: Division) -> Iterator[tuple[int, int]]:
     overlap = _overlap(division)
     if overlap:
         makes = division.portion(0, 1).makes
-        words = WORD // gcd(WORD, makes.count * node.output.type.dtype.nbytes)
+        words = WORD // math.gcd(WORD, makes.count * node.output.type.dtype.nbytes)
         for more in WIDER_BORDERS:
             before, behind = -(-overlap // 2) + more[0], max(overlap // 2, 1) + more[1]
             yield -(-before // words) * words, -(-behind // words) * words

@@ -10,7 +10,7 @@ from itertools import islice
 from mcugen.fitting.cores import PER_BYTE, Forms
 from mcugen.fitting.sharing import LEAST_GAIN, kernels_of
 from mcugen.hir.graph import Graph, Node
-from mcugen.lir.frames import crossing, cut, cuts, early_states
+from mcugen.lir.frames import crossing, cut, early_states, may_cut
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.memory.plan import plan_memory
@@ -48,7 +48,7 @@ def pipelined_program(
         early_states(program)
         behind = {v.name for node in graph.nodes[each.at :] for v in node.outputs}
         at = next((i for i, instr in enumerate(program.instrs) if instr.name in behind), 0)
-        if at not in cuts(program):
+        if not may_cut(program, at):
             continue
         crossed = sum(buffer.nbytes for buffer in crossing(program, at))
         if not crossed or each.time + PER_BYTE * crossed >= time:

@@ -13,7 +13,7 @@ from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, a
 from mcugen.lir.weights import is_read, with_staged_weights
 from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import memory_of_arena, memory_of_weights
-from mcugen.memory.plan import plan_memory
+from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.reading import COPY, readings, saved_by_copy, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import AUTO_PLACE, CompileOptions, Places
@@ -91,7 +91,7 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
     }
     if not chosen:
         return attempt
-    before = {buffer: buffer.offset for buffer in attempt.program.buffers}  # it shares them with what is tried
+    before = Planned.of(attempt.program)  # it shares its buffers with what is tried
     for _ in range(TRIES):
         if not chosen:
             break
@@ -100,8 +100,7 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
         if program.arena_size <= most and not Budget.of(options).excess(use_of(program, board, options)):
             return Attempt(attempt.step, _planned(program, attempt.program), use_of(program, board, options))
         chosen = _without_busiest(program, chosen)
-    for buffer, offset in before.items():
-        buffer.offset = offset
+    before.restore(attempt.program)
     return attempt
 
 

@@ -8,16 +8,17 @@ from dataclasses import replace
 
 from mcugen.lir.copies import MOVE_KERNEL, MoveOptions
 from mcugen.lir.program import MOVE, Access, Buffer, Instr, Operand, Program, Space, aligned
+from mcugen.lir.state import is_move
 
 
-def cuts(program: Program) -> list[int]:
-    """The instructions before which a program can be cut: outside of groups, units and blocks.
+def may_cut(program: Program, at: int) -> bool:
+    """Whether a program can be cut before an instruction: outside of groups, units and blocks.
 
     A state must be of one part, and outputs of the second one.
     """
-    inside = {i for start, end in program.blocks() for i in range(start + 1, end + 1)}
-    places = [at for at in range(1, len(program.instrs)) if at not in inside]
-    return [at for at in places if not _is_one(*program.instrs[at - 1 : at + 1]) and not _is_torn(program, at)]
+    if not 0 < at < len(program.instrs) or any(start < at <= end for start, end in program.blocks()):
+        return False
+    return not _is_one(*program.instrs[at - 1 : at + 1]) and not _is_torn(program, at)
 
 
 def _is_one(before: Instr, behind: Instr) -> bool:
@@ -33,7 +34,7 @@ def _is_torn(program: Program, at: int) -> bool:
 
 def early_states(program: Program) -> None:
     """Lets states change as soon as nobody reads what they were."""
-    for instr in [i for i in program.instrs if i.op == "state"]:
+    for instr in [i for i in program.instrs if is_move(i)]:
         used = {o.buffer for o in instr.operands}
         program.instrs.remove(instr)
         last = max((i for i, each in enumerate(program.instrs) if used & _buffers([each])), default=-1)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -435,8 +435,16 @@ class Site:
         gathers: int = 0,
     ) -> Call:
         """The kernel's instruction."""
-        found = Call(self.kernel, operands, params, options, overlaps=overlaps, inplace=inplace, variant=variant)
-        return replace(found, gathers=gathers)
+        return Call(
+            self.kernel,
+            operands,
+            params,
+            options,
+            overlaps=overlaps,
+            inplace=inplace,
+            variant=variant,
+            gathers=gathers,
+        )
 
     @property
     def features(self) -> frozenset[str]:

@@ -33,8 +33,13 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
     for source, target in at_once([(m.source, m.target.buffer) for m in moves], spare):
         program.instrs.append(copy_of(source, target, names.get(target, target.name)))
     for instr in list(program.instrs):
-        if instr.kernel == COPY_KERNEL.name and instr.op == "state":
+        if is_move(instr):
             _compute_in_place(program, instr)
+
+
+def is_move(instr: Instr) -> bool:
+    """Whether it is one of those that were appended."""
+    return instr.kernel == COPY_KERNEL.name and instr.op == "state"
 
 
 def _rescue_outputs(program: Program) -> None:

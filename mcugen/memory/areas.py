@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mcugen.board import Board, Memory
 from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.memory.exact import deterministic_solver
-from mcugen.memory.plan import plan_memory
+from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.memory.waiting import waits_for_arena
@@ -57,27 +57,6 @@ def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[M
             limits = [limit - max(excess.get(memory, 0), 0) for memory, limit in enumerate(limits)]
     before.restore(program)
     return None
-
-
-@dataclass(frozen=True)
-class Planned:
-    """Where the buffers of a program lie, to try another plan."""
-
-    places: Mapping[Buffer, tuple[int, int | None]]
-    sizes: Sequence[int]
-    bounds: Sequence[int]
-
-    @classmethod
-    def of(cls, program: Program) -> Planned:
-        """As they lie now."""
-        places = {b: (b.area, b.offset) for b in program.buffers}
-        return cls(places, program.area_sizes, program.area_bounds)
-
-    def restore(self, program: Program) -> None:
-        """Lets them lie so again."""
-        for buffer, (area, offset) in self.places.items():
-            buffer.area, buffer.offset = area, offset
-        program.area_sizes, program.area_bounds = list(self.sizes), list(self.bounds)
 
 
 def waits_of(program: Program, board: Board, arenas: Sequence[Memory]) -> float:

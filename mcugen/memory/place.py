@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Buffer, Program, Space, aligned
-from mcugen.memory.areas import Planned, split, waits_of
+from mcugen.memory.areas import split, waits_of
 from mcugen.memory.peak import busiest, largest, moments
+from mcugen.memory.plan import Planned
 from mcugen.memory.traffic import traffic
 from mcugen.options import AUTO_PLACE, Places
 

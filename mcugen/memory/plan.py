@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -37,6 +37,27 @@ def plan_memory(program: Program, enough: int = 0) -> None:
     program.area_bounds = [plan.bound for plan in plans]
     if program.handover is not None:
         joined(program)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Where the buffers of a program lie, to try another plan."""
+
+    places: Mapping[Buffer, tuple[int, int | None]]
+    sizes: Sequence[int]
+    bounds: Sequence[int]
+
+    @classmethod
+    def of(cls, program: Program) -> Planned:
+        """As they lie now."""
+        places = {b: (b.area, b.offset) for b in program.buffers}
+        return cls(places, program.area_sizes, program.area_bounds)
+
+    def restore(self, program: Program) -> None:
+        """Lets them lie so again."""
+        for buffer, (area, offset) in self.places.items():
+            buffer.area, buffer.offset = area, offset
+        program.area_sizes, program.area_bounds = list(self.sizes), list(self.bounds)
 
 
 def peak_live_bytes(program: Program) -> int:

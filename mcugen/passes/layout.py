@@ -69,12 +69,14 @@ def sink_fork(graph: Graph, node: Node) -> Outcome:
     if len(node.output.users) < 2:
         return False
     region = _region(node)
-    while (gain := _gain(graph, region)) <= 0:
+    gain, is_empty = _gain(graph, region), not region
+    while gain <= 0:
         shorter = [{n: turn for n, turn in region.items() if n is not last} for last in _ends(region)]
-        best = max(shorter, key=lambda r: _gain(graph, r), default={})
-        if len(best) < 2 or _gain(graph, best) < gain:
-            return "more bytes would be transposed" if region else False
-        region = best
+        gains = [_gain(graph, each) for each in shorter]
+        if len(region) <= 2 or max(gains) < gain:
+            return not is_empty and "more bytes would be transposed"
+        gain = max(gains)
+        region = shorter[gains.index(gain)]
     for reader, turned in region.items():
         _rewrite_permuted(graph, reader, turned)
     return True
@@ -110,10 +112,9 @@ def _ends(region: Mapping[Node, Permutation]) -> list[Node]:
 
 
 def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
-    """Bytes that are transposed now less those that would be."""
+    """Bytes that are transposed now less those that would be: each reader has what it reads transposed for itself."""
     gain = 0
     removed: dict[Node, int] = {}
-    added: set[tuple[Value, Permutation]] = set()
     for node, turned in region.items():
         form = permuted(node.op, node.sig, turned)
         assert form is not None
@@ -124,15 +125,16 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
             if source is not None and isinstance(source.op, Transpose) and source.op.perm == inverse(wanted):
                 removed[source] = removed.get(source, 0) + 1
             elif source is None or region.get(source) != wanted:
-                added.add((value, wanted))
-        back = [user for user in node.output.users if user not in region]
-        gain += sum(u.output.type.nbytes for u in back if isinstance(u.op, Transpose) and u.op.perm == turned)
-        if graph.is_output(node.output) or not all(isinstance(u.op, Transpose) and u.op.perm == turned for u in back):
+                gain -= value.type.nbytes
+        others = [user for user in node.output.users if user not in region]
+        cancelled = [user for user in others if isinstance(user.op, Transpose) and user.op.perm == turned]
+        gain += sum(user.output.type.nbytes for user in cancelled)
+        if graph.is_output(node.output) or len(cancelled) < len(others):
             gain -= node.output.type.nbytes
     for source, uses in removed.items():
         if uses == len(source.output.uses) and not graph.is_output(source.output):
             gain += source.output.type.nbytes
-    return gain - sum(value.type.nbytes for value, _ in added)
+    return gain
 
 
 def _sinkable(node: Node) -> Permutation | None:
