@@ -7,7 +7,6 @@ import difflib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
@@ -26,6 +25,7 @@ from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
+from mcugen.memory.waiting import waits_for_arena
 from mcugen.options import GOALS, CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
@@ -225,7 +225,7 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
-    """Costs that count what the CPU waits for constants, where speed is the goal, and know of its core's stalls.
+    """Costs that count what the CPU waits for its memories, where speed is the goal, and know of its core's stalls.
 
     What was measured stands for all of that; only for speed are constants surely copied where that pays.
     """
@@ -235,7 +235,12 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     if options.optimize != "speed":
         return costs
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    return replace(costs, core=board.core, waits=partial(waits_for_constants, board=board, slow=slow, fast=fast))
+
+    def waits(program: Program) -> float:
+        constants = waits_for_constants(program, board, slow, fast)
+        return constants + sum(waits_for_arena(program, board, fast).values())
+
+    return replace(costs, core=board.core, waits=waits)
 
 
 def planned(program: Program, enough: int = 0) -> Program:

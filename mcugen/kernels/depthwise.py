@@ -32,7 +32,7 @@ from mcugen.kernels.weighted import (
     paired_nibbles,
 )
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
-from mcugen.lir.program import Buffer
+from mcugen.lir.program import Gathered
 
 WORD = 4
 """Channels that are loaded at once."""
@@ -361,16 +361,13 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     options = [StrideOptions(stride=way.stride, clamp=spec.is_clamped), Loops.of(site), Gain(gain=scale)]
     used = [each for each in options if type(each) in site.kernel.options]
     inplace = [("y", "x")] if way.may_overwrite_input() else []
-    variant, gathers = f"stride{way.stride}", _gathered(strip, spec, way.columns)
-    return site.call(operands, params, used, inplace=inplace, variant=variant, gathers=gathers)
+    return site.call(operands, params, used, inplace=inplace, variant=f"stride{way.stride}", gathers=_gathered(spec))
 
 
-def _gathered(strip: Buffer, spec: ConvSpec, by_columns: bool) -> int:
-    """Bytes of the image in a strip, which has 16 bits of four channels for each pixel. Columns are far apart: about
-    half of what a cache then holds lies beside them.
-    """
-    nbytes = strip.nbytes // (2 * WORD) * spec.shape.pixel * spec.x.dtype.nbytes
-    return 2 * nbytes if by_columns else nbytes
+def _gathered(spec: ConvSpec) -> Gathered:
+    """Strips of the whole image have four channels at a time."""
+    nbytes = spec.x.dtype.nbytes
+    return Gathered(spec.shape.pixel * nbytes, WORD * nbytes)
 
 
 def strip_count(spec: ConvSpec) -> int:
@@ -595,8 +592,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
     variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
-    gathers = _gathered(operands["strip"], spec, way.columns)
-    return site.call(operands, params, [options], inplace=inplace, variant=variant, gathers=gathers)
+    return site.call(operands, params, [options], inplace=inplace, variant=variant, gathers=_gathered(spec))
 
 
 def _words(packed: Array) -> Array:

@@ -18,7 +18,7 @@ from mcugen.kernels.walks import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopyOptions, Offsets, Run, Walk
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
-from mcugen.lir.program import Access, Buffer, element_param
+from mcugen.lir.program import Access, Buffer, Gathered, element_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 
 # ---------------------------------------------------------------------------------------------- copies, fills
@@ -240,6 +240,7 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
         [TransposeOptions(x_t=dtype.c, inner=rows if few else 0)],
         overlaps=overlap(spec.x, spec.y, Traversal.runs(nested(*walks), 1)),
         variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
+        gathers=Gathered(columns * dtype.nbytes, dtype.nbytes),
     )
 
 

@@ -13,7 +13,7 @@ from mcugen.errors import VerificationError
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Access, Buffer, Double, Instr, Operand, Overlap, Param, Wide
+from mcugen.lir.program import Access, Buffer, Double, Gathered, Instr, Operand, Overlap, Param, Wide
 from mcugen.lir.spec import spec_of
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ class Call:
     baked: frozenset[str] = frozenset()
     variant: str = ""
     note: str = ""
-    gathers: int = 0
+    gathers: Gathered | None = None
 
     def __post_init__(self) -> None:
         """VerificationError unless this is what the kernel declares."""
@@ -432,7 +432,7 @@ class Site:
         overlaps: Sequence[Overlap] = (),
         inplace: Sequence[tuple[str, str]] = (),
         variant: str = "",
-        gathers: int = 0,
+        gathers: Gathered | None = None,
     ) -> Call:
         """The kernel's instruction."""
         return Call(

@@ -106,6 +106,14 @@ class Lanes:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """How an image is read for some channels at a time: bytes from pixel to pixel, and those of them that are taken."""
+
+    pitch: int
+    taken: int
+
+
+@dataclass(frozen=True)
 class Operand:
     """One operand of an instruction: its role is the C parameter's name.
 
@@ -270,9 +278,8 @@ class Instr:
     """Of the marker of a stream: the case of each event."""
     case: int | None = None
     """Of the marker of a case: its number."""
-    gathers: int = 0
-    """Of what reads a word of each pixel at a time: bytes of its input that it goes through before it comes back for
-    the next word. 0: it takes all of a pixel at once."""
+    gathers: Gathered | None = None
+    """Of what goes through the image for some channels, then for the next ones. None: it takes all of a pixel."""
 
     @property
     def moves_nothing(self) -> bool:

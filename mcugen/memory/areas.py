@@ -15,7 +15,7 @@ from mcugen.memory.exact import deterministic_solver
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.memory.waiting import waits_for_arena
+from mcugen.memory.waiting import share_bytes, waits_for_arena
 
 ROUNDS = 16
 """So often an area whose plan came out too large is given less."""
@@ -119,7 +119,7 @@ def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool)
         operands = [o.buffer for o in instr.operands if o.buffer in unit_of]
         for a in operands:
             for b in operands:
-                if unit_of[a] is not unit_of[b] and _share_bytes(a, b):
+                if unit_of[a] is not unit_of[b] and share_bytes(a, b):
                     unit_of[a] += unit_of[b]
                     unit_of.update(dict.fromkeys(unit_of[b], unit_of[a]))
     units = {id(unit): unit for unit in unit_of.values()}.values()
@@ -130,11 +130,6 @@ def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool)
 def _added(prices: Iterable[Sequence[int]]) -> list[int]:
     """By memory those of all."""
     return [sum(each) for each in zip(*prices, strict=True)]
-
-
-def _share_bytes(a: Buffer, b: Buffer) -> bool:
-    assert a.offset is not None and b.offset is not None
-    return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def _load(

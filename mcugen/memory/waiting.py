@@ -7,13 +7,16 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcugen.board import ROOM_IN_CACHE, Board, Cache, Memory
-from mcugen.lir.program import BRINGING, WORD, Access, Buffer, Control, Program
+from mcugen.lir.program import BRINGING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
 from mcugen.memory.traffic import accesses, loads_in_pass, runs_of, touched
 
+WORK = 4
+"""Cycles that the CPU does something else between two words of a line."""
 EVICTED = 1 / 64
 """Of what a cache should still hold, the share that it does not: other data took the place."""
 
@@ -28,12 +31,15 @@ class Reading:
     """Those that it goes through each time."""
     again: int
     """Further bytes that it loads each time, of these."""
-    distance: int | None
-    """Bytes that were used since the buffer was; None: the caller has written it."""
+    before: tuple[int, int] | None
+    """Bytes that were used since the buffer's first byte was, and since its last; None: the caller has written it."""
     goes_on: bool
     """Whether each time has bytes of its own."""
-    gathers: int
-    """Bytes that it goes through before it comes back for the next word of a line; 0: it takes a line at once."""
+    gathers: Gathered | None
+    makes: int
+    """Bytes of results that it writes beside those that it reads, not over them."""
+    works_in: int
+    """Bytes of working memory."""
     works_on: bool
     """Whether it goes through all of them again and again; else through some of them, then others."""
 
@@ -45,30 +51,61 @@ class Reading:
         cache = board.cache(memory, "data")
         if cache is None:
             return self.times * float(board.reading(memory, loads) or 0)
-        misses = board.reading(memory, self.nbytes) or 0
-        hits = cache.hit_wait_states * self.nbytes / WORD + EVICTED * misses
-        return self._through(board, memory, cache, float(misses), hits)
-
-    def _through(self, board: Board, memory: Memory, cache: Cache, misses: float, hits: float) -> float:
+        if self.gathers is not None and (evicted := self._evicted(cache, self.gathers.pitch)):
+            comes_back = min(cache.line, self.gathers.pitch) / self.gathers.taken
+            return self.times * evicted * comes_back * (board.reading(memory, self.nbytes) or 0)
         room = ROOM_IN_CACHE * cache.size
-        if self.gathers > room:
-            return self.times * misses * cache.line / WORD
-        first = hits if self.distance is not None and self.distance + self.nbytes <= room else misses
+        misses = _lines(board, memory, cache, self.nbytes)
+        hits = cache.hit_wait_states * self.nbytes / WORD + EVICTED * misses
+        first = hits + (misses - hits) * self._missed(cache.size)
         others = first if self.goes_on else hits if self.nbytes <= room else misses
         again = cache.hit_wait_states * self.again / WORD
-        if self.works_on and self.nbytes > room / 2:  # other data goes through the cache meanwhile
-            again = float(board.reading(memory, self.again) or 0)
+        if self.works_on and self.nbytes > room:
+            again = _lines(board, memory, cache, self.again)
         return first + (self.times - 1) * others + self.times * again
+
+    def _missed(self, size: int) -> float:
+        """The share that a cache of so many bytes no longer holds.
+
+        From the first to the last byte, what was used in between grows or falls evenly.
+        """
+        if self.before is None:
+            return 1.0
+        least, most = sorted(self.before)
+        return min(max((most - size) / max(most - least, 1), 0.0), 1.0)
+
+    def _evicted(self, cache: Cache, pitch: int) -> float:
+        """Of the lines that are gone through in turn, the share that is gone when more of them is wanted.
+
+        With a pitch that is a multiple of a power of two, they fall to some sets only; a set for which there are more
+        than its ways loses all of them before they are used again.
+        """
+        reach = cache.sets * cache.line
+        step = max(math.gcd(pitch, reach), cache.line)
+        lines = (self.nbytes + self.makes) / max(pitch, cache.line)
+        load = lines / (reach / step) + self.works_in / reach
+        full = min(max(load - cache.ways, 0.0), 1.0)  # the share of sets that have one too many
+        return full * max(cache.ways + 1, load) / load
+
+
+def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
+    """Cycles that the CPU waits for lines whose words it takes in turn."""
+    each = board.wait_cycles(memory, cache.line) or 0
+    if cache.critical_word_first:
+        each = max(each - WORK * (cache.line // WORD - 1), board.wait_cycles(memory, WORD) or 0)
+    return each * nbytes / cache.line
 
 
 def readings_of(program: Program) -> Iterator[Reading]:
     """All of what the arena holds, in order."""
-    used, last = 0, dict[Buffer, int]()
+    used, last = 0, dict[Buffer, tuple[int, int]]()
     held = {o.buffer for i in program.instrs if i.kernel in BRINGING for o in i.operands if o.access is Access.OUT}
     for instr, times in runs_of(program):
         if instr.control is not Control.NONE:
             continue
         each = [(operand, nbytes) for operand, nbytes in accesses(instr) if operand.buffer.nbytes]
+        spread = _union(instr, [operand for operand, _ in each])
+        results = [o.buffer for o, _ in each if o.access is Access.OUT]
         for operand, nbytes in each:
             buffer, through, loads = operand.buffer, touched(instr, operand), loads_in_pass(instr)
             writes = through * (operand.access in (Access.OUT, Access.INOUT, Access.SCRATCH))
@@ -77,19 +114,43 @@ def readings_of(program: Program) -> Iterator[Reading]:
             passes = (
                 instr.macs // buffer.count if buffer in held else max(nbytes - writes - through, 0) / max(through, 1)
             )
-            at = used if operand.access is Access.SCRATCH else last.get(buffer)
             yield Reading(
                 buffer,
                 times,
                 through,
                 again=round(loads * passes * through),
-                distance=None if at is None else used - at,
+                before=(0, spread) if operand.access is Access.SCRATCH else _between(used, spread, last.get(buffer)),
                 goes_on=through < buffer.nbytes,
-                gathers=instr.gathers if operand.role.startswith("x") else 0,
+                gathers=instr.gathers if operand.role.startswith("x") else None,
+                makes=sum(y.nbytes for y in results if not share_bytes(y, buffer)),
+                works_in=sum(o.buffer.nbytes for o, _ in each if o.access is Access.SCRATCH),
                 works_on=operand.access is Access.SCRATCH or buffer in held,
             )
-        used += sum(touched(instr, operand) for operand, _ in each)
-        last.update((operand.buffer, used) for operand, _ in each)
+        last.update((operand.buffer, (used, used + spread)) for operand, _ in each)
+        used += spread
+
+
+def _between(used: int, spread: int, last: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Reading.before; `last` is what was used when the buffer's first and last bytes were."""
+    return None if last is None else (used - last[0], used + spread - last[1])
+
+
+def _union(instr: Instr, operands: Sequence[Operand]) -> int:
+    """Bytes that an instruction uses; those that lie over one another, as planned, count once."""
+    parts = [(o.buffer, touched(instr, o)) for o in operands]
+    total, reached = sum(nbytes for buffer, nbytes in parts if buffer.offset is None), (0, 0)
+    for area, start, nbytes in sorted((b.area, b.offset, nbytes) for b, nbytes in parts if b.offset is not None):
+        begin = max(start, reached[1]) if area == reached[0] else start
+        total += max(start + nbytes - begin, 0)
+        reached = area, max(start + nbytes, begin)
+    return total
+
+
+def share_bytes(a: Buffer, b: Buffer) -> bool:
+    """Whether they lie over one another, as planned."""
+    if a.offset is None or b.offset is None or a.area != b.area:
+        return False
+    return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def waits_for_arena(program: Program, board: Board, memory: Memory) -> dict[Buffer, float]:
