@@ -280,3 +280,13 @@ def test_measured_flash_must_hold_too(model: onnx.ModelProto) -> None:
     require_fit(with_total(0), found.board)
     with pytest.raises(DoesNotFitError, match="bytes as measured, 1 more"):
         require_fit(with_total(1), found.board)
+
+
+@pytest.mark.shared
+def test_speed_that_does_not_fit_takes_no_more_than_what_is_balanced():
+    model = onnx.load(MODELS / "resnet8_cifar10_int8_qdq.onnx")
+    fast, balanced = (
+        compile_model(model, "stm32f103rb", CompileOptions(optimize=goal)).report.instructions_estimate
+        for goal in ("speed", "balanced")
+    )
+    assert fast is not None and balanced is not None and fast <= balanced

@@ -265,6 +265,7 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
 FALLBACKS: tuple[Fallback, ...] = (
     Fallback("kernels chosen for the budget", ("ram", "flash"), _within_limits),
     Fallback("layers in groups, row by row", ("ram",), _in_groups, in_rows=True),
+    Fallback("a balance of time and memory", ("ram", "flash"), _for_goal(GOALS[0]), GOALS[0], in_rows=True),
     Fallback("results of a run computed again for gradients", ("ram",), _recomputed, of_lessons=True),
     Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram", in_rows=True),
     Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
