@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
+from shared_models import MODELS
 
 from mcugen import CompileOptions, compile_model, fitting, pipeline
 from mcugen.board import Board, load_board
