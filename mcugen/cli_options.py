@@ -844,10 +844,16 @@ _ARGUMENTS = "mcugen.arguments"
 _ALL_HELP = "--help-all"
 
 
+def _texts(value: object) -> list[str]:
+    """Of what was given for an option, once or several times."""
+    return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
+
+
 class Command(TyperCommand):
     """A command that takes what `mcugen.toml` says beside its arguments.
 
-    And it takes an option with one value once: of several, the framework would take the last in silence.
+    And it takes an option with one value once: of several, the framework would take the last in silence. Nor is the
+    name of another option a value, as where a file is left out: `--json --quiet`.
     """
 
     reads_settings: ClassVar[bool] = True
@@ -864,7 +870,7 @@ class Command(TyperCommand):
         TyperCommand.format_help(short, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """UsageError for an option with one value that is given twice; flags may be repeated."""
+        """UsageError for an option with one value that is given twice, or with none; flags may be repeated."""
         if _ALL_HELP in args and not ctx.resilient_parsing:
             ctx.meta[_ALL_HELP] = True
             args = ["--help"]
@@ -875,6 +881,11 @@ class Command(TyperCommand):
         if twice is not None:
             rule, found = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
             raise UsageError(rule, found, "give one value")
+        names = {name for p in self.params if isinstance(p, TyperOption) for name in (*p.opts, *p.secondary_opts)}
+        empty = next((p for p in options if names.intersection(_texts(values.get(p.name)))), None)
+        if empty is not None:
+            rule, found = f"{max(empty.opts, key=len)} must be given a value", "the name of another option"
+            raise UsageError(rule, found, "put its value behind it")
         settings = self._settings(ctx, options, values)
         args = [*settings.arguments, *args] if settings else args
         ctx.meta[_ARGUMENTS] = list(args)

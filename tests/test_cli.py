@@ -372,6 +372,15 @@ def test_usage_2_of_options_given_twice(model: Path, option: str, values: tuple[
     assert_failed(done, 2, f"{option} must be given once for each name")
 
 
+@pytest.mark.parametrize("option", ["--json", "--data", "--dim"])
+def test_usage_2_of_an_option_where_a_value_belongs(
+    model: Path, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert_failed(mcugen("report", model, option, "--quiet"), 2, f"{option} must be given a value")
+    assert not (tmp_path / "--quiet").exists()
+
+
 def test_a_misspelt_dim_is_told_before_those_that_are_missing(sequence_model: Path):
     assert_failed(mcugen("inspect", sequence_model, "--dim", "S=4"), 2, "found: 'S'. try: one of: T")
 
