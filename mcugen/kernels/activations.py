@@ -13,8 +13,11 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, writes
-from mcugen.lir.traversal import Traversal, overlap
+from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized
+
+LANES = 4
+"""Elements of a word."""
 
 
 def dense_int8(sig: Signature) -> bool:
@@ -132,3 +135,73 @@ def call_sum(
         variant="clamped" if is_clamped else "",
     )
     builder.call(node, call)
+
+
+# ------------------------------------------------------------------------------- products of int8 tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductParams(Params):
+    """y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
+
+    rows: Annotated[int, "rows of x0"]
+    columns: Annotated[int, "elements of a row, and of x1"]
+    zero0: Annotated[Trained, "zero point of x0"]
+    zero1: Annotated[Trained, "zero point of x1"]
+    zero_y: Annotated[Trained, "zero point of y"]
+    multiplier: Annotated[Trained, "scale of x0 · scale of x1 / scale of y, times 2^32"]
+
+
+MUL_S8 = Kernel(
+    "mul_s8_dsp",
+    what="the product of two int8 tensors, or of each row of one with the same row (a gate by channel), four at a time",
+    operands=(
+        reads("x0", "one operand", DType.INT8),
+        reads("x1", "a row", DType.INT8),
+        writes("y", "output", DType.INT8),
+    ),
+    params=(ProductParams,),
+    needs=frozenset({"dsp"}),
+    lacks=frozenset({"mve"}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int8[2, 6, 8] a, int8[1, 1, 8] b) => (int8[2, 6, 8] y)
+<float scale = {0.5}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
+  x = DequantizeLinear(a, scale, zero)
+  gate = DequantizeLinear(b, finer, least)
+  product = Mul(x, gate)
+  y = QuantizeLinear(product, scale, zero)
+}""",
+)
+
+
+def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
+    """Emits one instruction for a product of int8 tensors; False: there is no kernel."""
+    y, inputs, kernel = node.output, (node.input(0), node.input(1)), MUL_S8
+    requantize = spec.product.for_high_word() if spec.product else None
+    is_plain = all(v.type.dtype is DType.INT8 for v in (*inputs, y)) and spec.limits == DType.INT8.limits
+    fits = kernel.needs <= builder.features and not kernel.lacks & builder.features and not builder.any_size
+    if requantize is None or requantize.shift != 32 or not is_plain or not fits:
+        return False
+    x0, x1 = sorted(inputs, key=lambda v: -v.type.count)
+    dims, (walk, other) = collapse(y.type.shape, [x0.type.shape, x1.type.shape])
+    if x0.type.count != y.type.count or len(dims) > 2 or not other[-1] or dims[-1] < LANES:
+        return False  # neither has all elements, or what repeats is no row
+    (multiplier,) = requantize.multiplier
+    params = ProductParams(
+        rows=dims[0] if len(dims) > 1 else 1,
+        columns=dims[-1],
+        zero0=x0.type.q.zero_point,
+        zero1=x1.type.q.zero_point,
+        zero_y=y.type.q.zero_point,
+        multiplier=int(multiplier),
+    )
+    order = Traversal.forward(y.type.count)
+    dense = [role for role, x in (("x0", x0), ("x1", x1)) if x.type.count == y.type.count and not x.is_constant]
+    call = Call(
+        kernel,
+        {"x0": builder.buffer(x0), "x1": builder.buffer(x1), "y": builder.buffer(y)},
+        [params],
+        overlaps=[each for role in dense for each in overlap(x0.type, y.type, order, into=role)],
+    )
+    builder.call(node, call)
+    return True

@@ -31,12 +31,12 @@ from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8
+from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8, emit_product
 from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
-from mcugen.lir.spec import HasKernels
+from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.curves import Line, limited
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.conversion import Cast
@@ -505,8 +505,10 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return spec
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
+        """One loop; of int8 tensors, sums of one shape and products have kernels of their own."""
         sig, out = node.sig, node.output.type
+        if self.function == "Mul" and emit_product(node, builder, spec_of(node)):
+            return None
         is_sum = out.quant is not None and self.function in _SUM_SIGNS and dense_int8(sig)
         fixed = self.fixed_sum(sig) if is_sum else None
         if fixed is None:
@@ -567,7 +569,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
             fixed = self.fixed_sum(sig)
             assert fixed is not None
             return fixed.expression(x, y, scalar)
-        requantize = self.product(sig)
+        requantize = self.product(sig).for_high_word()
         zeros = [sig.input(i).q.zero_point for i in (0, 1)]
         x_real, y_real = (Shared(v + scalar(-zero)) if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
