@@ -137,6 +137,11 @@ def rows() -> onnx.ModelProto:
     random = np.random.default_rng(0)
     scale, bias = (layers.net.const(random.normal(size=13)) for _ in range(2))
     layers.output(layers.net.op("LayerNormalization", layers.input(5, 13), scale, bias, axis=-1), (0.03, 1))
+    layers.net.opset = 23
+    for length, zero in ((3, 127), (18, -128), (40, 0)):
+        x, scale = layers.input(4, length, quant=(0.02, zero)), layers.net.const(random.normal(size=length))
+        layers.output(layers.net.op("RMSNormalization", x, scale, axis=-1), (0.03, 1))
+        layers.output(layers.net.op("LayerNormalization", x, scale, axis=-1), (0.03, -9))
     return layers.net.model()
 
 
