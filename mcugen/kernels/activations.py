@@ -29,7 +29,7 @@ def dense_int8(sig: Signature) -> bool:
 
 @dataclass(frozen=True)
 class RowsOfInt8:
-    """Two int8 tensors, elements side by side: `x0` has `rows` of `columns`, `x1` as many, or one row for each of x0's."""
+    """Two int8 tensors, elements side by side: `x0` has `rows` of `columns`, `x1` as many, or one for all of them."""
 
     x0: int
     x1: int
