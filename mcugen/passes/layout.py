@@ -108,7 +108,7 @@ def _region(node: Node) -> dict[Node, Permutation]:
 
 
 def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
-    """The same of readers one after the other, up to a transposition that undoes all; nothing if there is none."""
+    """The same of functions of one tensor, up to a transposition that undoes all; nothing if there is none."""
     region: dict[Node, Permutation] = {}
     assert isinstance(node.op, Transpose)
     perm, reader = inverse(node.op.perm), graph.only_user(node.output)
@@ -116,11 +116,17 @@ def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
         if isinstance(reader.op, Transpose):
             return region if reader.op.perm == perm else {}
         turned = carried(reader.op, reader.sig, perm)
-        if turned is None or permuted(reader.op, reader.sig, turned) is None:
+        form = None if turned is None else permuted(reader.op, reader.sig, turned)
+        if turned is None or form is None or _turned_operands(reader, form[1]) != 1:
             break
         region[reader] = perm = turned
         reader = graph.only_user(reader.output)
     return {}
+
+
+def _turned_operands(node: Node, wanted: Sequence[Permutation | None]) -> int:
+    """How many are no constants: with one, a chain loses its transpositions, and none appears."""
+    return sum(p is not None and v is not None and not v.is_constant for v, p in zip(node.inputs, wanted, strict=True))
 
 
 def _ends(region: Mapping[Node, Permutation]) -> list[Node]:
