@@ -13,14 +13,54 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, writes
-from mcugen.lir.traversal import Traversal, overlap
+from mcugen.lir.program import Buffer, Overlap
+from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized
+
+LANES = 4
+"""Elements of a word."""
 
 
 def dense_int8(sig: Signature) -> bool:
     """Whether all tensors are int8 and of one shape: bytes that all are walked alike."""
     types = [t for t in (*sig.inputs, sig.output) if t is not None]
     return all(t.dtype is DType.INT8 and t.shape == sig.output.shape for t in types)
+
+
+@dataclass(frozen=True)
+class RowsOfInt8:
+    """Two int8 tensors, elements side by side: `x0` has `rows` of `columns`, `x1` as many, or one for all of them."""
+
+    x0: int
+    x1: int
+    rows: int
+    columns: int
+
+    @staticmethod
+    def of(sig: Signature) -> RowsOfInt8 | None:
+        """`x0` and `x1` are numbers of inputs; None: they do not lie so, or rows are shorter than a word."""
+        types, y = (sig.input(0), sig.input(1)), sig.output
+        if not all(t.dtype is DType.INT8 for t in (*types, y)):
+            return None
+        dims, walks = collapse(y.shape, [t.shape for t in types])
+        moved = [all(walk) for walk in walks]
+        if len(dims) == 1 and all(moved):
+            return RowsOfInt8(0, 1, 1, dims[0])
+        if len(dims) != 2 or not any(moved) or not all(walk[-1] for walk in walks) or dims[-1] < LANES:
+            return None
+        first = moved.index(True)
+        return RowsOfInt8(first, 1 - first, *dims)
+
+    def operands(self, node: Node, builder: Builder) -> dict[str, Buffer]:
+        """Of a kernel, by role."""
+        read = {"x0": node.input(self.x0), "x1": node.input(self.x1)}
+        return {role: builder.buffer(value) for role, value in (read | {"y": node.output}).items()}
+
+    def overlaps(self, node: Node) -> list[Overlap]:
+        """Of a kernel that takes them from the first element to the last."""
+        y, order = node.output.type, Traversal.forward(node.output.type.count)
+        dense = {"x0": self.x0} | ({"x1": self.x1} if self.rows == 1 else {})
+        return [each for role, i in dense.items() for each in overlap(node.input(i).type, y, order, into=role)]
 
 
 # --------------------------------------------------------------------------------------------- specs
@@ -83,7 +123,8 @@ class CurveSpec:
 class SumParams(Params):
     """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), m below 2^23, sums below 2^31."""
 
-    count: Annotated[int, "elements"]
+    count: Annotated[int, "elements, of a row where x1 is one"]
+    rows: Annotated[int | None, "rows of x0, to each of which x1 is added"] = None
     m0: Annotated[Trained, "factor of x0: its scale / scale of y, times 2^shift"]
     m1: Annotated[Trained, "factor of x1"]
     offset: Annotated[Trained, "zero points and one half, in units of the sum"]
@@ -97,14 +138,16 @@ class SumOptions(Options):
     """Of a sum."""
 
     clamped: Annotated[bool, "whether low and high are other than int8's"]
+    repeats: Annotated[bool, "whether x1 is one row, which is added to each of x0"]
 
 
 ADD_S8 = Kernel(
     "add_s8",
-    what="the sum of two int8 tensors of one shape in 32 bits: eight elements at a time with DSP, 16 with Helium",
+    what="the sum of two int8 tensors, or of each row of one and the same row, in 32 bits: eight elements at a time"
+    " with DSP, 16 with Helium",
     operands=(
         reads("x0", "one operand", DType.INT8),
-        reads("x1", "the other", DType.INT8),
+        reads("x1", "the other, or a row", DType.INT8),
         writes("y", "output", DType.INT8),
     ),
     params=(SumParams,),
@@ -113,22 +156,92 @@ ADD_S8 = Kernel(
 )
 
 
-def call_sum(
-    node: Node, builder: Builder, factors: tuple[int, int], offset: int, shift: int, limits: tuple[int, int]
-) -> None:
-    """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors of one shape, m below 2^23, sums below 2^31."""
-    x0, x1, y = node.input(0), node.input(1), node.output
-    is_clamped = limits != DType.INT8.limits
-    low, high = limits if is_clamped else (None, None)
-    m0, m1 = factors
-    params = SumParams(count=y.type.count, m0=m0, m1=m1, offset=offset, shift=shift, low=low, high=high)
-    order = Traversal.forward(y.type.count)
+def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int, shift: int, limits: Range) -> bool:
+    """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors, m below 2^23, sums below 2^31.
+
+    False: the kernel does not take tensors that lie as these do.
+    """
+    rows = RowsOfInt8.of(node.sig)
+    if rows is None or (rows.rows > 1 and builder.any_size):
+        return False
+    repeats, is_clamped = rows.rows > 1, limits != DType.INT8.limits
+    low, high = map(int, limits) if is_clamped else (None, None)
+    m0, m1 = factors[rows.x0], factors[rows.x1]
+    params = SumParams(
+        count=rows.columns,
+        rows=rows.rows if repeats else None,
+        m0=m0,
+        m1=m1,
+        offset=offset,
+        shift=shift,
+        low=low,
+        high=high,
+    )
     call = Call(
         ADD_S8,
-        {"x0": builder.buffer(x0), "x1": builder.buffer(x1), "y": builder.buffer(y)},
+        rows.operands(node, builder),
         [params],
-        [SumOptions(clamped=is_clamped)],
-        overlaps=[each for i in (0, 1) for each in overlap(node.input(i).type, y.type, order, into=f"x{i}")],
-        variant="clamped" if is_clamped else "",
+        [SumOptions(clamped=is_clamped, repeats=repeats)],
+        overlaps=rows.overlaps(node),
+        variant="_".join(["clamped"] * is_clamped + ["rows"] * repeats),
     )
     builder.call(node, call)
+    return True
+
+
+# ------------------------------------------------------------------------------- products of int8 tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductParams(Params):
+    """y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
+
+    rows: Annotated[int, "rows of x0"]
+    columns: Annotated[int, "elements of a row, and of x1"]
+    zero0: Annotated[Trained, "zero point of x0"]
+    zero1: Annotated[Trained, "zero point of x1"]
+    zero_y: Annotated[Trained, "zero point of y"]
+    multiplier: Annotated[Trained, "scale of x0 · scale of x1 / scale of y, times 2^32"]
+
+
+MUL_S8 = Kernel(
+    "mul_s8_dsp",
+    what="the product of two int8 tensors, or of each row of one with the same row (a gate by channel), four at a time",
+    operands=(
+        reads("x0", "one operand", DType.INT8),
+        reads("x1", "a row", DType.INT8),
+        writes("y", "output", DType.INT8),
+    ),
+    params=(ProductParams,),
+    needs=frozenset({"dsp"}),
+    lacks=frozenset({"mve"}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int8[2, 6, 8] a, int8[1, 1, 8] b) => (int8[2, 6, 8] y)
+<float scale = {0.5}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
+  x = DequantizeLinear(a, scale, zero)
+  gate = DequantizeLinear(b, finer, least)
+  product = Mul(x, gate)
+  y = QuantizeLinear(product, scale, zero)
+}""",
+)
+
+
+def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
+    """Emits one instruction for a product of int8 tensors; False: there is no kernel."""
+    rows, kernel = RowsOfInt8.of(node.sig), MUL_S8
+    requantize = spec.product.for_high_word() if spec.product else None
+    fits = kernel.needs <= builder.features and not kernel.lacks & builder.features and not builder.any_size
+    if requantize is None or requantize.shift != 32 or spec.limits != DType.INT8.limits or rows is None or not fits:
+        return False
+    (multiplier,) = requantize.multiplier
+    params = ProductParams(
+        rows=rows.rows,
+        columns=rows.columns,
+        zero0=node.input(rows.x0).type.q.zero_point,
+        zero1=node.input(rows.x1).type.q.zero_point,
+        zero_y=node.output.type.q.zero_point,
+        multiplier=int(multiplier),
+    )
+    call = Call(kernel, rows.operands(node, builder), [params], overlaps=rows.overlaps(node))
+    builder.call(node, call)
+    return True

@@ -202,6 +202,7 @@ class SumOptions(Options):
     """Of sums of codes."""
 
     few: Annotated[bool, "whether sums fit 16 bits"]
+    fewer: Annotated[bool, "whether they do less their zero points, too"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +332,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
         operands["multiplier"] = builder.const(f"{node.output.name}.multiplier", table)
     operands["y"] = builder.buffer(node.output)
     area = pool.geometry.k_h * pool.geometry.k_w
-    few = area < 2**8 and not builder.any_size
+    few, fewer = (area < most and not builder.any_size for most in (2**8, 2**7))
     mean = MeanOptions.of(requantize, area, x, y)
     mean = mean.of_any_size() if builder.any_size else mean
     variant = pool.variants(inside) + ["even"] * mean.ties + ["many"] * (not few and x is DType.INT8)
@@ -339,7 +340,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
         AVERAGE_POOL[x],
         operands,
         [pool.geometry, pool.dilation, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
-        [pool.options(inside), SumOptions(few=few), mean],
+        [pool.options(inside), SumOptions(few=few, fewer=fewer), mean],
         overlaps=pool.overlaps(),
         variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),
     )

@@ -74,6 +74,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         step = Step(self, inputs, node.output.type.dtype, node.output.type.quant)
         _emit_steps(node, (step,), builder)
 
+    def stands_alone(self, sig: Signature) -> bool:
+        """Whether CPUs may have a kernel for it that is faster than a part of a loop."""
+        return False
+
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """Elementwise operators commute with transpositions."""
         if any(t is not None and t.rank not in (0, len(perm)) and t.count > 1 for t in self._elements(sig)):

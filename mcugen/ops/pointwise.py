@@ -31,12 +31,12 @@ from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8
+from mcugen.kernels.activations import BinarySpec, RowsOfInt8, dense_int8, emit_product, emit_sum
 from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
-from mcugen.lir.spec import HasKernels
+from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.curves import Line, limited
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.conversion import Cast
@@ -505,14 +505,24 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return spec
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
+        """One loop; sums and products of int8 tensors have kernels of their own."""
+        if not self._emit_int8(node, builder):
+            super().lower(node, builder)
+
+    def _emit_int8(self, node: Node, builder: Builder) -> bool:
+        """Whether there is a kernel of its own, and it was emitted."""
         sig, out = node.sig, node.output.type
-        is_sum = out.quant is not None and self.function in _SUM_SIGNS and dense_int8(sig)
-        fixed = self.fixed_sum(sig) if is_sum else None
-        if fixed is None:
-            return super().lower(node, builder)
-        limits = clamp_range(self.clamp, out.q, out.dtype)
-        call_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
+        if not self.stands_alone(sig):
+            return False
+        if self.function == "Mul":
+            return emit_product(node, builder, spec_of(node))
+        fixed, limits = self.fixed_sum(sig), clamp_range(self.clamp, out.q, out.dtype)
+        return fixed is not None and emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
+
+    def stands_alone(self, sig: Signature) -> bool:
+        """A sum or product of int8 tensors, side by side: some CPUs have fast kernels for those."""
+        is_int8 = all(is_quantized(t) for t in (*sig.inputs, sig.output)) and RowsOfInt8.of(sig) is not None
+        return is_int8 and self.function in (*_SUM_SIGNS, "Mul")
 
     def product(self, sig: Signature) -> Requantizer:
         """From products of codes less their zero points to the result's codes."""
@@ -567,7 +577,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
             fixed = self.fixed_sum(sig)
             assert fixed is not None
             return fixed.expression(x, y, scalar)
-        requantize = self.product(sig)
+        requantize = self.product(sig).for_high_word()
         zeros = [sig.input(i).q.zero_point for i in (0, 1)]
         x_real, y_real = (Shared(v + scalar(-zero)) if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)

@@ -65,10 +65,11 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Transpose)
 def sink_fork(graph: Graph, node: Node) -> Outcome:
-    """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) where that pays, though it does not for g alone."""
-    if len(node.output.users) < 2:
-        return False
-    region = _region(node)
+    """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) where that pays, though it does not for g alone.
+
+    Also Transpose(f(g(Transpose(a)))) → f'(g'(a)), where codes are widened on the way.
+    """
+    region = _region(node) if len(node.output.users) > 1 else _chain(graph, node)
     gain, is_empty = _gain(graph, region), not region
     while gain <= 0:
         shorter = [{n: turn for n, turn in region.items() if n is not last} for last in _ends(region)]
@@ -104,6 +105,28 @@ def _region(node: Node) -> dict[Node, Permutation]:
             region[reader] = turned
             waiting += [(user, turned) for user in reader.output.users]
     return region
+
+
+def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
+    """The same of functions of one tensor, up to a transposition that undoes all; nothing if there is none."""
+    region: dict[Node, Permutation] = {}
+    assert isinstance(node.op, Transpose)
+    perm, reader = inverse(node.op.perm), graph.only_user(node.output)
+    while reader is not None and len(reader.outputs) == 1 and len(region) < MOST_TOGETHER:
+        if isinstance(reader.op, Transpose):
+            return region if reader.op.perm == perm else {}
+        turned = carried(reader.op, reader.sig, perm)
+        form = None if turned is None else permuted(reader.op, reader.sig, turned)
+        if turned is None or form is None or _turned_operands(reader, form[1]) != 1:
+            break
+        region[reader] = perm = turned
+        reader = graph.only_user(reader.output)
+    return {}
+
+
+def _turned_operands(node: Node, wanted: Sequence[Permutation | None]) -> int:
+    """How many are no constants: with one, a chain loses its transpositions, and none appears."""
+    return sum(p is not None and v is not None and not v.is_constant for v, p in zip(node.inputs, wanted, strict=True))
 
 
 def _ends(region: Mapping[Node, Permutation]) -> list[Node]:

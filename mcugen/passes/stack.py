@@ -110,6 +110,8 @@ def _join(graph: Graph, source: Node, node: Node, value: Value, single_input: bo
         return "its result is broadcast"
     if _value_in_tables(node, value):
         return "its result is read as a table"
+    if _stands_alone(source) and _stands_alone(node):
+        return "each has a kernel of its own"
     stack, inputs = _joined(source, node, value)
     if single_input and len({v for v in inputs if not v.is_constant}) > 1:
         return "another operand varies, too"
@@ -118,6 +120,10 @@ def _join(graph: Graph, source: Node, node: Node, value: Value, single_input: bo
     graph.rewrite(node, stack, inputs, types=[node.output.type], origin=source.origin)
     graph.remove(source)
     return True
+
+
+def _stands_alone(node: Node) -> bool:
+    return isinstance(node.op, Elementwise) and node.op.stands_alone(node.sig)
 
 
 def _stackable(node: Node, single_input: bool) -> bool:

@@ -83,6 +83,12 @@ def sums() -> onnx.ModelProto:
         limits = layers.net.const(low), layers.net.const(high)
         layers.output(layers.net.op("Clip", total, *limits), (0.04, -100))
     layers.output(layers.net.op("Add", layers.input(3, 5, 7), layers.input(5, 1)), (0.04, 1))
+    for function, columns in (("Add", 5), ("Sub", 19), ("Mul", 7), ("Mul", 16)):  # a row to each, a gate by channel
+        for first, second in (((2, 3, columns), (columns,)), ((1, 1, columns), (4, 3, columns))):
+            pair = layers.input(*first, quant=(0.03, 127)), layers.input(*second, quant=(1 / 256, -128))
+            layers.output(layers.net.op(function, *pair), (0.02, -3))
+    total = layers.net.op("Add", layers.input(4, 3), layers.input(4, 3, quant=(0.013, -9)))
+    layers.output(layers.net.op("Mul", layers.net.fake(total, 0.03, 5), layers.input(4, 3)), (0.05, 9))
     for dtype in (np.int8, np.int16):
         pair = [layers.input(2, 19, quant=(s, z), dtype=np.int16) for s, z in ((1e-4, 0), (3.1e-4, 0))]
         layers.output(layers.net.op("Add", *pair), (5e-4 if dtype is np.int16 else 0.1, 3), dtype)
@@ -131,6 +137,11 @@ def rows() -> onnx.ModelProto:
     random = np.random.default_rng(0)
     scale, bias = (layers.net.const(random.normal(size=13)) for _ in range(2))
     layers.output(layers.net.op("LayerNormalization", layers.input(5, 13), scale, bias, axis=-1), (0.03, 1))
+    layers.net.opset = 23
+    for length, zero in ((3, 127), (18, -128), (40, 0)):
+        x, scale = layers.input(4, length, quant=(0.02, zero)), layers.net.const(random.normal(size=length))
+        layers.output(layers.net.op("RMSNormalization", x, scale, axis=-1), (0.03, 1))
+        layers.output(layers.net.op("LayerNormalization", x, scale, axis=-1), (0.03, -9))
     return layers.net.model()
 
 

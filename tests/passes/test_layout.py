@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx_models import Net, apply, check_everywhere, operators, optimized
 
 from mcugen.passes.clean import simplify
@@ -115,3 +116,12 @@ def test_matrix_and_its_transpose_added():
     x = net.input("x", 3, 3)
     net.output(net.op("Add", x, net.op("Transpose", x, perm=[1, 0])))
     assert operators(apply(net.model(), *PIPELINE)) == ["transpose", "add"]
+
+
+def test_none_around_codes_that_are_widened():
+    """As dynamically quantized convolutions read them: neither step alone pays, for the codes get wider first."""
+    net = Net()
+    turned = net.op("Transpose", net.input("x", 1, 4, 4, 3, dtype=np.uint8), perm=[0, 3, 1, 2])
+    less = net.op("Sub", net.op("Cast", turned, to=TensorProto.INT32), net.input("zero", dtype=np.int32))
+    net.output(net.op("Transpose", net.op("Cast", less, to=TensorProto.INT16), perm=[0, 2, 3, 1]), dtype=np.int16)
+    assert operators(apply(net.model(), *PIPELINE)) == ["cast", "sub", "cast"]
