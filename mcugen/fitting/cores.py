@@ -197,11 +197,19 @@ class Forms:
 
 
 def _kinds(node: Node, share: float) -> Iterator[list[Forked]]:
-    """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages."""
+    """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages.
+
+    What is smaller than its input lies over the beginning of that: the second portion is made over its own then, and
+    copied to its place at the end.
+    """
     yield from _in_two(node, share, NEARBY_CUTS)
+    size, given = node.output.type.nbytes, node.input(0).type.nbytes
     for division in divisions(node.op, node.sig, node.inputs):
         length, overlap = division.length, _overlap(division)
-        if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
+        if size < given and length > 1:
+            cut = min(max(round(share * length), 1), length - 1)
+            yield _made(node, division, [[((0, cut, False), (cut, length, True))]])
+        if overlap or size > given:
             yield from (_made(node, division, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
 
 

@@ -26,8 +26,8 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
-from mcugen.lir.frames import crossing, cut, early_states, may_cut
 from mcugen.kernels.choose import fitting_kernels
+from mcugen.lir.frames import crossing, cut, early_states, may_cut
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
 from mcugen.memory.plan import plan_memory
