@@ -194,7 +194,9 @@ def test_fewer_pixels_at_a_time(pixels: int):
 
 
 @pytest.mark.spread(6)
-@pytest.mark.parametrize("kernel", ["winograd_dsp", "winograd_fly_dsp_t8", "winograd_fly_dsp_t4", "winograd", "winograd_fly_t4"])
+@pytest.mark.parametrize(
+    "kernel", ["winograd_dsp", "winograd_fly_dsp_t8", "winograd_fly_dsp_t4", "winograd", "winograd_fly_t4"]
+)
 def test_winograd(kernel: str):
     check(BY_THREE, f"conv2d_s8_{kernel}")
 
