@@ -63,6 +63,10 @@ class Renderer:
     """The tables of streams."""
     checked: list[Entry] = field(default_factory=list)
     """What of the tables in the model's C file has a checksum."""
+    parameters: dict[tuple[object, ...], str] = field(default_factory=dict)
+    """The names of those of portions, by function and values: of one that is called with the same ones by both cores a
+    compiler can make what it makes of one that is called once.
+    """
 
     def __post_init__(self) -> None:
         self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
@@ -372,17 +376,29 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
         return _stop(renderer, instr, indent)
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
-    params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_passed(renderer, operand) for operand in instr.operands]
     is_sized = not sized.is_known(instr)
-    if params and not is_sized:
+    params_name, is_new = _parameters(renderer, instr, (function, *params)) if params else ("", False)
+    if is_new and not is_sized:
         members = (value for key, value in instr.params.items() if key not in instr.baked)
         renderer.checked += [entry for entry in (struct_entry(params_name, members),) if entry]
     head = f"{'status = ' * bool(instr.library)}{function}"
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
         text = _stacked([text, "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
-    return Line(text, _heading(renderer, instr), function, params_name, tuple(params), is_sized)
+    return Line(text, _heading(renderer, instr), function, params_name, tuple(params) if is_new else (), is_sized)
+
+
+def _parameters(renderer: Renderer, instr: Instr, values: tuple[object, ...]) -> tuple[str, bool]:
+    """The name of a call's parameters, and whether they are new: portions that are alike share them."""
+    program = renderer.program
+    is_shared = any(each.control is Control.FORK for each in program.instrs) and not program.symbols
+    if not is_shared or renderer.memory.updatable:
+        return renderer.of_layer(instr, "params"), True
+    is_new = values not in renderer.parameters
+    if is_new:
+        renderer.parameters[values] = renderer.of_layer(instr, "params")
+    return renderer.parameters[values], is_new
 
 
 def _heading(renderer: Renderer, instr: Instr) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import cycle, islice, pairwise
+from dataclasses import dataclass, field
+from itertools import combinations, cycle, pairwise
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -32,7 +32,7 @@ can lie over what it reads."""
 MOST_STAGES = 4
 """In which an output takes the place of what it is made of, half of the rest each."""
 
-MOST_KERNELS = 5
+MOST_KERNELS = 7
 """Kernels that are tried for portions: others than the layer's may need less memory."""
 
 UNEVEN_FROM = 50_000
@@ -41,7 +41,7 @@ UNEVEN_FROM = 50_000
 UNEVEN_CUTS = 3
 """Places to cut that are looked at for those."""
 
-MOST_FLASH = 1.25
+MOST_FLASH = 4 / 3
 """So many times the flash of the layer's constants those of its portions may take."""
 
 PER_BYTE = 0.5
@@ -73,17 +73,23 @@ class Side:
     features: frozenset[str]
     costs: CostTable
     pace: float = 1.0
+    _fitting: dict[Node, list[Kernel]] = field(default_factory=dict, repr=False, compare=False)
+    _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def fitting(self, node: Node) -> list[Kernel]:
         """The kernels that its CPU can compute a node with."""
-        return fitting_kernels(node, self.features, any_size=False)
+        if node not in self._fitting:
+            self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
+        return self._fitting[node]
 
     def time(self, node: Node, kernel: Kernel | None) -> float:
         """Of a node by a kernel, or as its operator writes it, in instructions of the first core."""
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
             return self.pace * _PER_ELEMENT * node.output.type.count
-        return self.pace * self.costs.instructions(node, kernel)
+        if (node, kernel.name) not in self._times:
+            self._times[node, kernel.name] = self.costs.instructions(node, kernel)
+        return self.pace * self._times[node, kernel.name]
 
     def nearest(self, node: Node, wanted: Kernel | None) -> Kernel | None:
         """That kernel where it fits, else the fastest one; None where there is no choice."""
@@ -118,8 +124,9 @@ class Forms:
         if whole <= 2 * self.barrier:
             return 0.0, []
         kernels = self._as_small(node, kernel) if kernel else [None]
-        made = list(self._even(node, kernels))
-        made += self._uneven(node, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
+        ways = _Ways(node)
+        made = list(self._even(ways, kernels))
+        made += self._uneven(ways, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
         faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
         return whole - faster[0].time if faster else 0.0, faster
 
@@ -128,14 +135,11 @@ class Forms:
         """What a fork takes besides portions."""
         return BARRIER * max(self.first.pace, self.other.pace)
 
-    def _even(self, node: Node, kernels: Sequence[Kernel | None]) -> Iterator[Form]:
+    def _even(self, ways: _Ways, kernels: Sequence[Kernel | None]) -> Iterator[Form]:
         """Portions by one kernel each, if both CPUs have it, that take both cores as long."""
-        by_share = dict[float, list[list[Forked]]]()
         for kernel in kernels:
-            share = self._share(node, kernel, kernel)
-            if share not in by_share:
-                by_share[share] = [ways for ways in _kinds(node, share) if ways]
-            yield from (self._best(ways, (kernel, kernel)) for ways in by_share[share])
+            kinds = ways.kinds(self._share(ways.node, kernel, kernel))
+            yield from (self._best(kind, (kernel, kernel)) for kind in kinds if kind)
 
     def _share(self, node: Node, kernel: Kernel | None, others: Kernel | None) -> float:
         """Of the layer, for the first core."""
@@ -143,26 +147,29 @@ class Forms:
         return theirs / (ours + theirs)
 
     def _as_small(self, node: Node, kernel: Kernel) -> Sequence[Kernel]:
-        """The kernels whose constants take not much more flash than those of this one, the fastest first."""
+        """This kernel and those whose constants take not much more flash, the fastest first: each takes less working
+        memory than those before it.
+        """
         if kernel.name in self.wanted:
             return [kernel]
         features = self.first.features
         most = MOST_FLASH * trial(node, kernel, features).program.weights_size
         fitting = sorted(self.first.fitting(node), key=lambda k: self.first.time(node, k))
-        small = (k for k in fitting if k is kernel or trial(node, k, features).program.weights_size <= most)
-        return list(islice(small, MOST_KERNELS))
+        found, least = list[Kernel](), math.inf
+        for each in fitting:
+            program = trial(node, each, features).program
+            if each is kernel or (program.weights_size <= most and program.scratch_size < least):
+                found.append(each)
+                least = min(least, program.scratch_size)
+        return found[:MOST_KERNELS]
 
-    def _uneven(self, node: Node, kernels: Sequence[Kernel]) -> Iterator[Form]:
-        """Portions by two kernels, of which the other core's takes the least working memory: where there is room for a
-        faster one on one core only, which computes more.
+    def _uneven(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Portions by two kernels, of which the other core's takes less working memory, mostly: where there is room
+        for a faster one on one core only, which computes more.
         """
-        features = self.first.features
-        least = min(kernels, key=lambda k: trial(node, k, features).program.scratch_size, default=None)
-        for kernel in kernels:
-            if least is not None and kernel is not least:
-                for ways in _in_two(node, self._share(node, kernel, least), UNEVEN_CUTS):
-                    if ways:
-                        yield self._best(ways, (kernel, least))
+        for kernel, smaller in combinations(kernels, 2):
+            kinds = ways.in_two(self._share(ways.node, kernel, smaller), UNEVEN_CUTS)
+            yield from (self._best(kind, (kernel, smaller)) for kind in kinds if kind)
 
     def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
         """Of cuts of one kind, that which takes least."""
@@ -196,31 +203,51 @@ class Forms:
 # ------------------------------------------------------------------------------------------------------- kinds
 
 
-def _kinds(node: Node, share: float) -> Iterator[list[Forked]]:
-    """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages."""
-    yield from _in_two(node, share, NEARBY_CUTS)
-    for division in divisions(node.op, node.sig, node.inputs):
-        length, overlap = division.length, _overlap(division)
-        if overlap or node.output.type.nbytes > node.input(0).type.nbytes:
-            yield from (_made(node, division, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
-
-
-def _in_two(node: Node, share: float, nearby: int) -> Iterator[list[Forked]]:
-    """In two portions, of which the first is about that share, and the same with borders made aside."""
-    for division in divisions(node.op, node.sig, node.inputs):
-        length = division.length
-        cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
-        yield _made(node, division, [_halves(0, cut, length) for cut in cuts])
-        for before, behind in _borders(node, division):
-            yield _made(node, division, [_bordered(cut, length, before, behind) for cut in cuts])
-
-
 Stages = list[tuple[Cut, Cut]]
 
 
-def _made(node: Node, division: Division, ways: Sequence[Stages]) -> list[Forked]:
-    forms = (forked(node, division, stages) for stages in ways)
-    return [form for form in forms if form is not None]
+class _Ways:
+    """To cut a layer; what was made once is kept, as kernels differ and cuts are few."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._divisions = divisions(node.op, node.sig, node.inputs)
+        self._forks: dict[tuple[int, tuple[tuple[Cut, Cut], ...]], Forked | None] = {}
+
+    def kinds(self, share: float) -> Iterator[list[Forked]]:
+        """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages.
+
+        What is smaller than its input lies over the beginning of that: the second portion is made over its own then,
+        and copied to its place at the end.
+        """
+        yield from self.in_two(share, NEARBY_CUTS)
+        size, given = self.node.output.type.nbytes, self.node.input(0).type.nbytes
+        for number, division in enumerate(self._divisions):
+            length, overlap = division.length, _overlap(division)
+            if size < given and length > 1:
+                cut = min(max(round(share * length), 1), length - 1)
+                yield self._made(number, [[((0, cut, False), (cut, length, True))]])
+            if overlap or size > given:
+                yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
+
+    def in_two(self, share: float, nearby: int) -> Iterator[list[Forked]]:
+        """In two portions, of which the first is about that share, and the same with borders made aside."""
+        for number, division in enumerate(self._divisions):
+            length = division.length
+            cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
+            yield self._made(number, [_halves(0, cut, length) for cut in cuts])
+            for before, behind in dict.fromkeys(_borders(self.node, division)):
+                yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
+
+    def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
+        forms = (self._fork(number, stages) for stages in ways)
+        return [form for form in forms if form is not None]
+
+    def _fork(self, number: int, stages: Stages) -> Forked | None:
+        key = number, tuple(stages)
+        if key not in self._forks:
+            self._forks[key] = forked(self.node, self._divisions[number], stages)
+        return self._forks[key]
 
 
 def _halves(start: int, cut: int, stop: int) -> Stages:

@@ -170,6 +170,8 @@ class TransposeSpec:
     x: TensorType
     y: TensorType
     perm: Permutation
+    whole: int | None = None
+    """Elements from row to row of a single matrix, where these are some of its columns."""
 
     @cached_property
     def matrices(self) -> tuple[int, int, int] | None:
@@ -190,8 +192,8 @@ def turns_matrices(spec: TransposeSpec) -> bool:
 
 
 def turns_few_planes(spec: TransposeSpec) -> bool:
-    """a few planes, turned in place"""
-    planes = Planes.of(spec)
+    """a few whole planes, turned in place"""
+    planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 
 
@@ -216,6 +218,7 @@ class Matrices(Params):
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
     rows: Annotated[int | None, "rows of x, where they are not written out"] = None
+    whole: Annotated[int | None, "elements from row to row of x, of which only some are turned"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,11 +239,11 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
     return site.call(
         {"x": site.x, "y": site.y},
-        [Matrices(batch=batch, columns=columns, rows=None if few else rows)],
+        [Matrices(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
         [TransposeOptions(x_t=dtype.c, inner=rows if few else 0)],
         overlaps=overlap(spec.x, spec.y, Traversal.runs(nested(*walks), 1)),
-        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
-        gathers=Gathered(columns * dtype.nbytes, dtype.nbytes),
+        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else "") + "_some" * (spec.whole is not None),
+        gathers=Gathered((spec.whole or columns) * dtype.nbytes, dtype.nbytes),
     )
 
 

@@ -37,6 +37,7 @@ class Geometry(Params):
     stride_w: Annotated[int, "pixels from window to window"]
     pad_h: Annotated[int, "rows above x that the first window begins at"]
     pad_w: Annotated[int, "pixels before a row that the first window begins at"]
+    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class PoolSpec:
     window: Window
     kernel: Shape
     is_channels_last: bool = True
+    whole: int | None = None
+    """Channels of a pixel in memory, of x and y, where these are only some."""
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -70,7 +73,7 @@ class PoolSpec:
         sizes: dict[str, int] = {}
         for name, (values, missing) in axes.items():
             sizes[f"{name}_h"], sizes[f"{name}_w"] = values if len(values) == 2 else (missing, values[0])
-        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
+        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes, whole_c=self.whole)
 
     @property
     def is_dilated(self) -> bool:
@@ -97,7 +100,7 @@ class PoolSpec:
 
     def variant(self, inside: bool) -> str:
         """What the C function's name tells of the window."""
-        return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside)
+        return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside + ["some"] * (self.whole is not None))
 
 
 def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:

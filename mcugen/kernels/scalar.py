@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Annotated
 
@@ -50,8 +50,8 @@ LONGEST_CHUNK = 24
 BODY = 9
 """Halfwords of code that each of them takes, on Thumb-1 as on Thumb-2."""
 
-LEAVE = LONGEST_CHUNK * BODY + 18
-"""Halfwords from the first of them to the code behind the loop, on Thumb-1."""
+BEHIND = 18
+"""Halfwords from the last of them to the code behind the loop, on Thumb-1."""
 
 PAST = 20
 """Halfwords from the last of them to the code behind the loop, on Thumb-2."""
@@ -117,6 +117,14 @@ def conv_muls_steps(spec: ConvSpec) -> int:
     return _steps_of_chunks(spec, each=9, chunk=22, channel=190, pack=21)
 
 
+def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
+    """The same of fewer pixels: 7 or 5 for an input and a channel."""
+    twos = pixels // 2
+    return _steps_of_chunks(
+        spec, each=3 + 2 * twos, chunk=7 + 5 * twos, channel=22 + 56 * twos, pack=3 + 6 * twos, pixels=pixels
+    )
+
+
 def conv_mul_steps(spec: ConvSpec) -> int:
     """Instructions in assembly: 10 for an input of six pixels and a channel, 23 a chunk; 24 in C to pack an input."""
     return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
@@ -137,10 +145,12 @@ def conv_mul_steps_4(spec: ConvSpec) -> int:
     return _steps_of_chunks(spec, each=11, chunk=23, channel=90, pack=24, few_bits=True)
 
 
-def _steps_of_chunks(spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False) -> int:
+def _steps_of_chunks(
+    spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
+) -> int:
     rows = spec.rows
     around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
-    return int(_blocks_of_pixels(spec) * (each * rows.size + around + pack * spec.depth))
+    return int(_blocks_of_pixels(spec, pixels) * (each * rows.size + around + pack * spec.depth))
 
 
 def dense_smlal_steps(spec: ConvSpec) -> int:
@@ -160,14 +170,14 @@ def _dense_shape(spec: ConvSpec) -> tuple[int, int, int]:
     return spec.y.count // spec.channels, spec.channels, spec.depth
 
 
-def _blocks_of_pixels(spec: ConvSpec) -> int:
+def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
     shape = spec.shape
-    return shape.batch * -(-shape.out_h * shape.out_w // PIXELS)
+    return shape.batch * -(-shape.out_h * shape.out_w // pixels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Params):
-    """How windows of six pixels are gathered as words of two."""
+    """How windows of several pixels are gathered as words of two."""
 
     direct: Annotated[int, "whether pixels are read where they lie"]
     runs: Annotated[int, "pieces in which a row of the window is copied"]
@@ -207,6 +217,13 @@ class ThumbLoop(Options):
     leave: Annotated[int, "halfwords from the first to the code behind"]
 
 
+def loop_of(pixels: int) -> ThumbLoop:
+    """The loop for so many pixels: code of each word of two is in the body of a step, and behind the loop."""
+    missing = (PIXELS - pixels) // 2
+    size = BODY - 2 * missing
+    return ThumbLoop(unroll=LONGEST_CHUNK, size=size, leave=LONGEST_CHUNK * size + BEHIND - 5 * missing)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChunkLoop(Options):
     """The loop over a chunk of weights."""
@@ -232,25 +249,31 @@ class DenseLoop(Options):
 
 
 def _conv_call(
-    spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Sequence[Options]
+    spec: ConvSpec,
+    site: Site,
+    packed: Array,
+    tails: Array,
+    params: Params,
+    options: Sequence[Options],
+    pixels: int = PIXELS,
 ) -> Call:
-    """A convolution that gathers six windows at a time as words of two pixels."""
+    """A convolution that gathers six windows at a time, or so many, as words of two pixels."""
     shape, direct = spec.shape, rows_of_pixels(spec)
     runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
     pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
-    rest = PIXELS * shape.out_c if shape.out_h * shape.out_w % PIXELS else 0
-    copies = max(rest, 0 if direct else PIXELS * taps * shape.in_c)
+    rest = pixels * shape.out_c if shape.out_h * shape.out_w % pixels else 0
+    copies = max(rest, 0 if direct else pixels * taps * shape.in_c)
     inputs = spec.depth + int(_is_packed(site))
     operands = {
         "x": site.x,
         "w": site.const("w", packed),
         "tails": site.const("tails", tails),
         "y": site.y,
-        "words": site.scratch("words", DType.INT32, inputs * PIXELS // 2),
+        "words": site.scratch("words", DType.INT32, inputs * pixels // 2),
         "copies": site.scratch("copies", DType.INT8, copies),
     }
-    sixes = windows(shape, in_turn(shape.out_h * shape.out_w, PIXELS))
-    return site.call(operands, [shape.geometry, params, pairs], options, overlaps=spec.overlaps(sixes))
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, pixels))
+    return site.call(operands, [shape.geometry, params, pairs], options, overlaps=spec.overlaps(order))
 
 
 def chunks(row: Array) -> list[Array]:
@@ -293,6 +316,9 @@ def _is_packed(site: Site) -> bool:
 
 def few_chunks(spec: ConvSpec) -> bool:
     """at most 255 chunks of weights a channel"""
+    most = np.abs(spec.rows.astype(np.int64)).sum(1).max(initial=0)  # two chunks side by side have more than CHUNK_SUM
+    if 2 * most // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
+        return True
     return all(len(chunks(row)) < 256 for row in spec.rows)
 
 
@@ -359,17 +385,16 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
-def emit_conv_muls(spec: ConvSpec, site: Site) -> Call:
+def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums."""
-    few_bits = _is_packed(site)
-    loop = ThumbLoop(unroll=LONGEST_CHUNK, size=BODY, leave=LEAVE)
+    few_bits, loop = _is_packed(site), loop_of(pixels)
     if few_bits:
         loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
     tails, params, options = _thumb1(spec)
     tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in spec.rows]
     entries = loop.size * np.arange(loop.unroll, -1, -1)
     packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in spec.rows), np.uint8)
-    return _conv_call(spec, site, packed, tails, params, [options, loop])
+    return _conv_call(spec, site, packed, tails, params, [options, loop], pixels)
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
@@ -624,6 +649,17 @@ _PIXELS: tuple[Kernel, ...] = (
     ),
 )
 
+_FEW_PIXELS = tuple(
+    replace(
+        _PIXELS[1],
+        name=f"conv2d_s8_thumb1_{pixels}",
+        what=f"{pixels} pixels at a time in the way of six, with {pixels} sixths of the working memory",
+        emit=partial(emit_conv_muls, pixels=pixels),
+        extra=partial(conv_muls_steps_of_few, pixels=pixels),
+    )
+    for pixels in (4, 2)
+)
+
 _PIXELS_4 = tuple(
     of_four_bits(kernel, extra=extra)
     for kernel, extra in zip(_PIXELS, (conv_mla_steps_4, conv_muls_steps_4, conv_mul_steps_4), strict=True)
@@ -640,12 +676,13 @@ DENSE: tuple[Kernel, ...] = (
     _DENSE_MULS_16,
     _DENSE_MULS_32,
     *_DENSE_4,
-    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_PIXELS_4)),
+    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4)),
 )
 """Rows are pixels, too."""
 
 CONV: tuple[Kernel, ...] = (
     *_PIXELS,
+    *_FEW_PIXELS,
     replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
     replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
     replace(_DENSE_MULS_32, when=(rows_of_pixels, *_DENSE_MULS_32.when)),

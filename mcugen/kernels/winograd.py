@@ -408,7 +408,7 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
 
 CONV: tuple[Kernel, ...] = (
     _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
-    *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (8, 16, 32)),
+    *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (4, 8, 16, 32)),
     _flash("conv2d_s8_winograd", PLAIN),
     *(_fly("conv2d_s8_winograd_fly", PLAIN, strip) for strip in (4, 8, 16)),
 )

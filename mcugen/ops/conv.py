@@ -41,11 +41,8 @@ from mcugen.numerics.window import Window
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
-from mcugen.ops.spatial import Spatial, window_of
+from mcugen.ops.spatial import LANES, Spatial, some_lanes, window_of
 from mcugen.ops.weighted import by_output_channels, integer_weights, rounds_by_channel
-
-LANES = 4
-"""Channels that portions of filters of one channel each have a multiple of: whole words, which kernels load at once."""
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -235,7 +232,7 @@ class Conv(
 
         def portion(start: int, stop: int) -> Portion:
             first, count = start * LANES, (stop - start) * LANES
-            reads, makes = (Run(first, (*t.shape[:-1], count), t.shape[-1]) for t in (x, out))
+            reads, makes = (some_lanes(t, start, stop) for t in (x, out))
             weights = run_along((self.groups, *w.shape[1:]), 0, first, first + count)
             op = replace(self, groups=count, whole=self.groups)
             return Portion(op, (reads, weights, Run(first, (count,)))[: len(sig.inputs)], makes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,16 +15,19 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
+    Division,
     IntegerForm,
     Operator,
     Permutation,
+    Portion,
     RowForm,
     RowWindow,
+    Run,
     Signature,
     each_row,
     row_axis,
 )
-from mcugen.hir.traits import Channelwise, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import Channelwise, Divisible, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
@@ -42,7 +45,7 @@ from mcugen.kernels.walks import dense_strides
 from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access
+from mcugen.lir.program import WORD, Access
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
@@ -199,11 +202,13 @@ def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permuta
 
 
 @dataclass(frozen=True)
-class Transpose(HasKernels, Rowwise, Simplifiable, Expressible, Movement):
+class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
 
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
+    whole: int | None = field(default=None, kw_only=True)
+    """Elements from row to row of a matrix, where only some of its columns are turned."""
     kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
     library: ClassVar[tuple[Kernel, ...]] = cmsis.TRANSPOSE
 
@@ -246,13 +251,27 @@ class Transpose(HasKernels, Rowwise, Simplifiable, Expressible, Movement):
             return None
         return RowForm(self, (RowWindow(self.perm[axis]),), axis)
 
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """Of one matrix by its columns, so many together that each portion is of whole words."""
+        batch, columns, rows = TransposeSpec(sig.input(0), sig.output, self.perm).matrices or (0, 0, 0)
+        together = max(WORD // sig.output.dtype.nbytes, 1)
+        if batch != 1 or columns % together:
+            return ()
+
+        def portion(start: int, stop: int) -> Portion:
+            first, count = start * together, (stop - start) * together
+            reads, makes = Run(first, (rows, count), columns), Run(first * rows, (count, rows))
+            return Portion(Transpose((1, 0), whole=columns), (reads,), makes)
+
+        return (Division(columns // together, portion),)
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
 
     def spec(self, node: Node) -> TransposeSpec:
         """Its types."""
-        return TransposeSpec(node.input(0).type, node.output.type, self.perm)
+        return TransposeSpec(node.input(0).type, node.output.type, self.perm, self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Signature
 from mcugen.hir.traits import Channelwise, Columnwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
@@ -42,7 +42,7 @@ from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_chann
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import Spatial, check_reach, window_of
+from mcugen.ops.spatial import LANES, Spatial, check_reach, some_lanes, window_of
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -56,6 +56,8 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
     """
 
     kernel: Shape = ()
+    whole: int | None = field(default=None, kw_only=True)
+    """Channels of a pixel in memory, where the pool is of some of them."""
 
     def reads(self, sig: Signature) -> int:
         """The windows' elements, padding included."""
@@ -123,7 +125,19 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
     def spec(self, node: Node) -> PoolSpec:
         """As kernels for channels-last tensors take it."""
         x, y = node.input(0).type, node.output.type
-        return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last)
+        return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last, self.whole)
+
+    def lanes(self, sig: Signature) -> list[Division]:
+        """By channels, if there are enough."""
+        channels = sig.output.shape[-1]
+        if not self.is_channels_last or channels < 2 * LANES or channels % LANES:
+            return []
+
+        def portion(start: int, stop: int) -> Portion:
+            reads, makes = (some_lanes(t, start, stop) for t in (sig.input(0), sig.output))
+            return Portion(replace(self, whole=channels), (reads,), makes)
+
+        return [Division(channels // LANES, portion)]
 
 
 @dataclass(frozen=True)
@@ -158,8 +172,8 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
         return self._columns(sig, self.kernel, start, stop)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By rows."""
-        return () if self.by_rows(sig) is None else (self._bands(sig, self.kernel),)
+        """By rows, or by channels."""
+        return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.lanes(sig))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
@@ -175,6 +189,8 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     counted_before: Shape = ()
     counted_after: Shape = ()
     """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""
+    most: int = field(default=0, kw_only=True)
+    """Of a portion of a pool whose windows have different numbers of taps, the largest of these."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """The arithmetic mean has a scale of its own."""
@@ -193,8 +209,8 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     def _requantizer(self, sig: Signature) -> Requantizer:
         """Its multiplier's entry n − 1 divides by n, for the largest number of taps down to 1."""
         counts = self._counts(sig)
-        divisors = np.arange(1, math.prod(int(c.max()) for c in counts) + 1)
-        if math.prod(int(c.min()) for c in counts) == len(divisors):
+        divisors = np.arange(1, (self.most or math.prod(int(c.max()) for c in counts)) + 1)
+        if not self.most and math.prod(int(c.min()) for c in counts) == len(divisors):
             divisors = divisors[-1:]
         x, y = sig.input(0), sig.output
         ratio = x.q.scale[0] / y.q.scale[0]
@@ -236,10 +252,24 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By rows, where no padding is above or below: what counts of it depends on the place."""
-        axis = self._axis_of_rows(sig, self.kernel)
-        is_padded = self.window.before[axis] or self.window.after[axis]
-        return () if is_padded or self.by_rows(sig) is None else (self._bands(sig, self.kernel),)
+        """By rows, or by channels."""
+        if not self.is_channels_last or sig.input(0).shape[0] != 1:
+            return self.lanes(sig)
+        counts = self._counts(sig)
+        varies = any((c != c[0]).any() for c in counts)
+        most = math.prod(int(c.max()) for c in counts) if varies else 0
+        bands = replace(self, most=most)._bands(sig, self.kernel)
+
+        def portion(start: int, stop: int) -> Portion:
+            """Padding that it does not reach does not count."""
+            part = bands.portion(start, stop)
+            assert isinstance(part.op, AveragePool)
+            window = part.op.window
+            before = tuple(map(min, self.counted_before, window.before))
+            after = tuple(map(min, self.counted_after, window.after))
+            return replace(part, op=replace(part.op, counted_before=before, counted_after=after))
+
+        return (Division(bands.length, portion), *self.lanes(sig))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """With an exact int32 sum."""
@@ -252,7 +282,8 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         sig = node.sig
         sizes: list[int] | list[None] = [None, None]
         counts = self._counts(sig)
-        fixed, counts_padding = all((c == c[0]).all() for c in counts), any(self.counted_before + self.counted_after)
+        fixed = not self.most and all((c == c[0]).all() for c in counts)
+        counts_padding = any(self.counted_before + self.counted_after)
         if counts_padding and not fixed:
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
@@ -262,6 +293,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
             self.window,
             self.kernel,
             self.is_channels_last,
+            self.whole,
             divisor="fixed" if fixed else "padded" if counts_padding else "inside",
             requantize=self._requantizer(sig) if sig.output.quant is not None else None,
             counted=Counted(counted_h=sizes[0], counted_w=sizes[1]),

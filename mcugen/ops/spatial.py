@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.errors import ModelError
-from mcugen.hir.operator import Division, Operator, Permutation, Portion, Signature
+from mcugen.hir.operator import Division, Operator, Permutation, Portion, Run, Signature
 from mcugen.hir.traits import Permutable, run_along
 from mcugen.hir.types import Shape, TensorType
 from mcugen.numerics.window import Window
@@ -19,6 +19,15 @@ _FARTHEST = 2**24
 
 MOST_TAPS = 2**24
 """Along one axis, of all windows."""
+
+
+LANES = 4
+"""Channels that portions by channels have a multiple of: whole words, which kernels load at once."""
+
+
+def some_lanes(t: TensorType, start: int, stop: int) -> Run:
+    """Of a channels-last tensor, channels of all pixels: from LANES times `start` to before LANES times `stop`."""
+    return Run(start * LANES, (*t.shape[:-1], (stop - start) * LANES), t.shape[-1])
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from mcugen.errors import printable
 from mcugen.evaluation.accuracy import Accuracy, Measure
 from mcugen.evaluation.layers import REMEDIES, LayerComparison, LayerError
 from mcugen.evaluation.metrics import described
+from mcugen.lir.program import MOVE
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
 from mcugen.report.tradeoffs import Goal, Tradeoff
 
@@ -154,8 +155,9 @@ def _add_time(table: Facts, report: Report) -> None:
         if report.first_part is not None:
             held = f"to a frame's result, which the next call gives; {_number(round(cores.total))} a frame"
             table.add_row("two cores: latency", _number(round(cores.latency)), held)
-        table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", cores.limits)
-        names = [layer_title(report.layers[i].name, report.layers[i].origin) for i in cores.slowest]
+        table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", f"over this code on one core; {cores.limits}")
+        slowest = [report.layers[i] for i in cores.slowest]
+        names = [layer_title(layer.name, layer.origin) + " (copied)" * (layer.kernel == MOVE) for layer in slowest]
         table.add_row("  by one core alone", "", ", ".join(names))
     if report.microjoules_estimate is not None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -88,6 +89,28 @@ def test_code_is_the_same_again() -> None:
     assert anew("ds_cnn_kws", "rp2040").bundle.files == compiled("ds_cnn_kws", "rp2040").bundle.files
 
 
+def test_portions_that_are_alike_share_their_parameters() -> None:
+    """Of which the compiler knows as much then as of those of a layer that one core computes."""
+    text = str(compiled("ds_cnn_kws", "rp2040").bundle.files["net.c"])
+    found = re.findall(r"static const (\w+_params) \w+ = \{(.*?)\};", text, re.DOTALL)
+    assert len(set(found)) == len(found)
+    portions = re.findall(r"&(\w+_params)", text)
+    assert len(set(portions)) < len(portions)
+
+
+def test_codes_that_lie_over_the_floats_they_are_made_of_are_shared() -> None:
+    """The second portion is made over its own floats, and copied behind the first one's codes then."""
+    net, rng = Net(), np.random.default_rng(3)
+    x = net.fake(net.input("x", 1, 8, 32, 32), 0.05, 3)
+    w = net.dequantize(net.const(rng.integers(-127, 128, (4, 8, 1, 1)), np.int8), 0.004)
+    net.output(net.quantize(net.op("Conv", x, w), 0.06, -2, out="y"), dtype=np.int8)
+    one, two = (compile_model(net.model(), two_cores("rp2040"), CompileOptions("net", cores=n)) for n in (1, 2))
+    assert one.program.arena_size < 1.1 * 4 * 8 * 32 * 32
+    assert two.program.arena_size <= 1.1 * one.program.arena_size + 30
+    (first,) = (user for user in two.graph.inputs[0].users)
+    assert any(i.control is Control.FORK and i.name == first.output.name for i in two.program.instrs)
+
+
 def test_one_core_is_as_ever() -> None:
     files = compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", CompileOptions("net")).bundle.files
     assert "mcugen_cores.h" not in files and "run_cores" not in str(files["net.c"])
@@ -114,9 +137,10 @@ def layers() -> Net:
     y = net.op("Conv", y, net.const(rng.normal(size=(8, 1, 3, 3))), group=8, pads=[2, 2, 2, 2], dilations=[2, 2])
     y = net.op("Add", y, net.op("Conv", y, net.const(rng.normal(size=(8, 8, 1, 1)))))
     y = net.op("MaxPool", y, kernel_shape=[3, 3], pads=[1, 0, 0, 0], strides=[1, 2])
-    y = net.op("AveragePool", y, kernel_shape=[2, 2])
+    y = net.op("AveragePool", y, kernel_shape=[2, 2], pads=[1, 0, 0, 1])
+    y = net.op("AveragePool", y, kernel_shape=[2, 2], pads=[0, 1, 1, 0], count_include_pad=1)
     y = net.op("Flatten", y)
-    y = net.op("Gemm", y, net.const(rng.normal(size=(8 * 5 * 2, 12))), net.const(rng.normal(size=12)))
+    y = net.op("Gemm", y, net.const(rng.normal(size=(8 * 6 * 3, 12))), net.const(rng.normal(size=12)))
     net.output(net.op("Softmax", y, out="y"))
     return net
 
@@ -135,7 +159,7 @@ def test_portions_compute_what_whole_layers_do() -> None:
                     cut.add(node.op.name)
                     for found, wanted in zip(interpret(other, feeds), expected, strict=True):
                         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    assert {"conv", "dense", "max_pool", "average_pool"} <= cut
+    assert {"conv", "dense", "max_pool", "average_pool", "transpose"} <= cut
 
 
 def ways(length: int) -> Iterator[list[tuple[Cut, Cut]]]:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers divided anywhere, in any way, computed by two threads under ThreadSanitizer: the integers of one core.
 
-The fast test has some hundred splits; the sweep has 10,000.
+So are branches side by side, and pipelines over frames that are cut anywhere. The fast tests have some hundred splits;
+the sweep has 10,000.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -25,19 +27,48 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.kernels.choose import fitting_kernels
+from mcugen.lir.frames import crossing, cut, early_states, may_cut
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.verify_plan import verify_plan
+from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked, forked
 from mcugen.options import CompileOptions
 
 CHAINS = 24
 """Of a model: three layers each, every one divided if it can be."""
+LEVELS = 3
+"""Layers of a chain."""
 PROGRAMS = 170
 """Of the sweep: some 60 splits each."""
+FRAMES = 4
+"""Of a pipeline."""
+BRANCHES = 0.3
+"""Of pairs of chains, those that are side by side."""
+
+
+class Pipelines:
+    """Takes the place of the search for the best cut: one at random, and kernels at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+
+    def pipelined_program(
+        self, graph: Graph, whole: Program, forms: cores.Forms, lower: fitting.frames.Lower, limit: int, time: float
+    ) -> Program:
+        fitting_ones = {n: fitting_kernels(n, forms.first.features, any_size=False) for n in graph.nodes}
+        program = lower({node: self.random.choice(found) for node, found in fitting_ones.items() if found})
+        early_states(program)
+        places = [i for i in range(1, len(program.instrs)) if may_cut(program, i) and crossing(program, i)]
+        cut(program, self.random.choice(places))
+        plan_memory(program)
+        verify_plan(program)
+        return program
 
 
 class Splits:
-    """Takes the place of the search for what pays: each layer is divided at random."""
+    """Takes the place of the search for what pays: each layer is divided at random, and some are in branches."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -45,7 +76,12 @@ class Splits:
 
     def shared_program(self, graph: Graph, whole: Program, forms: cores.Forms, build: fitting.sharing.Build) -> Program:
         other, kernels = graph.copy(), dict[Node, Kernel]()
-        for node in list(other.nodes):
+        for made in self.side_by_side(other):
+            self.count += 1
+            for node in (n for body in made.op.bodies for n in body.nodes):
+                if fitting_ones := fitting_kernels(node, forms.first.features, any_size=False):
+                    kernels[node] = self.random.choice(fitting_ones)
+        for node in [n for n in other.nodes if not n.op.bodies]:
             fork = self.fork(node)
             if fork is not None:
                 self.count += 1
@@ -56,6 +92,16 @@ class Splits:
                 if fitting_ones := fitting_kernels(part, forms.first.features, any_size=False):
                     kernels[part] = self.random.choice(fitting_ones)
         return build(other, kernels, 0)
+
+    def side_by_side(self, graph: Graph) -> list[Node]:
+        """Of some chains the ends, or all, beside the beginnings of the next ones."""
+        chains = chains_of(graph)
+        made = []
+        for first, second in zip(chains[::2], chains[1::2], strict=False):
+            if self.random.random() < BRANCHES:
+                ends, begins = first[self.random.randrange(len(first)) :], second[: self.random.randint(1, len(second))]
+                made.append(side_by_side(graph, ends, begins))
+        return made
 
     def fork(self, node: Node) -> Forked | None:
         ways = divisions(node.op, node.sig, node.inputs) if len(node.outputs) == 1 and not node.op.bodies else ()
@@ -77,19 +123,36 @@ class Splits:
         return forked(node, division, [((a, b, False), (b, c, False)) for a, b, c in stages])
 
 
-def model_of(seed: int) -> Net:
-    """Chains of int8 layers, each from an input to an output."""
+def chains_of(graph: Graph) -> list[list[Node]]:
+    """The nodes by the input that they come from."""
+    inputs = {value: [value] for value in graph.inputs}
+    chains: dict[object, list[Node]] = {value: [] for value in graph.inputs}
+    begun = {value: value for value in inputs}
+    for node in graph.nodes:
+        (start,) = {begun[v] for v in node.inputs if v is not None and v in begun}
+        chains[start].append(node)
+        begun |= dict.fromkeys(node.outputs, start)
+    return list(chains.values())
+
+
+def model_of(seed: int, chains: int = CHAINS, *, in_turn: bool = False) -> Net:
+    """Chains of int8 layers, each from an input to an output; one after the other, or a layer of each in turn."""
     random, numbers, net = Random(seed), np.random.default_rng(seed), Net(opset=17)
-    for chain in range(CHAINS):
-        channels = random.choice((4, 8, 12, 16, 20))
-        size = (random.randint(5, 12), random.randint(5, 12))
-        x = net.input(f"x{chain}", 1, channels, *size, dtype=np.int8)
-        y, quant = net.dequantize(x, 0.05, random.randint(-20, 20)), (0.07, random.randint(-20, 20))
-        for last in (False, False, True):
-            y, channels = layer(net, random, numbers, y, channels)
-            codes = net.quantize(y, *quant, out=f"y{chain}" if last else "")
-            y = net.dequantize(codes, *quant)
-        net.output(codes, dtype=np.int8)
+    reached = dict[int, tuple[str, int, tuple[float, int]]]()
+    steps = [(chain, level) for chain in range(chains) for level in range(LEVELS)]
+    for chain, level in sorted(steps, key=lambda step: step[::-1]) if in_turn else steps:
+        if level == 0:
+            channels = random.choice((4, 8, 12, 16, 20))
+            size = (random.randint(5, 12), random.randint(5, 12))
+            x = net.input(f"x{chain}", 1, channels, *size, dtype=np.int8)
+            y, quant = net.dequantize(x, 0.05, random.randint(-20, 20)), (0.07, random.randint(-20, 20))
+            reached[chain] = y, channels, quant
+        y, channels, quant = reached[chain]
+        y, channels = layer(net, random, numbers, y, channels)
+        codes = net.quantize(y, *quant, out=f"y{chain}" if level == LEVELS - 1 else "")
+        reached[chain] = net.dequantize(codes, *quant), channels, quant
+        if level == LEVELS - 1:
+            net.output(codes, dtype=np.int8)
     return net
 
 
@@ -117,22 +180,33 @@ def weights(net: Net, numbers: np.random.Generator, shape: tuple[int, ...]) -> s
 
 def on_two_threads(model: CompiledModel, feeds: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
     """What the generated C gives under ThreadSanitizer, whose findings end it."""
+    (found,) = frames_on_two_threads(model, [feeds], folder)
+    return found
+
+
+def frames_on_two_threads(
+    model: CompiledModel, frames: Sequence[dict[str, np.ndarray]], folder: Path
+) -> list[dict[str, np.ndarray]]:
+    """The same of several frames; those of a pipeline, where the model is one."""
     model.write(folder)
     bundle = model.bundle
     read = [f"(void)!fread({port.accessor}(arena), 1, {port.nbytes}, input);" for port in bundle.inputs]
     write = [f"fwrite({port.accessor}(arena), 1, {port.nbytes}, output);" for port in bundle.outputs]
     text = Path(__file__).with_name("two_threads.c.in").read_text()
-    (folder / "main.c").write_text(
-        text.replace("@inputs@", "\n    ".join(read)).replace("@outputs@", "\n    ".join(write))
-    )
-    (folder / "input.bin").write_bytes(b"".join(feeds[port.name].tobytes() for port in bundle.inputs))
-    flags = ("-O1", "-fsanitize=thread", "-DMCUGEN_CORES_POSIX", "-D_POSIX_C_SOURCE=200809L")
+    for place, lines in (("@inputs@", read), ("@outputs@", write)):
+        text = text.replace(place, "\n    ".join(lines))
+    (folder / "main.c").write_text(text)
+    (folder / "input.bin").write_bytes(b"".join(feeds[p.name].tobytes() for feeds in frames for p in bundle.inputs))
+    flags = ["-O1", "-fsanitize=thread", "-DMCUGEN_CORES_POSIX", "-D_POSIX_C_SOURCE=200809L", f"-DFRAMES={len(frames)}"]
+    flags += ["-DPIPELINE"] * (model.program.handover is not None)
     run(["gcc", "-std=c99", *flags, "main.c", "net_weights.c", "-lpthread", "-lm", "-o", "two"], folder)
     run(["./two"], folder)
-    given = np.frombuffer((folder / "output.bin").read_bytes(), np.int8)
+    given = np.frombuffer((folder / "output.bin").read_bytes(), np.int8).reshape(len(frames), -1)
     ends = np.cumsum([port.nbytes for port in bundle.outputs])
-    parts = np.split(given, ends[:-1])
-    return {port.name: part.reshape(port.shape) for port, part in zip(bundle.outputs, parts, strict=True)}
+    return [
+        {p.name: part.reshape(p.shape) for p, part in zip(bundle.outputs, np.split(each, ends[:-1]), strict=True)}
+        for each in given
+    ]
 
 
 def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -152,6 +226,22 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return splits.count
 
 
+def check_pipeline(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame is that of the reference, wherever the model is cut."""
+    monkeypatch.setattr(fitting, "pipelined_program", Pipelines(seed).pipelined_program)
+    options = CompileOptions("net", cores=2, optimize="throughput")
+    model = compile_model(model_of(seed, chains=4, in_turn=True).model(), two_cores(board), options)
+    assert model.program.handover is not None
+    numbers = np.random.default_rng(seed)
+    frames = [
+        {v.name: numbers.integers(-128, 128, v.type.shape).astype(np.int8) for v in model.graph.inputs}
+        for _ in range(FRAMES)
+    ]
+    for feeds, found in zip(frames, frames_on_two_threads(model, frames, folder), strict=True):
+        for name, expected in interpret(model.graph, feeds).items():
+            np.testing.assert_array_equal(found[name], expected)
+
+
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["rp2350", "rp2040"])
 def test_some_random_splits(board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,3 +252,13 @@ def test_some_random_splits(board: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("seed", range(1, 1 + PROGRAMS))
 def test_random_splits(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(seed, ("rp2040", "rp2350", "rp2350_riscv")[seed % 3], tmp_path, monkeypatch) > CHAINS
+
+
+def test_a_random_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_pipeline(0, "rp2040", tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 1 + PROGRAMS))
+def test_random_pipelines(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_pipeline(seed, ("rp2040", "rp2350", "rp2350_riscv")[seed % 3], tmp_path, monkeypatch)

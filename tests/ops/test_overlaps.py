@@ -188,8 +188,15 @@ def test_scalar(isa: str, board: str):
     check(ROWS, f"dense_s8_{isa}", board=board)
 
 
+@pytest.mark.parametrize("pixels", [4, 2])
+def test_fewer_pixels_at_a_time(pixels: int):
+    check(WINDOWS, f"conv2d_s8_thumb1_{pixels}", board=M0)
+
+
 @pytest.mark.spread(6)
-@pytest.mark.parametrize("kernel", ["winograd_dsp", "winograd_fly_dsp_t8", "winograd", "winograd_fly_t4"])
+@pytest.mark.parametrize(
+    "kernel", ["winograd_dsp", "winograd_fly_dsp_t8", "winograd_fly_dsp_t4", "winograd", "winograd_fly_t4"]
+)
 def test_winograd(kernel: str):
     check(BY_THREE, f"conv2d_s8_{kernel}")
 
@@ -229,6 +236,8 @@ ON_BOARDS = {
     "conv2d_s8_thumb2": (M3, RUN),
     "dense_s8_thumb2": (M3, ROWS),
     "conv2d_s8_thumb1": (M0, RUN),
+    "conv2d_s8_thumb1_4": (M0, RUN),
+    "conv2d_s8_thumb1_2": (M0, RUN),
     "dense_s8_thumb1": (M0, ROWS),
     "depthwise_s8_3x3": (M3, CHANNELS),
 }

@@ -115,7 +115,8 @@ def test_one_core_has_no_timeline(layers: list[Done]):
 def test_a_report_tells_of_both_cores():
     report = compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", CompileOptions(cores=2)).report
     cores = [layer.core for layer in report.layers if layer.core is not None]
-    assert cores == [0, 1] * 10
+    assert len(cores) > 10
+    assert cores == [0, 1] * (len(cores) // 2)
     layers = [replace(layer, instructions=100_000) for layer in report.layers]
     ran = replace(report, layers=layers, two_cores=two_cores(layers))
     assert len(charts_of(ran)["cores"]["data"]["values"]) == len(layers)
