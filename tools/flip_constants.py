@@ -2,8 +2,9 @@
 """Flips bits of a model's constants and runs it: does any flip lead out of an array, or to a run without an end?
 
 For each array of constants, and for the state of a stream as if it was loaded so, some single bits, pairs of bits
-anywhere in it, and bursts of up to 16 bits one behind the other are flipped. The code is that for a board, built for this computer, where it is plain C, with the sanitizers of
-addresses and undefined behaviour of pointers. Arithmetic may overflow: values are wrong then, and nothing else.
+anywhere in it, and bursts of up to 16 bits one behind the other are flipped. The code is that for a board, built for
+this computer, where it is plain C, with the sanitizers of addresses and undefined behaviour of pointers. Arithmetic may
+overflow: values are wrong then, and nothing else.
 
     python tools/flip_constants.py ../shared/models ../shared/zoo --boards host,nrf52840 --each 6
 """
