@@ -121,12 +121,11 @@ def test_two_samples_find_nine_tenths_in_a_keyword_model():
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize("name", ["ds_cnn_kws_int8_qdq", "resnet8_cifar10_int8_qdq", "autoencoder_ad_int8_qdq"])
-def test_two_samples_see_each_channel(name: str):
-    """A large change of any channel's bias is found, but for a few that reach no result."""
+def test_two_samples_see_each_channel():
+    """Of the keyword model: a large change of any channel's bias is found."""
     from shared_models import MODELS
 
-    compiled = Compilation(MODELS / f"{name}.onnx", "host", CompileOptions(self_test=2)).compiled
+    compiled = Compilation(MODELS / "ds_cnn_kws_int8_qdq.onnx", "host", CompileOptions(self_test=2)).compiled
     assert compiled.report.self_test is not None
     samples, constants = compiled.report.self_test.samples, compiled.bundle.constants
     channels = [
@@ -138,8 +137,8 @@ def test_two_samples_see_each_channel(name: str):
     flips = [Flips(((array, 4 * channel + bit // 8, 1 << bit % 8),)) for array, channel in channels for bit in BITS]
     found = [ends != SAME * samples for ends in run_flips(compiled.bundle, samples, flips)]
     seen = [any(found[at : at + len(BITS)]) for at in range(0, len(found), len(BITS))]
-    print(f"{name}: {sum(seen)} of {len(seen)} channels")
-    assert sum(seen) >= 0.99 * len(seen) > 100
+    assert len(seen) == 332
+    assert all(seen)
 
 
 BITS = (12, 16, 20, 24)
