@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flipped bits of constants: wrong numbers at worst, never an access out of bounds or a run without an end."""
+"""Flipped bits of constants and states: wrong numbers at worst, no access out of bounds, no run without an end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from flip_constants import BAD, campaign, flips_of
 from onnx import helper
@@ -79,6 +80,26 @@ def test_no_flip_of_an_index_leads_astray(kind: str):
     compiled = compile_model(MODELS[kind](), options=options)
     found = campaign(compiled, 60)
     assert found.count("d") > 0, "the flips must be seen"
+    assert found.count(BAD) == 0, found.bad_arrays
+
+
+def test_no_flip_of_a_state_leads_astray():
+    """As if a damaged one was loaded: an index that is read by, one that is written to, and a condition."""
+    text = """<ir_version: 9, opset_import: ["": 19]>
+    net (float[4] x, int64[1] place, bool flag) => (float[1] y, int64[1] next, bool after, float[4] z)
+    <float[9] table = {1,2,3,4,5,6,7,8,9}, int64[1] one = {1}, int64[1] nine = {9}, float[1] f = {1}> {
+        y = Gather(table, place)
+        sum = Add(place, one)
+        next = Mod(sum, nine)
+        after = Not(flag)
+        z = ScatterElements<axis = 0>(x, place, f)
+    }"""
+    options = CompileOptions(name="net", states={"next": "place", "after": "flag"})
+    compiled = compile_model(onnx.parser.parse_model(text), options=options)
+    found = campaign(compiled, 30)
+    of_state = [end for _, flips, end in found.ended if found.arrays[flips.places[0][0]] == "state"]
+    assert len(of_state) == 60
+    assert "d" in of_state, "the flips must be seen"
     assert found.count(BAD) == 0, found.bad_arrays
 
 

@@ -126,6 +126,20 @@ def test_only_numbers_have_essential_types(case: str, tmp_path: Path):
     assert ("10.3\tNAME.c" in done.stdout) == bool(code), done.stdout
 
 
+COUNTERS = {
+    "a pointer to floats": ("const float *v = x;\n    while (v < end) {\n        ++v;\n    }\n    return *v;", 0),
+    "a float": ("float v = *x;\n    while (v < *end) {\n        ++v;\n    }\n    return v;", 1),
+}
+
+
+@pytest.mark.parametrize("case", COUNTERS)
+def test_pointers_to_floats_may_count(case: str, tmp_path: Path):
+    body, code = COUNTERS[case]
+    head = "float last(const float *x, const float *end)"
+    (tmp_path / "net.c").write_text(f"{head};\n{head}\n{{\n    {body}\n}}\n")
+    assert ("14.1\tNAME.c" in lint(tmp_path, "--list").stdout) == bool(code)
+
+
 @pytest.mark.parametrize(
     "cpu", [pytest.param(c, marks=pytest.mark.slow if c[0] in "mr" and c != "m4" else ()) for c in BOARDS]
 )

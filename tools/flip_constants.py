@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flips bits of a model's constants and runs it: does any flip lead out of an array, or to a run without an end?
 
-For each array of constants some single bits, pairs of bits anywhere in it, and bursts of up to 16 bits one behind the
-other are flipped. The code is that for a board, built for this computer, where it is plain C, with the sanitizers of
-addresses and undefined behaviour of pointers. Arithmetic may overflow: values are wrong then, and nothing else.
+For each array of constants, and for the state of a stream as if it was loaded so, some single bits, pairs of bits
+anywhere in it, and bursts of up to 16 bits one behind the other are flipped. The code is that for a board, built for
+this computer, where it is plain C, with the sanitizers of addresses and undefined behaviour of pointers. Arithmetic may
+overflow: values are wrong then, and nothing else.
 
     python tools/flip_constants.py ../shared/models ../shared/zoo --boards host,nrf52840 --each 6
 """
@@ -28,6 +29,12 @@ from mcugen.simulate.flips import NO_END, OUT_OF_BOUNDS, Flips, run_flips
 BAD = OUT_OF_BOUNDS + NO_END
 """What must not happen: an access out of bounds, or no end."""
 KINDS = ("single", "double", "burst")
+STATES = {
+    "dtln_1": {"tf_op_layer_stack_2": "input_3"},
+    "gtcrn_stream": {f"{cache}_cache_out": f"{cache}_cache" for cache in ("conv", "tra", "inter")},
+    "silero_vad_16k": {"stateN": "state"},
+}
+"""Of the models that are streams, what their caller keeps, as `compile --state`."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,10 @@ def flips_of(sizes: Sequence[int], each: int, seed: int) -> Iterator[tuple[str, 
 
 def campaign(compiled: CompiledModel, each: int, seed: int = 0, seconds: int = 5, checks: bool = False) -> Result:
     """Builds the model and runs its self-test with flips. `checks`: whether weights are checked before each run."""
-    constants = compiled.bundle.constants
-    flips = list(flips_of([constant.nbytes for constant in constants], each, seed))
+    constants, state = compiled.bundle.constants, compiled.program.state_size
+    flips = list(flips_of([constant.nbytes for constant in constants] + [state] * bool(state), each, seed))
     ended = run_flips(compiled.bundle, 1, [f for _, f in flips], sanitize=True, checks=checks, seconds=seconds)
-    names = tuple(constant.name for constant in constants)
+    names = (*(constant.name for constant in constants), "state")
     return Result(names, tuple((kind, f, end) for (kind, f), end in zip(flips, ended, strict=True)))
 
 
@@ -100,7 +107,8 @@ def main() -> None:
 def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int, seconds: int) -> str:
     """Of the table, for a model and a board."""
     roomy = tuple(replace(m, size=1 << 28) for m in board.memories)
-    wanted = replace(options, dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))
+    dims, bound, states = (of.get(path.stem, {}) for of in (SIZES, BOUND, STATES))
+    wanted = replace(options, dims=dims, bound=bound, states=states)  # type: ignore[arg-type]
     try:
         compiled = compile_model(path, replace(board, memories=roomy), wanted)
         found = campaign(compiled, each, seed, seconds, checks=options.check_weights)

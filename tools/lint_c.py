@@ -84,8 +84,8 @@ _TABLE = re.compile(r"(?m)(\w+\[)(\d+)(\] = \{\n)((?: +[^\n;{}]*,\n){3})(?: +[^\
 
 
 def readable(folder: Path) -> dict[str, str]:
-    """The code of a folder by file, with the first lines of long tables of literals: all of them are alike, and hours
-    of cppcheck's."""
+    """The code of a folder by file, with the first lines of weights' and samples' long tables of literals: all of them
+    are alike, and hours of cppcheck's. What indexes tables of another file is not told to exceed them."""
     files = {p.name: p.read_text() for p in sorted(folder.iterdir()) if p.suffix in (".c", ".h")}
     lengths: dict[str, str] = {}
 
@@ -95,7 +95,10 @@ def readable(folder: Path) -> dict[str, str]:
         lengths[f"{begin}{length}]"] = f"{begin}{count}]"
         return f"{begin}{count}{opened}{lines.rstrip()[:-1]}}};"
 
-    cut_files = {name: _TABLE.sub(cut, text) for name, text in files.items()}
+    cut_files = {
+        name: _TABLE.sub(cut, text) if name.endswith(("_weights.c", "_selftest.c")) else text
+        for name, text in files.items()
+    }
     for name, text in cut_files.items():
         if name.endswith("_weights.h"):
             cut_files[name] = re.sub(r"\w+\[\d+\]", lambda m: lengths.get(m[0], m[0]), text)
@@ -159,6 +162,8 @@ def _findings(folder: Path, files: Mapping[str, Sequence[str]], told: Sequence[s
         lines = files.get(file, [])
         if rule == "misra-c2012-10.3" and moves_pointer(lines, int(number), int(column)):
             continue
+        if rule == "misra-c2012-14.1" and goes_to_a_pointer(lines, int(number)):
+            continue
         if any(f"cppcheck-suppress-file {rule} ;" in line for line in lines):  # not heard by rules of several files
             continue
         yield Finding(rule.removeprefix("misra-c2012-"), origin(lines, file, int(number)), _code(lines, int(number)))
@@ -174,8 +179,19 @@ def moves_pointer(lines: Sequence[str], number: int, column: int) -> bool:
     changed = re.search(r"(\w+) $", lines[number - 1][: column - 1])
     if changed is None or not re.match(r"[+-]=", lines[number - 1][column - 1 :]):
         return False
+    return _is_pointer(lines, number, changed[1])
+
+
+def goes_to_a_pointer(lines: Sequence[str], number: int) -> bool:
+    """Whether `while (pointer < end)` stands there. The add-on takes a pointer to floats for a float that counts."""
+    counted = re.search(r"\bwhile \((\w+) < \w+\)", lines[number - 1])
+    return counted is not None and _is_pointer(lines, number, counted[1])
+
+
+def _is_pointer(lines: Sequence[str], number: int, name: str) -> bool:
+    """Whether the function of a line has a pointer of this name."""
     begin = next(at for at in range(number - 1, -1, -1) if at == 0 or _FUNCTION.match(lines[at]))
-    declared = re.compile(rf"\*(?:const )?{changed[1]}\b")  # or read from: products have a space there
+    declared = re.compile(rf"\*(?:const )?{name}\b")  # or read from: products have a space there
     return any(declared.search(line) for line in lines[begin:number])
 
 

@@ -29,7 +29,6 @@ def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
         "loss": renderer.names[lesson.loss.buffer],
         "what": lesson.what,
         "learning": lesson.learning,
-        "reads_target": any(o.buffer is target.buffer for i in renderer.program.instrs for o in i.operands),
         "model": _identity(renderer.program, model),
     }
 

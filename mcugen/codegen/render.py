@@ -276,7 +276,7 @@ def _taken(
     local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names")
     if is_learning:
         own = (*own, "train", "loss", "store", "load", "stored_bytes")
-        local = (*local, "compute", "is_target", "phase", "stored_model")
+        local = (*local, "compute", "is_target", "stored_model")
     shared = (("worker", "run_cores", "push", "pull", "cores"), CORE_NAMES) if is_shared else ((), ())
     own, local = (*own, *shared[0]), (*local, *shared[1])
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}

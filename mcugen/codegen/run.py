@@ -418,8 +418,11 @@ def _callback(renderer: Renderer, instr: Instr, indent: int) -> Line:
 
 def _stop(renderer: Renderer, instr: Instr, indent: int) -> Line:
     """The call ends here if it goes no further, or cannot."""
-    phase = int(instr.params["phase"])
-    text = [f"if (phase < {phase + 1}) {{", "    return MCUGEN_OK;", "}"]
+    phase, lesson = int(instr.params["phase"]), renderer.program.lesson
+    assert lesson is not None, "what learns has one"
+    further = ((lesson.target, lesson.loss), (lesson.rate,))[phase]  # what a call that ends here was not given
+    missing = [f"{renderer.names[e.buffer]} == NULL" for e in further]
+    text = [fitted(f"if ({' || '.join(missing)}) {{", indent - 4), "    return MCUGEN_OK;", "}"]
     for operand in instr.operands:
         loss = f"*{argument(renderer, operand.buffer)}"
         finite = fitted(f"if (!({loss} >= -3.4028234e38f && {loss} <= 3.4028234e38f)) {{", indent - 4)

@@ -25,9 +25,10 @@ class NonZeroParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NonZeroOptions(Options):
-    """How many coordinates a position has."""
+    """How many coordinates a position has, and of what."""
 
     rank: Annotated[int, "axes"]
+    x_t: Annotated[str, "C type of the input"]
 
 
 NONZERO = Kernel(

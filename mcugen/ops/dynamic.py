@@ -104,7 +104,8 @@ class NonZero(Dynamic):
         params = NonZeroParams(total=x.count, d=numbered("d", x.shape))
         operands = {"x": builder.buffer(node.input(0)), **_outputs(node, builder, ["y"])}
         variant = f"{x.dtype.tag}_{x.rank}d"
-        builder.call(node, Call(NONZERO, operands, [params], [NonZeroOptions(rank=x.rank)], variant=variant))
+        options = NonZeroOptions(rank=x.rank, x_t=x.dtype.c)
+        builder.call(node, Call(NONZERO, operands, [params], [options], variant=variant))
 
 
 @onnx_operator("NonZero", kernels=("nonzero",))

@@ -328,7 +328,7 @@ def _least(x: Expression, y: Expression) -> Expression:
 
 def _is_no_shift(x: Expression, y: Expression) -> Expression:
     """Of integers: a negative amount, or all bits."""
-    all_bits = y >= 8 * x.dtype.nbytes
+    all_bits = y >= Constant(8 * x.dtype.nbytes, y.dtype)
     return either(y < 0, all_bits) if y.dtype.limits[0] else all_bits
 
 

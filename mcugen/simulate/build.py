@@ -106,16 +106,15 @@ def build_counted(bundle: Bundle, folder: Path, files: LibraryFiles | None = Non
 
 
 def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
-    """The program that flips bits of constants, which are not constant there (mcugen.simulate.flips).
+    """The program that flips bits of constants, which are not constant there, and of a state (mcugen.simulate.flips).
 
     Arithmetic may overflow: values are wrong then, and nothing else.
     """
     harness = _write_model(bundle, folder)
     (folder / "model" / f"{bundle.name}_selftest.c").write_text(bundle.files[f"{bundle.name}_selftest.c"])
     several = len(bundle.arena_sizes) > 1
-    text = _render(
-        "flips.c.j2", name=bundle.name, samples=samples, constants=bundle.constants, several=several, checks=checks
-    )
+    told = {"name": bundle.name, "constants": bundle.constants, "has_state": bundle.has_state}
+    text = _render("flips.c.j2", **told, samples=samples, several=several, checks=checks)
     (harness / "flips.c").write_text(text)
     flags = ("-std=gnu99", "-pipe", "-w", "-fwrapv", *(_ADDRESSES if sanitize else ("-O2",)), *_HOST, "-I", "model")
     compiler = Compiler(host_compiler(), flags, folder)

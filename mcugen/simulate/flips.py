@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model's self-test on this computer with flipped bits of its constants."""
+"""Runs a model's self-test on this computer with flipped bits of its constants and of the state it begins with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ function or of the check of weights, by an access that is stopped, not in time."
 
 @dataclass(frozen=True)
 class Flips:
-    """Bits that are flipped at once: by byte the number of its array in Bundle.constants, its place, and a mask."""
+    """Bits that are flipped at once: by byte the number of its array, its place, and a mask. Arrays are those of
+    Bundle.constants, and behind them the state."""
 
     places: tuple[tuple[int, int, int], ...]
 

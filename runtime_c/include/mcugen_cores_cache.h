@@ -39,12 +39,12 @@ static inline void mcugen_cores_region(uint32_t region, uint32_t base, uint32_t 
 /* Before the arena is used: no line of it may be in the cache. */
 static inline void mcugen_cores_write_through(uint32_t region, uint32_t base, uint32_t size_log2)
 {
-    mcugen_cores_region(region, base, size_log2, 1u << 17); /* TEX 0, C, no B, not shared */
+    mcugen_cores_region(region, base, size_log2, (uint32_t)1u << 17); /* TEX 0, C, no B, not shared */
 }
 
 static inline void mcugen_cores_uncached(uint32_t region, uint32_t base, uint32_t size_log2)
 {
-    mcugen_cores_region(region, base, size_log2, 1u << 19); /* TEX 1, no C, no B */
+    mcugen_cores_region(region, base, size_log2, (uint32_t)1u << 19); /* TEX 1, no C, no B */
 }
 
 static inline void mcugen_cores_invalidate(const void *from, uint32_t nbytes)

@@ -117,3 +117,29 @@ def test_two_samples_find_nine_tenths_in_a_keyword_model():
     figures = Compilation(path, "nrf52840", CompileOptions(self_test=2)).compiled.report.self_test
     assert figures is not None
     assert figures.found >= 0.9 * figures.significant >= 0.5 * figures.flips
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_two_samples_see_each_channel():
+    """Of the keyword model: a large change of any channel's bias is found."""
+    from shared_models import MODELS
+
+    compiled = Compilation(MODELS / "ds_cnn_kws_int8_qdq.onnx", "host", CompileOptions(self_test=2)).compiled
+    assert compiled.report.self_test is not None
+    samples, constants = compiled.report.self_test.samples, compiled.bundle.constants
+    channels = [
+        (array, channel)
+        for array, constant in enumerate(constants)
+        if constant.name.endswith("_bias")
+        for channel in range(constant.nbytes // 4)
+    ]
+    flips = [Flips(((array, 4 * channel + bit // 8, 1 << bit % 8),)) for array, channel in channels for bit in BITS]
+    found = [ends != SAME * samples for ends in run_flips(compiled.bundle, samples, flips)]
+    seen = [any(found[at : at + len(BITS)]) for at in range(0, len(found), len(BITS))]
+    assert len(seen) == 332
+    assert all(seen)
+
+
+BITS = (12, 16, 20, 24)
+"""Of a bias of 32 bits."""
