@@ -20,7 +20,7 @@ from mcugen.pipeline import fuse_float
 from mcugen.training.coded_errors import UnfitError
 from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.integers import CODED_LOSSES, computed, stepped, walked
-from mcugen.training.layers import Layer, chosen, layer_name
+from mcugen.training.layers import Layer, chosen, layer_name, leading_to
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
@@ -127,13 +127,7 @@ def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> M
 
 def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
     """Refusal of codes on the way from a trained layer to the result: loops of them, that nothing goes back through."""
-    way: set[Node] = set()
-    wanted = [real_result(graph.outputs[0])]
-    while wanted:
-        node = wanted.pop().producer
-        if node is not None and node not in way:
-            way.add(node)
-            wanted += [value for value in node.inputs if value is not None]
+    way = leading_to(real_result(graph.outputs[0]))
     for node in behind(graph, layers):
         if node in way and isinstance(node.op, Quantize):
             readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in way)
@@ -194,7 +188,7 @@ def _learned(
     seed = next(iter(rates.values())) if shared else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
     given = set(graph.nodes)
-    slopes = gradients(graph, loss, by, seed)
+    slopes = gradients(graph, loss, by, seed, strictly=True)
     before = set(graph.nodes)
     states: dict[str, str] = {}
     for state, value in new_statistics(graph, statistics, rates):

@@ -757,3 +757,29 @@ def test_a_layer_before_a_loop_of_codes_is_refused_with_a_remedy() -> None:
     coded = Compilation(recurrent("LSTM", 4), quantizing=Quantizing(calibration=samples)).quantized
     with pytest.raises(Refusal, match="--layer NAME=float32"):
         compile_model(coded.proto, "host", CompileOptions(training=Training("last:2")))
+
+
+def test_what_changes_by_steps_alone_is_refused() -> None:
+    """A layer in front of a rounding would learn nothing, ever."""
+    rng, net = np.random.default_rng(1), Net()
+    net.input("x", 1, 6)
+    hidden = net.op("Gemm", "x", net.const(rng.normal(size=(6, 8))), net.const(rng.normal(size=8)))
+    scores = net.op("Gemm", net.op("Floor", hidden), net.const(rng.normal(size=(8, 5))), net.const(rng.normal(size=5)))
+    net.output(scores)
+    assert learning(net.model(), "last:1").bundle.lesson is not None
+    for layers in ("last:2", "bias"):
+        with pytest.raises(Refusal, match=r"found: floor.*try: train only what lies behind it"):
+            learning(net.model(), layers)
+
+
+def test_layers_of_other_outputs_are_not_trained() -> None:
+    """What is learned from is the first output."""
+    rng, net = np.random.default_rng(1), Net()
+    net.input("x", 1, 6)
+    for size in (5, 3):
+        net.output(net.op("Gemm", "x", net.const(rng.normal(size=(6, size))), net.const(rng.normal(size=size))))
+    known = learning(net.model(), "bias").graph.lesson
+    assert known is not None
+    assert len(known.layers) == 1
+    with pytest.raises(UsageError, match="1 layers that could be trained"):
+        learning(net.model(), "last:2")
