@@ -342,7 +342,8 @@ class Compilation:
         """What the model learns of `teaching`, judged by samples of `judging`, on the simulated board."""
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
-        return learn(self.compiled, self.teaching, lesson, self.judging_samples(), self.progress)
+        plain = self._compiled(replace(self.options, training=None))
+        return learn(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """What a report runs: these, or those of `judging`, or a random one."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -387,6 +388,9 @@ def _check_training(options: CompileOptions) -> None:
     training = options.training
     if training is None:
         return
+    if training.layers.endswith(".npz"):
+        rule, remedy = "--train says what is trained, --lesson by which samples", "--train auto --lesson"
+        raise UsageError(rule, f"'{training.layers}'", f"{remedy} {shlex.quote(training.layers)}")
     choices = (
         ("loss", training.loss, LOSSES),
         ("optimizer", training.optimizer, OPTIMIZERS),

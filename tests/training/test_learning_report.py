@@ -62,8 +62,11 @@ def test_the_command_tells_what_a_step_takes(files: tuple[Path, Path], tmp_path:
     assert not done.code, done.err
     report = json.loads(done.out)
     learning = report["learning"]
-    assert report["instructions"] < learning["instructions"] < 3 * report["instructions"]
-    assert learning["stack"] > 0 and len(learning["examinations"]) == 6
+    step, alone = learning["step"], learning["inference"]
+    assert step["stack"] > 0 and len(learning["examinations"]) == 6
+    assert alone["ram"] + learning["state"] <= step["ram"]
+    for what in ("instructions", "cycles_estimate", "flash"):
+        assert alone[what] < step[what] < 3 * alone[what]
     ran = [layer["instructions"] is not None for layer in report["layers"]]
     assert ran == sorted(ran, reverse=True) and not all(ran)
     assert '"Accuracy while it learns"' in page.read_text()
