@@ -258,8 +258,8 @@ class CallFigures:
 
 @dataclass(frozen=True)
 class LearningFigures:
-    """What learning took and gave: what is trained, at which rate; the examinations; what a step of learning takes, with
-    its inference, and an inference by a build that does not learn. `state` are the bytes that hold what was learned.
+    """What learning took and gave: what is trained, at which rate; the examinations; what a step takes, with its
+    inference, and an inference by a build that does not learn. `state` are the bytes that hold what was learned.
     """
 
     trained: str

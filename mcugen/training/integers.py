@@ -28,8 +28,10 @@ from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND
 from mcugen.ops.softmax import Softmax
-from mcugen.training.coded_errors import Error, Frozen, UnfitError, Walk, geometry_of, most_errors
+from mcugen.training.coded_errors import Error, UnfitError, Walk, most_errors
+from mcugen.training.coded_rules import Frozen, geometry_of, rule_of
 from mcugen.training.layers import Layer, layer_name
+from mcugen.training.losses import unlikely
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.parameters import Parameter, bias_of, code_scales, coded_weights, first_adapter, numbers
 from mcugen.training.products import UNIT, Emitter, Geometry, codes_of
@@ -316,20 +318,12 @@ def _over_positions(walk: Walk, error: Error) -> Value:
 # ----------------------------------------------------------------------------------------------------- losses
 
 
-def scores_of(result: Value, loss: str) -> Value:
-    """What the loss is of, without a softmax and codes behind it."""
-    last = result.producer
-    if loss == "cross-entropy" and last is not None and isinstance(last.op, Softmax) and not last.op.log:
-        result = last.input(0)
-    return result
-
-
 def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
     """Gives each parameter its gradient of the loss."""
-    value, reach = _judged(graph, trained, scores_of(result, loss))
+    value, reach = _judged(graph, trained, unlikely(result) if loss == "cross-entropy" else result)
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
     anchors = {node: back for node, back in backs if node is not None}
-    walk = Walk(graph, anchors)
+    walk = Walk(graph, rule_of, anchors)
     type_ = TensorType(value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
     scores = walk.emit(Quantize(), value, type_=type_)
     codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)

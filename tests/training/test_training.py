@@ -289,6 +289,7 @@ BOARDS = ("rp2040", "nrf52840", "stm32h743", "corstone300", "rv32imc")
     [
         ("convolutions", "last:4", "cross-entropy", "momentum"),
         ("residual", "last:1,{3}[0;2],adapter:1:3,bias:4", "huber", "sgd"),
+        ("pooled", "last:4", "cross-entropy", "sgd"),
         pytest.param("dense", "last:3", "cross-entropy", "sgd", marks=pytest.mark.slow),
         pytest.param("dense", "last:2,bias", "mse", "momentum", marks=pytest.mark.slow),
         pytest.param("residual", "last:1,adapter:1:2,bias:3", "huber", "sgd", marks=pytest.mark.slow),
@@ -299,7 +300,11 @@ def test_integers_learn_the_same_bits_on_every_cpu(
     net: str, layers: str, loss: str, optimizer: str, boards: tuple[str, ...]
 ) -> None:
     """The state after each of 30 steps, as numpy has it. In CI three CPUs have one network, two the other."""
-    made = {"dense": lambda: coded_perceptron(loss == "cross-entropy"), "convolutions": lambda: convolutional(True)}
+    made = {
+        "dense": lambda: coded_perceptron(loss == "cross-entropy"),
+        "convolutions": lambda: convolutional(True),
+        "pooled": pooled,
+    }
     network = made.get(net, residual)()
     named = layers.format(*(layer_name(node) for node in layers_of(network)))
     training, states = Training(named, loss, optimizer, precision="int8"), []
@@ -340,6 +345,28 @@ def residual() -> onnx.ModelProto:
     return net.model()
 
 
+def pooled() -> onnx.ModelProto:
+    """Pools whose windows meet, a function, and a gate, between convolutions; codes behind each, a softmax too."""
+    rng, net = np.random.default_rng(6), Net()
+
+    def conv(x: str, channels: int, depth: int, size: int) -> str:
+        weights = net.fake(net.const(rng.normal(0, 0.5, (channels, depth, size, size))), 0.012)
+        made = net.op("Conv", x, weights, net.const(rng.normal(0, 0.3, channels)), pads=[size // 2] * 4)
+        return net.fake(made, 0.05)
+
+    x = conv(net.fake(net.input("x", 1, 2, 9, 9), 0.02), 4, 2, 3)
+    x = net.fake(net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), 0.05)
+    x = net.fake(net.op("HardSwish", conv(x, 6, 4, 1)), 0.04)
+    x = net.fake(net.op("AveragePool", x, kernel_shape=[2, 2], pads=[1, 0, 0, 0]), 0.03)
+    gate = net.fake(net.op("GlobalAveragePool", x), 0.02)
+    x = net.fake(net.op("Mul", x, net.fake(net.op("HardSigmoid", conv(gate, 6, 6, 1)), 1 / 128)), 0.03)
+    x = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.02))
+    weights = net.fake(net.const(rng.normal(0, 0.5, (6, 4))), 0.012)
+    x = net.fake(net.op("Gemm", x, weights, net.const(rng.normal(0, 0.3, 4))), 0.03)
+    net.output(net.fake(net.op("Softmax", x), 1 / 256, -128))
+    return net.model()
+
+
 def limits(net: Net) -> tuple[str, str]:
     """Those of ReLU6."""
     return net.const(0.0), net.const(6.0)
@@ -359,6 +386,23 @@ def test_integers_follow_real_gradients(layers: str, loss: str) -> None:
     coded, real = losses
     assert real[-1] < 0.7 * real[0]
     np.testing.assert_allclose(coded, real, atol=0.05 * real[0])
+
+
+def test_integer_steps_point_where_real_ones_do() -> None:
+    """Through pools, functions, a gate and a softmax of codes."""
+    moved: dict[str, list[Array]] = {}
+    for precision in ("float32", "int8"):
+        model = compile_model(pooled(), "host", CompileOptions(training=Training("last:4", precision=precision)))
+        RNG.bit_generator.state = START
+        (given,) = lessons(model, 1, 0.4)
+        found = model.interpret({**model.first_states, **given})
+        model.simulate([given], measure=False, sanitize=precision == "int8")
+        for output, state in model.options.states.items():
+            moved.setdefault(state, []).append((found[output] - model.first_states[state].astype(np.float64)).ravel())
+    pairs = {name: steps for name, steps in moved.items() if len(steps) == 2}
+    assert len(pairs) == 8
+    for real, coded in pairs.values():
+        assert real @ coded > 0.95 * np.linalg.norm(real) * np.linalg.norm(coded) > 0
 
 
 def coded_perceptron(softmax: bool = True) -> onnx.ModelProto:

@@ -21,8 +21,8 @@ def gradients(
 
     With a `seed`, of the type of `of`: the sum of their products with its elements.
     Adds nodes at the end of the graph; a value that `of` does not depend on has a gradient of zeros. Refusal, which
-    names the operator and what can be differentiated by nevertheless, where one on the way has no derivative; `strictly`, where
-    one of the values has no gradient, as it is counted or compared on the way.
+    names the operator and what can be differentiated by nevertheless, where one on the way has no derivative;
+    `strictly`, where one of the values has no gradient, as it is counted or compared on the way.
     """
     if seed is None:
         seed = graph.constant(f"{of.name}.seed", np.ones(of.type.shape, of.type.dtype.numpy))
