@@ -38,6 +38,7 @@ from mcugen.numerics.threads import one_thread
 from mcugen.options import (
     FAMILIES,
     GOALS,
+    LEARN_INTEGERS,
     LOSSES,
     OPTIMIZERS,
     OWN,
@@ -166,7 +167,7 @@ def _with_codes(options: CompileOptions) -> CompileOptions | None:
     training = options.training
     if training is None or training.precision != TRAINED_AS[0] or training.is_head or training.updates_statistics:
         return None
-    if training.optimizer != OPTIMIZERS[0] or training.batch > 1:
+    if training.optimizer not in LEARN_INTEGERS:
         return None
     return _with_training(options, "int8")
 

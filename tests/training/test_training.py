@@ -285,19 +285,19 @@ BOARDS = ("rp2040", "nrf52840", "stm32h743", "corstone300", "rv32imc")
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("boards", [BOARDS[:3], BOARDS[3:]], ids="-".join)
 @pytest.mark.parametrize(
-    ("net", "layers", "loss", "optimizer"),
+    ("net", "layers", "loss", "optimizer", "batch"),
     [
-        ("convolutions", "last:4", "cross-entropy", "momentum"),
-        ("residual", "last:1,{3}[0;2],adapter:1:3,bias:4", "huber", "sgd"),
-        ("pooled", "last:4", "cross-entropy", "sgd"),
-        pytest.param("dense", "last:3", "cross-entropy", "sgd", marks=pytest.mark.slow),
-        pytest.param("dense", "last:2,bias", "mse", "momentum", marks=pytest.mark.slow),
-        pytest.param("residual", "last:1,adapter:1:2,bias:3", "huber", "sgd", marks=pytest.mark.slow),
-        pytest.param("residual", "{3}[0;2],{2}[1],bias:2", "mae", "sgd", marks=pytest.mark.slow),
+        ("convolutions", "last:4", "cross-entropy", "momentum", 1),
+        ("residual", "last:1,{3}[0;2],adapter:1:3,bias:4", "huber", "sgd", 1),
+        ("pooled", "last:4", "cross-entropy", "sgd", 4),
+        pytest.param("dense", "last:3", "cross-entropy", "sgd", 1, marks=pytest.mark.slow),
+        pytest.param("dense", "last:2,bias", "mse", "momentum", 3, marks=pytest.mark.slow),
+        pytest.param("residual", "last:1,adapter:1:2,bias:3", "huber", "sgd", 1, marks=pytest.mark.slow),
+        pytest.param("residual", "{3}[0;2],{2}[1],bias:2", "mae", "sgd", 1, marks=pytest.mark.slow),
     ],
 )
 def test_integers_learn_the_same_bits_on_every_cpu(
-    net: str, layers: str, loss: str, optimizer: str, boards: tuple[str, ...]
+    net: str, layers: str, loss: str, optimizer: str, batch: int, boards: tuple[str, ...]
 ) -> None:
     """The state after each of 30 steps, as numpy has it. In CI three CPUs have one network, two the other."""
     made = {
@@ -307,7 +307,7 @@ def test_integers_learn_the_same_bits_on_every_cpu(
     }
     network = made.get(net, residual)()
     named = layers.format(*(layer_name(node) for node in layers_of(network)))
-    training, states = Training(named, loss, optimizer, precision="int8"), []
+    training, states = Training(named, loss, optimizer, batch, "int8"), []
     for board in ("host", *boards):
         model = compile_model(network, board, CompileOptions(training=training))
         RNG.bit_generator.state = START
@@ -757,6 +757,37 @@ def test_a_batch_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path
             assert index == 2 or np.any(three.learned("weights.sum"))
         np.testing.assert_allclose(three.learned("weights"), one.learned("weights"), rtol=1e-5, atol=1e-6)
         assert not np.any(three.learned("weights.sum"))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_a_batch_of_integers_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path: Path) -> None:
+    """What is frozen does not count, and nothing moves before the last sample."""
+    one, three = (
+        Device(compile_model(coded_perceptron(), "host", CompileOptions(training=training)), _folder(tmp_path / name))
+        for name, training in (
+            ("one", Training("last:2", optimizer=optimizer, precision="int8")),
+            ("three", Training("last:2", optimizer=optimizer, batch=3, precision="int8")),
+        )
+    )
+    names = [f"{layer}.{kind}" for layer in layer_names(coded_perceptron())[1:] for kind in ("weights", "bias")]
+    for x in [RNG.normal(size=(1, 6)).astype(np.float32) for _ in range(3)]:
+        before = [three.learned(name).copy() for name in names]
+        one.train(x, 2, 0.5)
+        for index in range(3):
+            for name, old in zip(names, before, strict=True):
+                np.testing.assert_array_equal(three.learned(name), old)
+            three.train(x, 2, 0.5)
+            assert index == 2 or all(np.any(three.learned(f"{name}.sum")) for name in names)
+        for name, old in zip(names, before, strict=True):
+            now = three.learned(name).astype(np.int64)
+            atol = 1 if name.endswith("weights") else 0.01 * np.abs(now - old).max() + 1
+            np.testing.assert_allclose(now, one.learned(name), rtol=0, atol=atol)
+            assert not np.any(three.learned(f"{name}.sum"))
+
+
+def layer_names(model: onnx.ModelProto) -> list[str]:
+    """Of those that can be trained."""
+    return [layer_name(node) for node in layers_of(model)]
 
 
 def _folder(path: Path) -> Path:
