@@ -167,6 +167,24 @@ def test_a_search_needs_a_lesson() -> None:
         _ = Compilation(MODEL, "host", CompileOptions(training=Training("auto"))).compiled
 
 
+def test_a_search_asks_for_classes_and_layers(files: tuple[Path, Path]) -> None:
+    """Whatever its error proposes leads on."""
+    teaching, net = Teaching(files[0]), Net()
+    options = CompileOptions(training=Training("auto", "mse"))
+    with pytest.raises(UsageError, match=r"--train last:1 --loss mse"):
+        _ = Compilation(MODEL, "host", options, teaching=teaching).compiled
+    net.input("image", 1, 64)
+    net.output(net.op("Relu", "image"))
+    options = CompileOptions(training=Training("auto"))
+    with pytest.raises(UsageError, match="must have dense"):
+        _ = Compilation(net.model(), "host", options, teaching=teaching).compiled
+
+
+def test_a_lesson_is_no_layer() -> None:
+    with pytest.raises(UsageError, match=r"--train auto --lesson TRAIN\.npz"):
+        _ = Compilation(MODEL, "host", CompileOptions(training=Training("TRAIN.npz"))).compiled
+
+
 def test_a_head_is_examined_too(files: tuple[Path, Path]) -> None:
     lesson, exam = files
     found = learning("centroids:10", exam, Teaching(lesson, 0.001)).learned().examinations
