@@ -303,7 +303,7 @@ OptimizerName = Annotated[
 TrainWeights = Annotated[
     str,
     typer.Option(
-        help="how trained weights are kept: float32, int8 (with sgd), or auto: int8 where float32 does not fit",
+        help="how trained weights are kept: float32, int8 (not with adam), or auto: int8 where float32 does not fit",
         autocompletion=_completion(*TRAINED_AS),
     ),
 ]

@@ -26,7 +26,7 @@ from mcugen.latency import Deadline, Pace, within
 from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import DIVERGED_DB, MIXED, CompileOptions, Training
+from mcugen.options import DIVERGED_DB, LOSSES, MIXED, CompileOptions, Training
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
@@ -213,8 +213,11 @@ class Compilation:
         assert training is not None
         if self.teaching is None:
             raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
+        if training.loss != LOSSES[0]:
+            remedy = f"name what is trained, e.g. --train last:1 --loss {training.loss}, without --lesson"
+            raise UsageError("--train auto chooses by how many classes are told", f"--loss {training.loss}", remedy)
         known = self._trainable()
-        tries = [*candidates(len(known)), *self._sparse(known)]
+        tries = [*candidates(max(1, len(known))), *self._sparse(known)]  # a model without layers is refused in a trial
         found, refused = [], None
         for index, layers in enumerate(tries):
             self.progress(f"learning {layers}", index, len(tries))
@@ -251,7 +254,7 @@ class Compilation:
             options = replace(self.options, training=training, max_ram=None, max_flash=None)
             try:
                 compiled = compile_model(self.quantized if self.quantizing.is_wanted else self.model, "host", options)
-            except (Refusal, UnsupportedError, UsageError):
+            except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError):
                 return
             lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
             chosen = sensitive(compiled, self.teaching, lesson)
@@ -342,7 +345,8 @@ class Compilation:
         """What the model learns of `teaching`, judged by samples of `judging`, on the simulated board."""
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
-        return learn(self.compiled, self.teaching, lesson, self.judging_samples(), self.progress)
+        plain = self._compiled(replace(self.options, training=None))
+        return learn(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """What a report runs: these, or those of `judging`, or a random one."""

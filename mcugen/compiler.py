@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from mcugen.numerics.threads import one_thread
 from mcugen.options import (
     FAMILIES,
     GOALS,
+    LEARN_INTEGERS,
     LOSSES,
     OPTIMIZERS,
     OWN,
@@ -165,7 +167,7 @@ def _with_codes(options: CompileOptions) -> CompileOptions | None:
     training = options.training
     if training is None or training.precision != TRAINED_AS[0] or training.is_head or training.updates_statistics:
         return None
-    if training.optimizer != OPTIMIZERS[0] or training.batch > 1:
+    if training.optimizer not in LEARN_INTEGERS:
         return None
     return _with_training(options, "int8")
 
@@ -387,6 +389,9 @@ def _check_training(options: CompileOptions) -> None:
     training = options.training
     if training is None:
         return
+    if training.layers.endswith(".npz"):
+        rule, remedy = "--train says what is trained, --lesson by which samples", "--train auto --lesson"
+        raise UsageError(rule, f"'{training.layers}'", f"{remedy} {shlex.quote(training.layers)}")
     choices = (
         ("loss", training.loss, LOSSES),
         ("optimizer", training.optimizer, OPTIMIZERS),

@@ -14,7 +14,7 @@ from mcugen.errors import UsageError
 from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
 from mcugen.quant.quantize import Progress
-from mcugen.report.figures import Examination, LearningFigures
+from mcugen.report.figures import CallFigures, Examination, LearningFigures
 from mcugen.tasks import Teaching
 
 EXAMINATIONS = 5
@@ -25,9 +25,15 @@ Calls = Sequence[Mapping[str, Array]]
 
 
 def learn(
-    compiled: CompiledModel, teaching: Teaching, lesson: Samples, exam: Samples, progress: Progress
+    compiled: CompiledModel,
+    plain: CompiledModel,
+    teaching: Teaching,
+    lesson: Samples,
+    exam: Samples,
+    progress: Progress,
 ) -> LearningFigures:
-    """Runs all examinations and lessons in one simulation, then counts one step.
+    """Runs all examinations and lessons in one simulation, then counts one step, and an inference of `plain`, which is
+    the model that does not learn.
 
     UsageError unless the model learns classes, and both files have labels.
     """
@@ -41,12 +47,20 @@ def learn(
         calls += [*(steps[i] for i in part), *asked]
     total = len(calls)
     run = compiled.simulate(calls, measure=False, progress=lambda done: progress("learning", done, total))
-    step = compiled.simulate(steps[:1])
+    step, inference = _figures(compiled, steps[0]), _figures(plain, lesson.inputs[0])
     losses = [float(o[names.loss.name][0]) for o in run.outputs if names.loss.name in o]
     found = _examinations(run.outputs, losses, right, [len(part) for part in parts])
     state, training = compiled.program.state_size, compiled.options.training
     assert training is not None
-    return LearningFigures(training.describe(), teaching.rate, found, step.instructions, step.stack, state)
+    return LearningFigures(training.describe(), teaching.rate, found, step, inference, state)
+
+
+def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
+    """What one call takes."""
+    run, program = compiled.simulate([call], cycles=True), compiled.program
+    flash = None if run.sizes is None else run.sizes.code + run.sizes.weights
+    cycles = None if run.cycles is None else run.cycles.total
+    return CallFigures(run.instructions, cycles, run.stack, flash, compiled.bundle.arena_size + program.state_size)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ FAMILIES = (OWN, CMSIS_NN, AUTO)
 
 LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
+LEARN_INTEGERS = OPTIMIZERS[:2]
+"""Those that int8 weights may have."""
 HEADS = ("centroids", "nearest", "statistics")
 """By which models go on learning where they run; see mcugen.training."""
 STATISTICS = "statistics"

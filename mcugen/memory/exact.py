@@ -20,8 +20,13 @@ Interval = tuple[int, int]
 EFFORT = 1.0
 """Deterministic time, in which the solver measures its work: some seconds, but the same result on every computer."""
 
+FEW_PAIRS = 200
+"""Constraints of two things each, more than those of any shared model's inference: with more, a unit of the solver's
+work takes the computer longer, and finds less.
+"""
+
 MOST_PAIRS = 2_000
-"""Constraints of two things each, ten times those of any shared model: with more, the solver hardly gets anywhere."""
+"""With more the solver hardly gets anywhere."""
 
 
 SEARCH = 50_000
@@ -51,9 +56,10 @@ def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) ->
         return best, least
     if is_least:
         return best, reach
-    limit, undecided, left = max(least, enough), least, EFFORT
+    allowed = EFFORT * min(1.0, FEW_PAIRS / len(problem.forbidden))
+    limit, undecided, left = max(least, enough), least, allowed
     while undecided < reach and left > 0:
-        answer, starts, effort = _within(problem, limit, best, min(left, EFFORT / 4))
+        answer, starts, effort = _within(problem, limit, best, min(left, allowed / 4))
         left -= effort
         if answer is True:
             best, reach = starts, _reach(problem, starts)

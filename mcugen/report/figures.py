@@ -244,16 +244,29 @@ class Examination:
 
 
 @dataclass(frozen=True)
+class CallFigures:
+    """What a call takes: retired instructions, estimated cycles, bytes of stack and of flash (code and weights), each
+    None where it was not measured; bytes of RAM but the stack's.
+    """
+
+    instructions: int | None
+    cycles_estimate: int | None
+    stack: int | None
+    flash: int | None
+    ram: int
+
+
+@dataclass(frozen=True)
 class LearningFigures:
-    """What learning took and gave: what is trained, at which rate; the examinations; instructions and bytes of stack of
-    a step. `state` are the bytes that hold what was learned.
+    """What learning took and gave: what is trained, at which rate; the examinations; what a step takes, with its
+    inference, and an inference by a build that does not learn. `state` are the bytes that hold what was learned.
     """
 
     trained: str
     rate: float
     examinations: list[Examination]
-    instructions: int | None
-    stack: int | None
+    step: CallFigures
+    inference: CallFigures
     state: int
 
 

@@ -209,11 +209,17 @@ def _add_learning(table: Facts, report: Report) -> None:
         loss = "" if examined.loss is None else f"; mean loss of those since the last {examined.loss:.4g}"
         known = f"{100 * examined.accuracy:.2f} %"
         table.add_row(f"after {examined.steps:,} steps", known, f"of the samples{loss}")
-    times = ""
-    if learning.instructions and report.instructions:
-        times = f", {learning.instructions / report.instructions:.2f} times an inference"
-    table.add_row("step: instructions", _number(learning.instructions), f"retired, with the inference{times}")
-    table.add_row("step: peak stack", _number(learning.stack), "bytes")
+    step, alone = learning.step, learning.inference
+    for what, told, each, plain in (
+        ("instructions", "retired, with the inference", step.instructions, alone.instructions),
+        ("cycles, estimate", "with the inference", step.cycles_estimate, alone.cycles_estimate),
+        ("peak stack", "bytes", step.stack, alone.stack),
+        ("RAM", "bytes of arena and state", step.ram, alone.ram),
+        ("flash", "bytes", step.flash, alone.flash),
+    ):
+        times = f" ({each / plain:.2f} times)" if each and plain else ""
+        beside = f"; {plain:,} where nothing learns{times}" if plain is not None else ""
+        table.add_row(f"step: {what}", _number(each), told + beside)
     table.add_row("RAM: learned", _number(learning.state), f"bytes of state; {learning.trained}")
 
 

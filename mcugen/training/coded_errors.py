@@ -13,19 +13,9 @@ import numpy as np
 from onnx import TensorProto
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Operator
-from mcugen.hir.traits import clamp_of
-from mcugen.hir.types import Array, DType, TensorType
-from mcugen.numerics.fixedpoint import clamp_range
-from mcugen.ops.conv import Conv
-from mcugen.ops.conversion import Cast, Dequantize, Quantize
-from mcugen.ops.gradient.rule import Backward, derivative_for
-from mcugen.ops.matmul import Dense
-from mcugen.ops.movement import Expand, Movement
-from mcugen.ops.pointwise import Binary, Clamp, Where
-from mcugen.ops.reduce import Reduce
-from mcugen.ops.scatter import ScatterND
-from mcugen.training.layers import layer_name
+from mcugen.hir.types import Array, DType
+from mcugen.ops.conversion import Cast
+from mcugen.ops.pointwise import Binary, Where
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.products import LONGEST_CODES, Emitter, Geometry, codes_of
 
@@ -62,11 +52,12 @@ def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
 
 @dataclass
 class Walk:
-    """From the loss back. `anchors` are nodes that stand for parts of their own, which take the error by their result;
-    `varying` values depend on what is learned.
+    """From the loss back. `rule_of` says what a node does with the error by its result; `anchors` are nodes that stand
+    for parts of their own, which take it; `varying` values depend on what is learned.
     """
 
     graph: Graph
+    rule_of: Callable[[Node], Rule]
     anchors: Mapping[Node, Callable[[Walk, Error], None]]
     varying: set[Value] = field(default_factory=set)
     found: dict[Value, list[Error]] = field(default_factory=dict)
@@ -87,7 +78,7 @@ class Walk:
                     if node in self.anchors:
                         self.anchors[node](self, total)
                     else:
-                        _rule(node)(self, node, total)
+                        self.rule_of(node)(self, node, total)
 
     def give(self, value: Value, error: Error) -> None:
         """An error by a value, which may have others."""
@@ -115,7 +106,7 @@ class Walk:
         )
         top = call("Max", high, call("Neg", low), np.full(1, TINY, np.float32))
         gain = call("Div", np.full(1, most, np.float32), top)
-        return self._coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, most, np.float32))), most)
+        return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, most, np.float32))), most)
 
     def within(self, error: Error, most: int, shares: Array | None = None) -> Error:
         """Of at most so many; times `shares`, none of which is beyond 1."""
@@ -124,9 +115,10 @@ class Walk:
             return error
         gain = np.full(1, less, np.float32) if shares is None else (shares * less).astype(np.float32)
         unit = error.unit if less == 1 else self.call("Mul", error.unit, np.full(1, 1 / less, np.float32))
-        return self._coded(error.codes, gain, unit, min(most, error.most))
+        return self.coded(error.codes, gain, unit, min(most, error.most))
 
-    def _coded(self, numbers: Value, gain: Value | Array, unit: Value, most: int) -> Error:
+    def coded(self, numbers: Value, gain: Value | Array, unit: Value, most: int) -> Error:
+        """Numbers times a gain, or one each, rounded."""
         call = self.call
         real = numbers if numbers.type.dtype.is_float else call("Cast", numbers, to=TensorProto.FLOAT)
         if isinstance(gain, Value):
@@ -160,133 +152,9 @@ class Walk:
         return Error(kept, error.unit, error.most)
 
 
+Rule = Callable[[Walk, Node, Error], None]
+
+
 def one() -> Array:
     """A shape."""
     return np.asarray([1])
-
-
-def _of_quantize(walk: Walk, node: Node, error: Error) -> None:
-    """Straight through, where codes did not saturate, nor the clamp before them."""
-    before, type_ = node.input(0).producer, node.output.type
-    clamp = None
-    if before is not None and isinstance(before.op, Clamp):
-        clamp = (before.op.low, before.op.high)
-    elif before is not None:
-        clamp = clamp_of(before.op)
-    walk.give(node.input(0), walk.masked(error, node.output, *clamp_range(clamp, type_.q, type_.dtype)))
-
-
-def _straight(walk: Walk, node: Node, error: Error) -> None:
-    walk.give(node.input(0), error)
-
-
-def _of_clamp(walk: Walk, node: Node, error: Error) -> None:
-    """Codes that are made of it say where it did not clamp."""
-    user = walk.graph.only_user(node.output)
-    if user is None or not isinstance(user.op, Quantize):
-        raise UnfitError(f"'{layer_name(node)}', which clamps reals")
-    walk.give(node.input(0), error)
-
-
-def _of_sum(walk: Walk, node: Node, error: Error) -> None:
-    """To both terms."""
-    if not isinstance(node.op, Binary) or node.op.function != "Add":
-        raise UnfitError(f"{node.op.name} '{layer_name(node)}'")
-    for value in node.inputs:
-        if value in walk.varying and value is not None:
-            if value.type.shape != node.output.type.shape:
-                raise UnfitError(f"'{layer_name(node)}', which repeats a term")
-            walk.give(value, error)
-
-
-def _of_mean(walk: Walk, node: Node, error: Error) -> None:
-    """To each its share."""
-    op, x = node.op, node.input(0)
-    if not isinstance(op, Reduce) or op.function not in ("mean", "sum"):
-        raise UnfitError(f"{op.name} '{layer_name(node)}'")
-    count = x.type.count / node.output.type.count if op.function == "mean" else 1.0
-    codes = walk.emit(Expand(x.type.shape), error.codes, type_=codes_of(x.type.shape, DType.INT16))
-    walk.give(x, Error(codes, walk.call("Mul", error.unit, np.full(1, 1 / count, np.float32)), error.most))
-
-
-def _of_move(walk: Walk, node: Node, error: Error) -> None:
-    """As of reals."""
-    derivative = derivative_for(node.op)
-    if derivative is None:
-        raise UnfitError(f"{node.op.name} '{layer_name(node)}'")
-    back = Backward(walk.graph, node, walk.varying)
-    for index, make in derivative.rule(back, node, [error.codes]).items():
-        value = node.input(index)
-        if value in walk.varying and (codes := make()) is not None:
-            walk.give(value, Error(codes, error.unit, error.most))
-
-
-def _of_layer(walk: Walk, node: Node, error: Error) -> None:
-    """By weights that stay."""
-    frozen = Frozen.of(node)
-    rows = frozen.geometry.by_channel(walk.emit, error.codes)
-    walk.give(node.input(0), frozen.back(walk, Error(rows, error.unit, error.most)))
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """A layer whose weights stay: constant codes, and what they stand for by channel."""
-
-    geometry: Geometry
-    codes: Value
-    scales: Array
-
-    @staticmethod
-    def of(node: Node) -> Frozen:
-        """UnfitError unless the weights are symmetric int8 codes, and it computes one image."""
-        source = node.input(1).producer
-        stored = source.input(0) if source is not None and isinstance(source.op, Dequantize) else None
-        if stored is None or not is_symmetric(stored.type):
-            raise UnfitError(f"'{layer_name(node)}', whose weights are no codes of int8")
-        scales = np.broadcast_to(stored.type.q.scales, stored.type.shape[:1]).astype(np.float64)
-        return Frozen(geometry_of(node), stored, scales)
-
-    def back(self, walk: Walk, error: Error) -> Error:
-        """The error by what it reads, of errors [C, positions]."""
-        g, emit = self.geometry, walk.emit
-        largest = float(self.scales.max())
-        shares = (self.scales / largest).reshape(-1, 1) if np.ptp(self.scales) else None
-        rows = walk.within(error, most_errors(g, 1, learns=False), shares)
-        assert self.codes.data is not None
-        plain = walk.graph.constant(f"{self.codes.name}.back", self.codes.data, codes_of((1,), DType.INT8).quant)
-        unit = walk.call("Mul", rows.unit, np.full(1, largest, np.float32))
-        return walk.narrowed(g.by_inputs(emit, rows.codes, plain), unit)
-
-
-def is_symmetric(codes: TensorType) -> bool:
-    """int8, with one scale or one for each output channel."""
-    return codes.dtype is DType.INT8 and codes.q.zero_point == 0 and codes.q.axis in (None, 0)
-
-
-def geometry_of(node: Node) -> Geometry:
-    """UnfitError unless a layer computes one image, or rows."""
-    op, x, y = node.op, node.input(0).type.shape, node.output.type.shape
-    if not isinstance(op, Conv | Dense) or (isinstance(op, Conv) and (x[0] != 1 or op.is_channels_last)):
-        raise UnfitError(f"'{layer_name(node)}', which is no dense layer nor a convolution of one image")
-    return Geometry(op, x, y, node.input(1).type.shape)
-
-
-def _rule(node: Node) -> Rule:
-    """What a node that learns nothing does with the error by its result."""
-    for kinds, rule in _RULES.items():
-        if isinstance(node.op, kinds):
-            return rule
-    raise UnfitError(f"{node.op.name} '{layer_name(node)}'")
-
-
-Rule = Callable[[Walk, Node, Error], None]
-
-_RULES: Mapping[type[Operator] | tuple[type[Operator], ...], Rule] = {
-    Quantize: _of_quantize,
-    Dequantize: _straight,
-    Clamp: _of_clamp,
-    Binary: _of_sum,
-    Reduce: _of_mean,
-    (Movement, ScatterND): _of_move,
-    (Conv, Dense): _of_layer,
-}

@@ -28,9 +28,12 @@ from mcugen.ops.movement import Movement, Reshape
 from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND
 from mcugen.ops.softmax import Softmax
-from mcugen.training.coded_errors import Error, Frozen, UnfitError, Walk, geometry_of, most_errors
+from mcugen.training.coded_errors import Error, UnfitError, Walk, most_errors
+from mcugen.training.coded_rules import Frozen, geometry_of, rule_of
 from mcugen.training.layers import Layer, layer_name
+from mcugen.training.losses import unlikely
 from mcugen.training.onnx_calls import OnnxCalls
+from mcugen.training.optimizers import Batch
 from mcugen.training.parameters import Parameter, bias_of, code_scales, coded_weights, first_adapter, numbers
 from mcugen.training.products import UNIT, Emitter, Geometry, codes_of
 
@@ -316,20 +319,12 @@ def _over_positions(walk: Walk, error: Error) -> Value:
 # ----------------------------------------------------------------------------------------------------- losses
 
 
-def scores_of(result: Value, loss: str) -> Value:
-    """What the loss is of, without a softmax and codes behind it."""
-    last = result.producer
-    if loss == "cross-entropy" and last is not None and isinstance(last.op, Softmax) and not last.op.log:
-        result = last.input(0)
-    return result
-
-
 def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
     """Gives each parameter its gradient of the loss."""
-    value, reach = _judged(graph, trained, scores_of(result, loss))
+    value, reach = _judged(graph, trained, unlikely(result) if loss == "cross-entropy" else result)
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
     anchors = {node: back for node, back in backs if node is not None}
-    walk = Walk(graph, anchors)
+    walk = Walk(graph, rule_of, anchors)
     type_ = TensorType(value.type.shape, DType.INT16, QuantParams((float(np.float32(reach / 2**FINE)),), 0))
     scores = walk.emit(Quantize(), value, type_=type_)
     codes, unit = CODED_LOSSES[loss](walk, walk.emit.reshaped(scores, (1, value.type.count)), target)
@@ -410,40 +405,74 @@ CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_siz
 # ---------------------------------------------------------------------------------------------------- updates
 
 
-def stepped(graph: Graph, learned: Learned, rate: Value, turns: Value, velocity: Value | None) -> list[Value]:
-    """The new codes, and the new velocity if there is one: w − r·g, or w − v with v = 0.9·v + r·g; rounded up as often
-    as their fractions say while `turns` (uint32 [1]) goes through all numbers. Nothing moves at a rate of 0.
+@dataclass(frozen=True)
+class Remembered:
+    """What is kept of a parameter beside it, as int32 in fractions of a code: steps of a batch so far, and momentum."""
+
+    total: Value | None = None
+    velocity: Value | None = None
+
+    @staticmethod
+    def of(graph: Graph, parameter: Value, *, in_batches: bool, has_momentum: bool) -> Remembered:
+        """New inputs of the parameter's shape."""
+        type_ = TensorType(parameter.type.shape, DType.INT32)
+        total = graph.add_input(f"{parameter.name}.sum", type_) if in_batches else None
+        return Remembered(total, graph.add_input(f"{parameter.name}.velocity", type_) if has_momentum else None)
+
+    @property
+    def states(self) -> list[Value]:
+        """All there are."""
+        return [value for value in (self.total, self.velocity) if value is not None]
+
+
+def stepped(
+    graph: Graph, learned: Learned, rate: Value, turns: Value, kept: Remembered, batch: Batch | None
+) -> list[Value]:
+    """The new codes, and what is remembered: w − s, or w − v with v = 0.9·v + s, s = r·g; rounded up as often as their
+    fractions say while `turns` (uint32 [1]) goes through all numbers. Nothing moves at a rate of 0.
+
+    In a batch of N, s = Σ r·g / N at the last sample, else 0: each sample counts by its own rate.
     """
     parameter, found, bits = learned.parameter.value, learned.gradient, learned.bits
     call = OnnxCalls(graph, f"{parameter.name}.update")
     assert found is not None
-    gain = _gain(call, found, rate, bits)
+    gain = _gain(call, found, rate, bits, batch.size if batch else 1)
     fraction = call("BitShift", turns, np.asarray([32 - bits], np.uint32), direction="RIGHT")
     fraction = call("Cast", call("Reshape", fraction, np.asarray([1, 1])), to=TensorProto.INT32)
-    if found.inputs is not None and found.sums.type.shape[1] > 1 and velocity is None:
+    if found.inputs is not None and found.sums.type.shape[1] > 1 and not kept.states:
         return [graph.add(DescendCodes(), [parameter, found.sums, found.inputs, gain, fraction]).output]
-    step, after = _step(graph, call, found, gain), []
-    if velocity is not None:
-        flat = call("Reshape", velocity, np.asarray(step.type.shape))
-        kept = call("Round", call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), DECAY, np.float32)))
-        step = _clipped(call, call("Add", call("Cast", kept, to=TensorProto.INT32), step), MOST_MOVE)
-        new = call("Reshape", step, np.asarray(parameter.type.shape))
-        is_rated = call("Greater", rate, np.zeros(1, np.float32))
-        after = [call("Where", is_rated, new, velocity)]
-        step = call("Where", is_rated, step, np.zeros((1, 1), np.int32))
+    step, after = _step(graph, call, found, gain), list[Value]()
+    zero, moves = np.zeros((1, 1), np.int32), call("Greater", rate, np.zeros(1, np.float32))
+    if batch is not None and kept.total is not None:
+        flat = call("Reshape", kept.total, np.asarray(step.type.shape))
+        step = call("Where", moves, _clipped(call, call("Add", flat, step), MOST_MOVE), flat)
+        after.append(_shaped(call, call("Where", batch.is_full, zero, step), parameter))
+        moves = call("And", moves, batch.is_full)
+        step = call("Where", moves, step, zero)
+    if kept.velocity is not None:
+        flat = call("Reshape", kept.velocity, np.asarray(step.type.shape))
+        slower = call("Mul", call("Cast", flat, to=TensorProto.FLOAT), np.full((1, 1), DECAY, np.float32))
+        slower = call("Cast", call("Round", slower), to=TensorProto.INT32)
+        step = _clipped(call, call("Add", slower, step), MOST_MOVE)
+        after.append(call("Where", moves, _shaped(call, step, parameter), kept.velocity))
+        step = call("Where", moves, step, zero)
     amount = graph.constant("update.bits", np.full((1, 1), bits, np.int32))
     old = call("Cast", call("Reshape", parameter, np.asarray(step.type.shape)), to=TensorProto.INT32)
-    less = call("Sub", np.zeros((1, 1), np.int32), step)
+    less = call("Sub", zero, step)
     moved = call("Add", old, graph.add(Binary("ShiftRight"), [call("Add", less, fraction), amount]).output)
-    limited = call("Reshape", _clipped(call, moved, learned.largest), np.asarray(parameter.type.shape))
+    limited = _shaped(call, _clipped(call, moved, learned.largest), parameter)
     if parameter.type.dtype is DType.INT32:
         return [limited, *after]
     return [graph.add(Cast(DType.INT8), [limited], types=[parameter.type]).output, *after]
 
 
-def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int) -> Value:
-    """What sums count in codes, with so many bits of fraction: float32 [C, 1]."""
-    scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits, np.float32)), found.unit)
+def _shaped(call: OnnxCalls, value: Value, like: Value) -> Value:
+    return call("Reshape", value, np.asarray(like.type.shape))
+
+
+def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int, samples: int) -> Value:
+    """What sums count in codes, with so many bits of fraction, of one of so many samples: float32 [C, 1]."""
+    scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits / samples, np.float32)), found.unit)
     gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), found.per.astype(np.float32))
     limit = np.full((), LARGEST_RATE, np.float32)
     return call("Clip", gain, -limit, limit)

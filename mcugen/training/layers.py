@@ -110,10 +110,23 @@ def has_channels(node: Node) -> bool:
 
 
 def trainable(graph: Graph) -> list[Node]:
-    """Of a graph whose floats are fused, the layers that a result depends on whose weights are constant reals, or codes
-    of such.
+    """Of a graph whose floats are fused, the layers that the first output, which is learned from, depends on, and whose
+    weights are constant reals, or codes of such.
     """
-    return [node for node in graph.nodes if _has_weights(node)]
+    leading = leading_to(graph.outputs[0])
+    return [node for node in graph.nodes if node in leading and _has_weights(node)]
+
+
+def leading_to(result: Value) -> set[Node]:
+    """The nodes that a value depends on."""
+    found: set[Node] = set()
+    wanted = [result]
+    while wanted:
+        node = wanted.pop().producer
+        if node is not None and node not in found:
+            found.add(node)
+            wanted += [value for value in node.inputs if value is not None]
+    return found
 
 
 def _has_weights(node: Node) -> bool:

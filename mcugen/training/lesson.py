@@ -15,12 +15,12 @@ from mcugen.ops.conversion import Quantize
 from mcugen.ops.gradient import gradients, unfuse
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import Training
+from mcugen.options import LEARN_INTEGERS, Training
 from mcugen.pipeline import fuse_float
 from mcugen.training.coded_errors import UnfitError
 from mcugen.training.heads import Head, head_of, with_head
-from mcugen.training.integers import CODED_LOSSES, computed, stepped, walked
-from mcugen.training.layers import Layer, chosen, layer_name
+from mcugen.training.integers import CODED_LOSSES, Remembered, computed, stepped, walked
+from mcugen.training.layers import Layer, chosen, layer_name, leading_to
 from mcugen.training.losses import SCALAR, Judged, judged
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import OPTIMIZERS, Batch, Group, coded, dithered, in_batches, turned, updated
@@ -64,23 +64,19 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
     layers = chosen(graph, training.layers)
     if training.precision != "int8":
         return _train_reals(graph, training, layers)
-    if training.optimizer not in LEARN_INTEGERS or training.batch > 1:
-        asked = f"--optimizer {training.optimizer} --batch {training.batch}"
-        rule = f"--train-weights int8 learns by {' or '.join(LEARN_INTEGERS)}, sample by sample"
-        raise UsageError(rule, asked, "--train-weights float32")
+    if training.optimizer not in LEARN_INTEGERS:
+        rule = f"--train-weights int8 learns by {' or '.join(LEARN_INTEGERS)}: others remember averages of reals"
+        raise UsageError(rule, f"--optimizer {training.optimizer}", "--train-weights float32")
     try:
         _train_integers(graph.copy(), training)
     except UnfitError as unfit:
-        if training.optimizer != LEARN_INTEGERS[0]:
-            rule = f"--train-weights int8 learns by {training.optimizer} in integers alone"
-            raise UsageError(rule, str(unfit), f"--optimizer {LEARN_INTEGERS[0]}, or --train-weights float32") from None
+        if training.optimizer != LEARN_INTEGERS[0] or training.batch > 1:
+            rule = "--train-weights int8 learns in batches, and by momentum, in integers alone"
+            remedy = f"--optimizer {LEARN_INTEGERS[0]} --batch 1, or --train-weights float32"
+            raise UsageError(rule, str(unfit), remedy) from None
         graph.notes.append(f"int8 weights learn by float32 gradients, as integers do not compute {unfit}")
         return _train_reals(graph, training, layers)
     return _train_integers(graph, training)
-
-
-LEARN_INTEGERS = ("sgd", "momentum")
-"""Optimizers of int8 weights."""
 
 
 def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
@@ -95,14 +91,14 @@ def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
     rate, rates = _rates(graph, [layer.name for layer in trained])
     walked(graph, trained, result, loss.target, training.loss)
     before, states = set(graph.nodes), dict[str, str]()
-    turns = turned(graph, _counted(graph, states, None))
+    batch = _batch(graph, training.batch, states) if training.batch > 1 else None
+    turns = turned(graph, _counted(graph, states, batch))
     for layer in trained:
         for learned in layer.learned:
-            tensor, velocity = learned.parameter.value, None
-            if training.optimizer == "momentum":
-                velocity = graph.add_input(f"{tensor.name}.velocity", TensorType(tensor.type.shape, DType.INT32))
-            new = stepped(graph, learned, rates[layer.name], turns, velocity)
-            for state, value in zip([tensor, velocity] if velocity else [tensor], new, strict=True):
+            tensor, has_momentum = learned.parameter.value, training.optimizer == "momentum"
+            kept = Remembered.of(graph, tensor, in_batches=batch is not None, has_momentum=has_momentum)
+            new = stepped(graph, learned, rates[layer.name], turns, kept, batch)
+            for state, value in zip([tensor, *kept.states], new, strict=True):
                 _keep(graph, states, state, value)
     _soon(graph, [node for node in graph.nodes if node not in before])
     parameters = [learned.parameter for layer in trained for learned in layer.learned]
@@ -127,13 +123,7 @@ def _train_reals(graph: Graph, training: Training, layers: Sequence[Layer]) -> M
 
 def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
     """Refusal of codes on the way from a trained layer to the result: loops of them, that nothing goes back through."""
-    way: set[Node] = set()
-    wanted = [real_result(graph.outputs[0])]
-    while wanted:
-        node = wanted.pop().producer
-        if node is not None and node not in way:
-            way.add(node)
-            wanted += [value for value in node.inputs if value is not None]
+    way = leading_to(real_result(graph.outputs[0]))
     for node in behind(graph, layers):
         if node in way and isinstance(node.op, Quantize):
             readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in way)
@@ -194,7 +184,7 @@ def _learned(
     seed = next(iter(rates.values())) if shared else None
     optimizer = optimizer if seed is None else optimizer.scaled or optimizer
     given = set(graph.nodes)
-    slopes = gradients(graph, loss, by, seed)
+    slopes = gradients(graph, loss, by, seed, strictly=True)
     before = set(graph.nodes)
     states: dict[str, str] = {}
     for state, value in new_statistics(graph, statistics, rates):

@@ -12,6 +12,7 @@ from onnx import TensorProto
 from mcugen.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import DType, TensorType
+from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.pointwise import Unary
 from mcugen.ops.softmax import Softmax
@@ -35,9 +36,8 @@ def cross_entropy(graph: Graph, result: Value) -> Judged:
 
     Refusal of anything but scores of two classes or more.
     """
-    last, scores = result.producer, result
-    if last is not None and isinstance(last.op, Softmax) and not last.op.log:
-        scores = last.input(0)
+    result = real_code(result)
+    last, scores = result.producer, unlikely(result)
     shape = scores.type.shape
     classes = shape[-1] if shape else 1
     if classes < 2 or scores.type.count != classes:
@@ -53,6 +53,20 @@ def cross_entropy(graph: Graph, result: Value) -> Judged:
     logarithm = call("LogSoftmax", call("Reshape", scores, np.asarray([1, classes])), axis=-1)
     total = call("ReduceSum", call("Mul", hit, logarithm), np.asarray([1]), keepdims=0)
     return Judged(call("Neg", total), target, classes)
+
+
+def real_code(result: Value) -> Value:
+    """What becomes codes and reals again at the end of a model."""
+    last = result.producer
+    codes = last.input(0).producer if last is not None and isinstance(last.op, Dequantize) else None
+    return codes.input(0) if codes is not None and isinstance(codes.op, Quantize) else result
+
+
+def unlikely(result: Value) -> Value:
+    """The scores that a softmax at the end makes likelihoods of, codes behind it left out; or the result as it is."""
+    last = real_code(result).producer
+    is_softmax = last is not None and isinstance(last.op, Softmax) and not last.op.log
+    return last.input(0) if last is not None and is_softmax else result
 
 
 def _of_differences(each: Callable[[OnnxCalls, Value], Value]) -> Loss:

@@ -62,8 +62,11 @@ def test_the_command_tells_what_a_step_takes(files: tuple[Path, Path], tmp_path:
     assert not done.code, done.err
     report = json.loads(done.out)
     learning = report["learning"]
-    assert report["instructions"] < learning["instructions"] < 3 * report["instructions"]
-    assert learning["stack"] > 0 and len(learning["examinations"]) == 6
+    step, alone = learning["step"], learning["inference"]
+    assert step["stack"] > 0 and len(learning["examinations"]) == 6
+    assert alone["ram"] + learning["state"] <= step["ram"]
+    for what in ("instructions", "cycles_estimate", "flash"):
+        assert alone[what] < step[what] < 3 * alone[what]
     ran = [layer["instructions"] is not None for layer in report["layers"]]
     assert ran == sorted(ran, reverse=True) and not all(ran)
     assert '"Accuracy while it learns"' in page.read_text()
@@ -162,6 +165,24 @@ def test_a_lesson_that_nothing_asks_for_is_refused(files: tuple[Path, Path], tmp
 def test_a_search_needs_a_lesson() -> None:
     with pytest.raises(UsageError, match="give --lesson"):
         _ = Compilation(MODEL, "host", CompileOptions(training=Training("auto"))).compiled
+
+
+def test_a_search_asks_for_classes_and_layers(files: tuple[Path, Path]) -> None:
+    """Whatever its error proposes leads on."""
+    teaching, net = Teaching(files[0]), Net()
+    options = CompileOptions(training=Training("auto", "mse"))
+    with pytest.raises(UsageError, match=r"--train last:1 --loss mse"):
+        _ = Compilation(MODEL, "host", options, teaching=teaching).compiled
+    net.input("image", 1, 64)
+    net.output(net.op("Relu", "image"))
+    options = CompileOptions(training=Training("auto"))
+    with pytest.raises(UsageError, match="must have dense"):
+        _ = Compilation(net.model(), "host", options, teaching=teaching).compiled
+
+
+def test_a_lesson_is_no_layer() -> None:
+    with pytest.raises(UsageError, match=r"--train auto --lesson TRAIN\.npz"):
+        _ = Compilation(MODEL, "host", CompileOptions(training=Training("TRAIN.npz"))).compiled
 
 
 def test_a_head_is_examined_too(files: tuple[Path, Path]) -> None:

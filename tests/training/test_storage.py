@@ -133,6 +133,32 @@ def test_worn_memory_is_told_and_keeps_the_state_before(device: Device) -> None:
     np.testing.assert_array_equal(found(device, flash), old)
 
 
+class StuckFlash(Flash):
+    """One bit of the byte at `stuck` is always 0."""
+
+    stuck = 0
+
+    def _write(self, _context: None, offset: int, source: int, nbytes: int) -> int:
+        status = super()._write(_context, offset, source, nbytes)
+        self.cells[self.stuck] &= 0xFD
+        return status
+
+
+def test_memory_may_be_worn_at_any_byte(device: Device) -> None:
+    """Either all is kept nevertheless, or that is told and the state before is still there."""
+    flash, outcomes = StuckFlash(len(device.state) + HEAD + 16), Counter[int]()
+    old = filled(device, 1)
+    assert device.store(flash) == OK
+    before, second = flash.cells.copy(), flash.storage.slot_bytes
+    for at in range(HEAD + len(device.state)):
+        flash.cells[:], flash.stuck = before, second + at
+        new = filled(device, 2.1)
+        outcomes[status := device.store(flash)] += 1
+        assert status in (OK, STORAGE)
+        np.testing.assert_array_equal(found(device, flash), new if status == OK else old)
+    assert set(outcomes) == {OK, STORAGE}
+
+
 def test_memory_that_is_too_small_stays_untouched(device: Device) -> None:
     flash = Flash(len(device.state) + HEAD - 1)
     before = flash.cells.copy()

@@ -285,24 +285,29 @@ BOARDS = ("rp2040", "nrf52840", "stm32h743", "corstone300", "rv32imc")
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("boards", [BOARDS[:3], BOARDS[3:]], ids="-".join)
 @pytest.mark.parametrize(
-    ("net", "layers", "loss", "optimizer"),
+    ("net", "layers", "loss", "optimizer", "batch"),
     [
-        ("convolutions", "last:4", "cross-entropy", "momentum"),
-        ("residual", "last:1,{3}[0;2],adapter:1:3,bias:4", "huber", "sgd"),
-        pytest.param("dense", "last:3", "cross-entropy", "sgd", marks=pytest.mark.slow),
-        pytest.param("dense", "last:2,bias", "mse", "momentum", marks=pytest.mark.slow),
-        pytest.param("residual", "last:1,adapter:1:2,bias:3", "huber", "sgd", marks=pytest.mark.slow),
-        pytest.param("residual", "{3}[0;2],{2}[1],bias:2", "mae", "sgd", marks=pytest.mark.slow),
+        ("convolutions", "last:4", "cross-entropy", "momentum", 1),
+        ("residual", "last:1,{3}[0;2],adapter:1:3,bias:4", "huber", "sgd", 1),
+        ("pooled", "last:4", "cross-entropy", "sgd", 4),
+        pytest.param("dense", "last:3", "cross-entropy", "sgd", 1, marks=pytest.mark.slow),
+        pytest.param("dense", "last:2,bias", "mse", "momentum", 3, marks=pytest.mark.slow),
+        pytest.param("residual", "last:1,adapter:1:2,bias:3", "huber", "sgd", 1, marks=pytest.mark.slow),
+        pytest.param("residual", "{3}[0;2],{2}[1],bias:2", "mae", "sgd", 1, marks=pytest.mark.slow),
     ],
 )
 def test_integers_learn_the_same_bits_on_every_cpu(
-    net: str, layers: str, loss: str, optimizer: str, boards: tuple[str, ...]
+    net: str, layers: str, loss: str, optimizer: str, batch: int, boards: tuple[str, ...]
 ) -> None:
     """The state after each of 30 steps, as numpy has it. In CI three CPUs have one network, two the other."""
-    made = {"dense": lambda: coded_perceptron(loss == "cross-entropy"), "convolutions": lambda: convolutional(True)}
+    made = {
+        "dense": lambda: coded_perceptron(loss == "cross-entropy"),
+        "convolutions": lambda: convolutional(True),
+        "pooled": pooled,
+    }
     network = made.get(net, residual)()
     named = layers.format(*(layer_name(node) for node in layers_of(network)))
-    training, states = Training(named, loss, optimizer, precision="int8"), []
+    training, states = Training(named, loss, optimizer, batch, "int8"), []
     for board in ("host", *boards):
         model = compile_model(network, board, CompileOptions(training=training))
         RNG.bit_generator.state = START
@@ -340,6 +345,28 @@ def residual() -> onnx.ModelProto:
     return net.model()
 
 
+def pooled() -> onnx.ModelProto:
+    """Pools whose windows meet, a function, and a gate, between convolutions; codes behind each, a softmax too."""
+    rng, net = np.random.default_rng(6), Net()
+
+    def conv(x: str, channels: int, depth: int, size: int) -> str:
+        weights = net.fake(net.const(rng.normal(0, 0.5, (channels, depth, size, size))), 0.012)
+        made = net.op("Conv", x, weights, net.const(rng.normal(0, 0.3, channels)), pads=[size // 2] * 4)
+        return net.fake(made, 0.05)
+
+    x = conv(net.fake(net.input("x", 1, 2, 9, 9), 0.02), 4, 2, 3)
+    x = net.fake(net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), 0.05)
+    x = net.fake(net.op("HardSwish", conv(x, 6, 4, 1)), 0.04)
+    x = net.fake(net.op("AveragePool", x, kernel_shape=[2, 2], pads=[1, 0, 0, 0]), 0.03)
+    gate = net.fake(net.op("GlobalAveragePool", x), 0.02)
+    x = net.fake(net.op("Mul", x, net.fake(net.op("HardSigmoid", conv(gate, 6, 6, 1)), 1 / 128)), 0.03)
+    x = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.02))
+    weights = net.fake(net.const(rng.normal(0, 0.5, (6, 4))), 0.012)
+    x = net.fake(net.op("Gemm", x, weights, net.const(rng.normal(0, 0.3, 4))), 0.03)
+    net.output(net.fake(net.op("Softmax", x), 1 / 256, -128))
+    return net.model()
+
+
 def limits(net: Net) -> tuple[str, str]:
     """Those of ReLU6."""
     return net.const(0.0), net.const(6.0)
@@ -359,6 +386,23 @@ def test_integers_follow_real_gradients(layers: str, loss: str) -> None:
     coded, real = losses
     assert real[-1] < 0.7 * real[0]
     np.testing.assert_allclose(coded, real, atol=0.05 * real[0])
+
+
+def test_integer_steps_point_where_real_ones_do() -> None:
+    """Through pools, functions, a gate and a softmax of codes."""
+    moved: dict[str, list[Array]] = {}
+    for precision in ("float32", "int8"):
+        model = compile_model(pooled(), "host", CompileOptions(training=Training("last:4", precision=precision)))
+        RNG.bit_generator.state = START
+        (given,) = lessons(model, 1, 0.4)
+        found = model.interpret({**model.first_states, **given})
+        model.simulate([given], measure=False, sanitize=precision == "int8")
+        for output, state in model.options.states.items():
+            moved.setdefault(state, []).append((found[output] - model.first_states[state].astype(np.float64)).ravel())
+    pairs = {name: steps for name, steps in moved.items() if len(steps) == 2}
+    assert len(pairs) == 8
+    for real, coded in pairs.values():
+        assert real @ coded > 0.95 * np.linalg.norm(real) * np.linalg.norm(coded) > 0
 
 
 def coded_perceptron(softmax: bool = True) -> onnx.ModelProto:
@@ -715,6 +759,37 @@ def test_a_batch_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path
         assert not np.any(three.learned("weights.sum"))
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_a_batch_of_integers_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path: Path) -> None:
+    """What is frozen does not count, and nothing moves before the last sample."""
+    one, three = (
+        Device(compile_model(coded_perceptron(), "host", CompileOptions(training=training)), _folder(tmp_path / name))
+        for name, training in (
+            ("one", Training("last:2", optimizer=optimizer, precision="int8")),
+            ("three", Training("last:2", optimizer=optimizer, batch=3, precision="int8")),
+        )
+    )
+    names = [f"{layer}.{kind}" for layer in layer_names(coded_perceptron())[1:] for kind in ("weights", "bias")]
+    for x in [RNG.normal(size=(1, 6)).astype(np.float32) for _ in range(3)]:
+        before = [three.learned(name).copy() for name in names]
+        one.train(x, 2, 0.5)
+        for index in range(3):
+            for name, old in zip(names, before, strict=True):
+                np.testing.assert_array_equal(three.learned(name), old)
+            three.train(x, 2, 0.5)
+            assert index == 2 or all(np.any(three.learned(f"{name}.sum")) for name in names)
+        for name, old in zip(names, before, strict=True):
+            now = three.learned(name).astype(np.int64)
+            atol = 1 if name.endswith("weights") else 0.01 * np.abs(now - old).max() + 1
+            np.testing.assert_allclose(now, one.learned(name), rtol=0, atol=atol)
+            assert not np.any(three.learned(f"{name}.sum"))
+
+
+def layer_names(model: onnx.ModelProto) -> list[str]:
+    """Of those that can be trained."""
+    return [layer_name(node) for node in layers_of(model)]
+
+
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
@@ -757,3 +832,29 @@ def test_a_layer_before_a_loop_of_codes_is_refused_with_a_remedy() -> None:
     coded = Compilation(recurrent("LSTM", 4), quantizing=Quantizing(calibration=samples)).quantized
     with pytest.raises(Refusal, match="--layer NAME=float32"):
         compile_model(coded.proto, "host", CompileOptions(training=Training("last:2")))
+
+
+def test_what_changes_by_steps_alone_is_refused() -> None:
+    """A layer in front of a rounding would learn nothing, ever."""
+    rng, net = np.random.default_rng(1), Net()
+    net.input("x", 1, 6)
+    hidden = net.op("Gemm", "x", net.const(rng.normal(size=(6, 8))), net.const(rng.normal(size=8)))
+    scores = net.op("Gemm", net.op("Floor", hidden), net.const(rng.normal(size=(8, 5))), net.const(rng.normal(size=5)))
+    net.output(scores)
+    assert learning(net.model(), "last:1").bundle.lesson is not None
+    for layers in ("last:2", "bias"):
+        with pytest.raises(Refusal, match=r"found: floor.*try: train only what lies behind it"):
+            learning(net.model(), layers)
+
+
+def test_layers_of_other_outputs_are_not_trained() -> None:
+    """What is learned from is the first output."""
+    rng, net = np.random.default_rng(1), Net()
+    net.input("x", 1, 6)
+    for size in (5, 3):
+        net.output(net.op("Gemm", "x", net.const(rng.normal(size=(6, size))), net.const(rng.normal(size=size))))
+    known = learning(net.model(), "bias").graph.lesson
+    assert known is not None
+    assert len(known.layers) == 1
+    with pytest.raises(UsageError, match="1 layers that could be trained"):
+        learning(net.model(), "last:2")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,19 +14,24 @@ from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.pointwise import Binary
 
 
-def gradients(graph: Graph, of: Value, by: Sequence[Value], seed: Value | None = None) -> list[Value]:
+def gradients(
+    graph: Graph, of: Value, by: Sequence[Value], seed: Value | None = None, *, strictly: bool = False
+) -> list[Value]:
     """What the sum of the elements of `of` changes by with each element of values that it may depend on.
 
     With a `seed`, of the type of `of`: the sum of their products with its elements.
     Adds nodes at the end of the graph; a value that `of` does not depend on has a gradient of zeros. Refusal, which
-    names the operator and what can be differentiated by nevertheless, where one on the way has no derivative.
+    names the operator and what can be differentiated by nevertheless, where one on the way has no derivative;
+    `strictly`, where one of the values has no gradient, as it is counted or compared on the way.
     """
     if seed is None:
         seed = graph.constant(f"{of.name}.seed", np.ones(of.type.shape, of.type.dtype.numpy))
-    return gradients_of_several(graph, [(of, seed)], by)
+    return gradients_of_several(graph, [(of, seed)], by, strictly=strictly)
 
 
-def gradients_of_several(graph: Graph, seeded: Sequence[tuple[Value, Value]], by: Sequence[Value]) -> list[Value]:
+def gradients_of_several(
+    graph: Graph, seeded: Sequence[tuple[Value, Value]], by: Sequence[Value], *, strictly: bool = False
+) -> list[Value]:
     """The same of the sum of products of several values with their seeds."""
     of = list(dict.fromkeys(value for value, _ in seeded))
     way = _way(graph, of, by)
@@ -39,7 +44,30 @@ def gradients_of_several(graph: Graph, seeded: Sequence[tuple[Value, Value]], by
         given = [found.get(output) for output in node.outputs]
         if any(given):
             _step(Backward(graph, node, varying), given, found)
+    if strictly:
+        _require_slopes(graph, by, way, found)
     return [found[v] if v in found else zero_gradient(graph, v) for v in by]
+
+
+def _require_slopes(graph: Graph, by: Sequence[Value], way: Sequence[Node], found: Mapping[Value, Value]) -> None:
+    """Refusal, with the operators that end gradients, if one of the values has none."""
+    silent = {value for value in by if value not in found}
+    if not silent:
+        return
+    ends = [node for node in way if found.keys() & set(node.outputs) and not found.keys() & set(node.inputs)]
+    for node in graph.nodes:
+        if silent.intersection(v for v in node.inputs if v is not None):
+            silent.update(node.outputs)
+            ends += [] if _carries(node) else [node]
+    places = ", ".join(shortened(node.place, 60) for node in ends[:3]) or "no way to it"
+    rule = "what is learned must change the loss by more than steps, which have no slope"
+    raise Refusal(rule, places, _behind([value.name for value in by if value in found]))
+
+
+def _behind(names: Sequence[str]) -> str:
+    """What can be learned nevertheless."""
+    listed = ", ".join(f"'{shortened(name, 40)}'" for name in names[:5])
+    return f"train only what lies behind it: {listed}" if listed else "train nothing in front of it"
 
 
 def zero_gradient(graph: Graph, value: Value) -> Value:
@@ -85,9 +113,7 @@ def _require_rules(graph: Graph, of: Collection[Value], by: Sequence[Value], way
         return
     places = ", ".join(shortened(node.place, 60) for node in refused[:3])
     free = [v.name for v in by if not {*_way(graph, of, [v])}.intersection(refused)]
-    names = ", ".join(f"'{shortened(name, 40)}'" for name in free[:5])
-    remedy = f"train only what lies behind it: {names}" if free else "train nothing in front of it"
-    raise Refusal("an operator on the way must have a derivative", places, remedy)
+    raise Refusal("an operator on the way must have a derivative", places, _behind(free))
 
 
 def _is_differentiable(node: Node, of: Collection[Value], way: Sequence[Node]) -> bool:

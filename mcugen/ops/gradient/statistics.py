@@ -141,12 +141,12 @@ def _to_all(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
     _require_channels_first(node, op)
     channels, dtype = x.shape[1], x.dtype.numpy
     window = op.window
-    shares = back.constant("shares", _shares(node, op).astype(dtype))
+    shares = back.constant("shares", average_shares(node, op).astype(dtype))
     ones = back.constant("ones", np.ones((channels, 1, *op.kernel), dtype))
     return back.emit(ConvTranspose(window, x.shape[2:], channels), back.mul(gradient, shares), ones)
 
 
-def _shares(node: Node, op: Pool) -> np.ndarray:
+def average_shares(node: Node, op: Pool) -> np.ndarray:
     """One element's part of each average, as [1, 1, *out]: that of all ones by how many there are."""
     x = node.input(0).type
     one = replace(x, shape=(1, 1, *x.shape[2:]))
