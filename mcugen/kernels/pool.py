@@ -37,15 +37,15 @@ class Geometry(Params):
     stride_w: Annotated[int, "pixels from window to window"]
     pad_h: Annotated[int, "rows above x that the first window begins at"]
     pad_w: Annotated[int, "pixels before a row that the first window begins at"]
-    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dilation(Params):
-    """Of a window, if its taps lie apart."""
+class Gaps(Params):
+    """Of a window whose taps lie apart, and of pixels that have further channels."""
 
     dilation_h: Annotated[int | None, "rows from tap to tap"] = None
     dilation_w: Annotated[int | None, "pixels from tap to tap"] = None
+    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class PoolSpec:
         sizes: dict[str, int] = {}
         for name, (values, missing) in axes.items():
             sizes[f"{name}_h"], sizes[f"{name}_w"] = values if len(values) == 2 else (missing, values[0])
-        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes, whole_c=self.whole)
+        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
 
     @property
     def is_dilated(self) -> bool:
@@ -81,10 +81,10 @@ class PoolSpec:
         return max(self.window.dilations) > 1
 
     @property
-    def dilation(self) -> Dilation:
-        """As kernels read it."""
-        by_h, by_w = (1, *self.window.dilations)[-2:]
-        return Dilation(dilation_h=by_h, dilation_w=by_w) if self.is_dilated else Dilation()
+    def gaps(self) -> Gaps:
+        """As kernels read them."""
+        by_h, by_w = (1, *self.window.dilations)[-2:] if self.is_dilated else (None, None)
+        return Gaps(dilation_h=by_h, dilation_w=by_w, whole_c=self.whole)
 
     def is_inside(self, any_size: bool) -> bool:
         """Whether no window leaves the input, whatever its size."""
@@ -126,7 +126,7 @@ def _max_pool(name: str, dtype: DType) -> Kernel:
         name,
         what="the largest element under each window, channel by channel, four or more channels at a time",
         operands=(reads("x", "input, channels last", dtype), writes("y", "output, channels last", dtype)),
-        params=(Geometry, Dilation),
+        params=(Geometry, Gaps),
         options=(MaxOptions,),
     )
 
@@ -146,7 +146,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
     call = Call(
         MAX_POOL[pool.y.dtype],
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
-        [pool.geometry, pool.dilation],
+        [pool.geometry, pool.gaps],
         [MaxOptions(dilated=pool.is_dilated, inside=inside, x_t=pool.x.dtype.c)],
         overlaps=pool.overlaps(),
         variant=pool.variant(inside),
@@ -256,7 +256,7 @@ AVERAGE_POOL_F32 = Kernel(
         reads("x", "input, channels last", DType.FLOAT32),
         writes("y", "output, channels last", DType.FLOAT32),
     ),
-    params=(Geometry, Dilation, Counted, RealMean),
+    params=(Geometry, Gaps, Counted, RealMean),
     options=(AverageOptions,),
 )
 
@@ -270,7 +270,7 @@ def _average_pool(name: str, dtype: DType) -> Kernel:
             reads("multiplier", "the multiplier for each number of taps, from 1 on", DType.INT32, optional=True),
             writes("y", "output, channels last", DType.INT8, DType.INT16),
         ),
-        params=(Geometry, Dilation, Counted, CodesMean),
+        params=(Geometry, Gaps, Counted, CodesMean),
         options=(AverageOptions, SumOptions, MeanOptions),
     )
 
@@ -319,7 +319,7 @@ def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
     call = Call(
         AVERAGE_POOL_F32,
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
-        [pool.geometry, pool.dilation, pool.counted, mean],
+        [pool.geometry, pool.gaps, pool.counted, mean],
         [pool.options(inside)],
         overlaps=pool.overlaps(),
         variant="_".join(pool.variants(inside)),
@@ -342,7 +342,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
     call = Call(
         AVERAGE_POOL[x],
         operands,
-        [pool.geometry, pool.dilation, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
+        [pool.geometry, pool.gaps, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
         [pool.options(inside), SumOptions(few=few, fewer=fewer), mean],
         overlaps=pool.overlaps(),
         variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),

@@ -31,8 +31,8 @@ def int16_pool(pool: PoolSpec | None) -> bool:
 
 
 def gapless(pool: PoolSpec) -> bool:
-    """windows without gaps"""
-    return pool.is_channels_last and not pool.is_dilated
+    """windows without gaps, of all channels"""
+    return pool.is_channels_last and not pool.is_dilated and pool.whole is None
 
 
 def keeps_codes(pool: PoolSpec) -> bool:
