@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -68,4 +69,9 @@ def _assembly(text: str) -> str:
 def _quoted(code: str) -> str:
     """An instruction as a C string literal; a macro of mcugen.h behind it stays what it is."""
     instruction, macro, arguments = code.partition(" MCUGEN_")
-    return f'"{instruction}\\n"{macro}{arguments}' if code else ""
+    wide = _BEFORE.sub(r'\1" MCUGEN_WIDE "\2', instruction)
+    return f'"{wide}\\n"{macro}{arguments}' if code else ""
+
+
+_BEFORE = re.compile(r"^(ldr)\.w( .*#-\d+\])$")
+"""A load from before an address: it is wide in any case, and clang's assembler takes no suffix that says so."""

@@ -142,7 +142,9 @@ typedef struct {
 #if defined(__clang__)
 #define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))
 #define MCUGEN_CODE_SIZE(label, nbytes) "" /* its assembler knows no sizes when it reads a condition */
+#define MCUGEN_WIDE ""                     /* nor a suffix of loads that have a wide form only */
 #else
+#define MCUGEN_WIDE ".w"
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
 /* cppcheck-suppress misra-c2012-20.7 ; parts of one string, which parentheses would break: what compiles is right */
 /* Assembly that fails unless the code from a label to here takes so many bytes: jumps into it count on that. */
