@@ -206,8 +206,8 @@ class Compilation:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """Of `--train auto`: what was tried. UsageError without a lesson; what the model or the budget refuses is not
-        among them, but if nothing is left, the last refusal is raised.
+        """Of `--train auto`: what was tried. UsageError without a lesson; what the model or the budget refuses, or what
+        diverges, is not among them, but if nothing is left, the last refusal is raised.
         """
         training = self.options.training
         assert training is not None
@@ -223,11 +223,10 @@ class Compilation:
             self.progress(f"learning {layers}", index, len(tries))
             try:
                 compiled = self._compiled(replace(self.options, training=replace(training, layers=layers)))
+                lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
+                found.append(tried(compiled, self.teaching, lesson))
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError) as error:
                 refused = error
-                continue
-            lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
-            found.append(tried(compiled, self.teaching, lesson))
         if not found and refused is not None:
             raise refused
         return found

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.errors import UsageError, VerificationError
+from mcugen.errors import ConstraintError, UsageError, VerificationError
 from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
 from mcugen.simulate.elf import cpu_of, function_at
 from mcugen.simulate.machines import Machine
@@ -30,6 +30,7 @@ Findings = Mapping[str, Sequence[int]]
 _POLL_SECONDS = 0.1
 _TRAPS = (-signal.SIGILL, -signal.SIGTRAP)
 _ERROR_LIBRARY = 7  # MCUGEN_ERROR_LIBRARY of mcugen.h
+_ERROR_DIVERGED = 14  # MCUGEN_ERROR_DIVERGED
 _FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
 
 
@@ -298,6 +299,9 @@ def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findi
         if status == _ERROR_LIBRARY and libraries:
             rule = f"the library that is linked must be {libraries}, built for the board's CPU"
             raise UsageError(rule, f"it refused a call, or wants more memory than is planned, in sample {sample}")
+        if status == _ERROR_DIVERGED:
+            remedy = "a smaller --rate, or fewer layers behind --train"
+            raise ConstraintError("the loss must stay a finite number", f"none any more at sample {sample}", remedy)
         raise VerificationError("the model's run function must return 0", f"{status} for sample {sample}")
     if "fault" in findings:
         exception, pc = findings["fault"]

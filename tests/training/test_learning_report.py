@@ -12,7 +12,7 @@ from command_line import mcugen
 from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions
-from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.linked.linking import Linking
 from mcugen.options import Training
 from mcugen.report.figures import Report
@@ -183,6 +183,13 @@ def test_a_search_asks_for_classes_and_layers(files: tuple[Path, Path]) -> None:
 def test_a_lesson_is_no_layer() -> None:
     with pytest.raises(UsageError, match=r"--train auto --lesson TRAIN\.npz"):
         _ = Compilation(MODEL, "host", CompileOptions(training=Training("TRAIN.npz"))).compiled
+
+
+def test_a_lesson_that_diverges_is_told(files: tuple[Path, Path]) -> None:
+    lesson, exam = files
+    with pytest.raises(ConstraintError, match=r"loss must stay a finite number.*a smaller --rate"):
+        learning("last:2", exam, Teaching(lesson, 1e30)).learned()
+    assert "last:2" not in [trial.layers for trial in learning("auto", exam, Teaching(lesson, 1e30)).trials]
 
 
 def test_a_head_is_examined_too(files: tuple[Path, Path]) -> None:
