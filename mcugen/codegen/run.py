@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import jinja2
 import numpy as np
@@ -67,6 +68,12 @@ class Renderer:
     """The names of those of portions, by function and values: of one that is called with the same ones by both cores a
     compiler can make what it makes of one that is called once.
     """
+
+    @cached_property
+    def shares_parameters(self) -> bool:
+        """Whether there are portions, whose parameters are known and stay."""
+        is_divided = any(instr.control is Control.FORK for instr in self.program.instrs)
+        return is_divided and not self.program.symbols and not self.memory.updatable
 
     def __post_init__(self) -> None:
         self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
@@ -391,9 +398,7 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
 
 def _parameters(renderer: Renderer, instr: Instr, values: tuple[object, ...]) -> tuple[str, bool]:
     """The name of a call's parameters, and whether they are new: portions that are alike share them."""
-    program = renderer.program
-    is_shared = any(each.control is Control.FORK for each in program.instrs) and not program.symbols
-    if not is_shared or renderer.memory.updatable:
+    if not renderer.shares_parameters:
         return renderer.of_layer(instr, "params"), True
     is_new = values not in renderer.parameters
     if is_new:

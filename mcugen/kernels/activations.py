@@ -13,12 +13,9 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, writes
-from mcugen.lir.program import Buffer, Overlap
+from mcugen.lir.program import WORD, Buffer, Overlap
 from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized
-
-LANES = 4
-"""Elements of a word."""
 
 
 def dense_int8(sig: Signature) -> bool:
@@ -46,7 +43,7 @@ class RowsOfInt8:
         moved = [all(walk) for walk in walks]
         if len(dims) == 1 and all(moved):
             return RowsOfInt8(0, 1, 1, dims[0])
-        if len(dims) != 2 or not any(moved) or not all(walk[-1] for walk in walks) or dims[-1] < LANES:
+        if len(dims) != 2 or not any(moved) or not all(walk[-1] for walk in walks) or dims[-1] < WORD:
             return None
         first = moved.index(True)
         return RowsOfInt8(first, 1 - first, *dims)

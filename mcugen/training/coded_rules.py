@@ -62,9 +62,8 @@ def _of_clamp(walk: Walk, node: Node, error: Error) -> None:
 def _of_binary(walk: Walk, node: Node, error: Error) -> None:
     """Sums and products of tensors, or functions of one."""
     is_of_one = len({value for value in node.inputs if value is not None and not value.is_constant}) == 1
-    rule = (
-        _of_function if is_of_one else {"Add": _of_sum, "Mul": _of_product}.get(str(getattr(node.op, "function", "")))
-    )
+    assert isinstance(node.op, Binary)
+    rule = _of_function if is_of_one else {"Add": _of_sum, "Mul": _of_product}.get(node.op.function)
     if rule is None:
         raise UnfitError(f"{node.op.name} '{layer_name(node)}'")
     rule(walk, node, error)
