@@ -72,7 +72,7 @@ MODELS = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("kind", MODELS)
 def test_no_flip_of_an_index_leads_astray(kind: str):
     """Each bit of tables is flipped in turn, as far as they are small."""

@@ -32,7 +32,7 @@ def installed(wanted: list[Build]) -> list[Build]:
     return [build for build in wanted if shutil.which(build.command[0])]
 
 
-@pytest.mark.spread(7)
+@pytest.mark.spread(11)
 @pytest.mark.parametrize("level", ["-O3", "LTO", "-Os", "-O2"])
 @pytest.mark.parametrize("board", CPUS)
 def test_every_compiler_gives_the_same_bits(board: str, level: str):

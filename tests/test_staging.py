@@ -203,6 +203,7 @@ SWEPT = ("autoencoder_ad", "ds_cnn_kws", "streaming_wakeword", "resnet8_cifar10"
 TIMED = [name for name in board_names() if load_board(name).qemu and load_board(name).cpu in TIMINGS]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.shared
 @pytest.mark.parametrize(
