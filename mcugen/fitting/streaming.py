@@ -19,11 +19,12 @@ from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable
-from mcugen.lir.builder import Builder, trial
+from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import ALIGNMENT, Program, Space
+from mcugen.lir.trial import trial
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import ends_of, group_of
