@@ -57,7 +57,7 @@ def test_other_bits_are_seen():
     files = dict(model.bundle.files)
     files["mcugen.h"] = files["mcugen.h"].replace("return v > high ? high : v;", "return v > high ? high : v - 1;")
     assert files["mcugen.h"] != model.bundle.files["mcugen.h"]
-    wrong = dataclasses.replace(model, bundle=dataclasses.replace(model.bundle, files=files))
+    wrong = dataclasses.replace(model, given_bundle=dataclasses.replace(model.bundle, files=files))
     (build,) = [build for build in plain_builds() if build.compiler == "gcc"]
     assert [end for _, end in results(wrong, load_board("host"), [build])] == ["other bits"]
 

@@ -158,7 +158,6 @@ def smaller(board: Board, times: int) -> Board:
 def at_start(board: Board = RP2350, **options: object) -> int:
     """Bytes of weights that start-up copies to RAM."""
     found = compiled(board, **options)
-    assert found.draft is not None
     return sum(b.nbytes for b in found.draft.placement.copies)
 
 

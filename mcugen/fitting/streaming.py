@@ -99,6 +99,8 @@ class Streaming:
     def least(self) -> int:
         """Bytes that no plan does without."""
         best = {0: self._borders}
+        if self._borders > self._most:
+            return self._borders
         ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for first, end, ram in self._spans:
             ending[end].append((first, ram))
