@@ -16,6 +16,7 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft
 from mcugen.codegen.golden import first_state
+from mcugen.codegen.render import render
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node
@@ -47,13 +48,19 @@ class CompiledModel:
     board: Board
     graph: Graph
     program: Program
-    bundle: Bundle
     report: Report
     options: CompileOptions
+    draft: Draft
+    """What the C files are rendered from."""
     quantization: Quantization | None = None
     """How the model was quantized, where mcugen did it."""
-    draft: Draft | None = None
-    """What the C files were rendered from."""
+    given_bundle: Bundle | None = None
+    """Other C files than those of the draft."""
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """The C files: rendered when they are asked for, as what compares models has no use for them."""
+        return self.given_bundle or render(self.draft)
 
     def write(self, folder: str | Path) -> Path:
         """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
@@ -78,7 +85,7 @@ class CompiledModel:
     @property
     def given_inputs(self) -> CompiledModel:
         """The same, run on inputs as they are where its own would be made of raw data."""
-        return replace(self, bundle=replace(self.bundle, input_code=None))
+        return replace(self, given_bundle=replace(self.bundle, input_code=None))
 
     @property
     def reference_name(self) -> str:

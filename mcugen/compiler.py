@@ -138,7 +138,7 @@ def _compiled(
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
-    return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
+    return CompiledModel(source.proto, hardware, graph, program, figures, options, draft, quantized)
 
 
 def target_of(board: Board, options: CompileOptions) -> Board:

@@ -71,7 +71,7 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
 def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution | None:
     """The first sample on the second core of a board, which computes all layers, if it is another kind of core."""
     draft, is_shared = compiled.draft, any(layer.core is not None for layer in compiled.report.layers)
-    board = compiled.board.seen_by_helper(draft.placement.arenas[0]) if draft and is_shared else None
+    board = compiled.board.seen_by_helper(draft.placement.arenas[0]) if is_shared else None
     return simulate(compiled.bundle, board, inputs[:1], per_layer=True, cycles=True) if board else None
 
 
@@ -84,7 +84,6 @@ def step_cycles(
     """
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     draft, board = compiled.draft, compiled.board
-    assert draft is not None
     hooked = draft._replace(form=replace(draft.form, hooks_steps=True))
     bundle = rendered(hooked) if rendered else render(hooked)
     bundle = replace(bundle, layers=tuple(map(str, range(len(bundle.steps)))))

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from mcugen.codegen.draft import Plausible
-from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
@@ -30,7 +29,6 @@ def with_plausibility(compiled: CompiledModel, given: Sequence[Mapping[str, Arra
     UsageError for unknown outputs, for types and sizes that have no range, and where samples are asked for and missing.
     """
     told, draft = compiled.options.plausible, compiled.draft
-    assert draft is not None
     outputs = {e.name: e for e in compiled.program.outputs}
     if compiled.program.symbols:
         raise UsageError("--plausible is for outputs of one size", f"'{compiled.bundle.name}'", "leave it out")
@@ -47,7 +45,7 @@ def with_plausibility(compiled: CompiledModel, given: Sequence[Mapping[str, Arra
     report = replace(compiled.report, plausible=tuple(reals))
     form = replace(draft.form, plausible=Plausible(ranges, origin))
     draft = draft._replace(form=form, report=report.to_json())
-    return replace(compiled, bundle=render(draft), report=report, draft=draft)
+    return replace(compiled, report=report, draft=draft)
 
 
 def _has_range(output: Endpoint) -> bool:

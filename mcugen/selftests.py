@@ -49,7 +49,6 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
     cannot be flipped on this computer; ToolMissingError without a compiler.
     """
     most, draft = compiled.options.self_test, compiled.draft
-    assert draft is not None
     _require_plain(compiled)
     inputs = [given[i] for i in spread(len(given), GIVEN)]
     candidates = list(_candidates(compiled, inputs))
@@ -66,7 +65,7 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
         form=replace(draft.form, self_test=told),
         report=report.to_json(),
     )
-    return replace(compiled, bundle=render(draft), report=report, draft=draft)
+    return replace(compiled, report=report, draft=draft)
 
 
 def choose(found: Matrix, most: int) -> list[int]:

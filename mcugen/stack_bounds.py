@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcugen.codegen.draft import StackNote
-from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.report.figures import stack_figures
@@ -29,7 +28,6 @@ def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
     board, bundle = compiled.board, compiled.bundle
     if not board.qemu:
         raise UsageError("--stack-bound reads what a board's compiler makes", f"board '{board.name}'", "give another")
-    assert compiled.draft is not None
     root = f"{bundle.name}_run"
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
         image, _ = build_parts(bundle, board, Path(folder), [root], compiled.options.library)
@@ -41,4 +39,4 @@ def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
     report = replace(compiled.report, stack_bound=stack_figures(found))
     form = replace(compiled.draft.form, stack=note)
     draft = compiled.draft._replace(form=form, report=report.to_json())
-    return replace(compiled, bundle=render(draft), report=report, draft=draft)
+    return replace(compiled, report=report, draft=draft)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting.streaming import undivided_layers
@@ -66,10 +65,9 @@ def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]
 
 def with_steps(compiled: CompiledModel, limit: int, each: list[int]) -> CompiledModel:
     """The same, with what its steps take."""
-    assert compiled.draft is not None
     by_rows = sorted(compiled.options.by_rows)
     figures = StepFigures(len(compiled.bundle.steps), limit, max(each, default=0), each, by_rows)
     report = replace(compiled.report, steps=figures)
     form = replace(compiled.draft.form, step_cycles=tuple(each))
     draft = compiled.draft._replace(form=form, report=report.to_json())
-    return replace(compiled, bundle=render(draft), report=report, draft=draft)
+    return replace(compiled, report=report, draft=draft)

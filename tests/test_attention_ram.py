@@ -59,6 +59,7 @@ class Transformer:
         return self.net.op("Transpose", self.net.op("Reshape", x, shape), perm=list(perm))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("is_real", [False, True], ids=["int8", "float32"])
 def test_no_more_than_scores_of_some_queries_of_a_head(heads: int, is_real: bool) -> None:

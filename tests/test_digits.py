@@ -57,7 +57,7 @@ def test_int8_twin_is_computed_in_integers() -> None:
     assert model.report.precision == "int8"
 
 
-@pytest.mark.spread(11)
+@pytest.mark.spread(17)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_board_gives_the_same_bytes(board: str) -> None:

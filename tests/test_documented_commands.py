@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from _pytest.mark import ParameterSet
 from command_line import mcugen
 
 from mcugen.cli import app
@@ -84,12 +85,18 @@ def test_the_options_of_a_documented_command_exist(page: str, command: str) -> N
         assert found.make_context(name, words, parent=context) is not None
 
 
-def runnable() -> list[tuple[str, str]]:
-    return [(page, c) for page, c in COMMANDS if not any(part in c for part in ELSEWHERE)]
+LARGE = ("shared/", *SHARED)
+"""Models that take seconds to compile."""
+
+
+def runnable() -> list[ParameterSet]:
+    """Every sixth, in the sweep all; those of large models there alone."""
+    chosen = [(page, c) for page, c in COMMANDS if not any(part in c for part in ELSEWHERE)]
+    small = [(page, c) for page, c in chosen if not any(name in c for name in LARGE)]
+    return [pytest.param(*each, marks=() if each in small[::6] else pytest.mark.slow) for each in chosen]
 
 
 @pytest.mark.qemu
-@pytest.mark.spread(6)
 @pytest.mark.parametrize(("page", "command"), runnable())
 def test_a_documented_command_runs(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the names that the documents use; a board on a wire is the simulator's."""

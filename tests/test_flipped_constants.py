@@ -72,7 +72,7 @@ MODELS = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("kind", MODELS)
 def test_no_flip_of_an_index_leads_astray(kind: str):
     """Each bit of tables is flipped in turn, as far as they are small."""
@@ -110,7 +110,7 @@ def test_the_campaign_sees_what_goes_wrong():
     before = files["net_kernels.h"]
     files["net_kernels.h"] = before.replace(">= (uint32_t)p->places", ">= 256u + (uint32_t)p->places")
     assert files["net_kernels.h"] != before
-    blind = dataclasses.replace(compiled, bundle=dataclasses.replace(compiled.bundle, files=files))
+    blind = dataclasses.replace(compiled, given_bundle=dataclasses.replace(compiled.bundle, files=files))
     found = campaign(blind, 60)
     assert found.count("o") > 0
     assert set(found.bad_arrays) <= {name for name in found.arrays if "index" in name}

@@ -29,10 +29,10 @@ def bugs(mutants: Sequence[Mutant]) -> list[Finding]:
     return [f for f in findings if f.is_bug]
 
 
-def test_one_mutant_of_every_second_operator() -> None:
+def test_one_mutant_of_every_fourth_operator() -> None:
     tests = single_nodes()
     words = words_of(tests)
-    assert bugs([mutate(case, 0, words) for case in one_per_operator(tests)[::2]]) == []
+    assert bugs([mutate(case, 0, words) for case in one_per_operator(tests)[::4]]) == []
 
 
 @pytest.mark.slow

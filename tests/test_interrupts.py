@@ -82,6 +82,7 @@ def model_of(kind: str, board: str) -> CompiledModel:
     return compile_model(net_of(kind, LAYERS).model(), roomy(board), CompileOptions(name="net", optimize="speed"))
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 @pytest.mark.parametrize("board", CPUS)
 def test_interrupts_change_no_bit(board: str, kind: str, tmp_path: Path):

@@ -92,6 +92,7 @@ def test_a_deadline_that_holds_changes_nothing(bench: Bench) -> None:
     assert bench.cycles(found) == small
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_what_is_fast_enough_takes_no_more_flash_than_that_needs(bench: Bench, share: float) -> None:
     small, fast = ends(bench)

@@ -56,6 +56,7 @@ def layouts(name: str) -> list[str]:
     return [n for n in both if (MODELS / f"{n}.onnx").is_file()]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("name", "goal", "most"), [(n, goal, m) for goal, limits in MOST.items() for n, m in zip(INT8, limits, strict=True)]
 )
@@ -66,7 +67,7 @@ def test_arena(name: str, goal: str, most: int) -> None:
         assert program.arena_bound == program.arena_size  # proven
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, MILLIONS, strict=True)])
 def test_instructions_with_the_least_ram(name: str, most: float) -> None:
     assert max(measured(variant, "ram") for variant in layouts(name)) <= most
@@ -83,7 +84,7 @@ def test_an_image_that_comes_row_by_row(variant: str) -> None:
     assert compiled(variant, BOARD, "ram", True).program.arena_size <= 16_000
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(
     ("board", "name", "most"), [(b, n, m) for b, limits in OTHERS.items() for n, m in zip(INT8, limits, strict=True)]
 )

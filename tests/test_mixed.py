@@ -186,6 +186,7 @@ def test_what_is_most_valuable_is_the_best_of_all_choices(seed: int) -> None:
     assert sum(values[i] for i in found) == pytest.approx(best)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("share", [0.6, 0.75])
 def test_weights_of_four_bits_are_those_of_the_best_assignment(share: float) -> None:
     """Of all assignments within the budget, by their true noise."""
@@ -214,6 +215,7 @@ def chain_of_sets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield from combinations(names, count)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("seed", "least"), [(0, 46.7), (5, 39.0)])
 def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, least: float) -> None:
     """Of all assignments of int8 and int16 that meet the goal; raising and lowering one by one ends at a dearer one."""

@@ -41,6 +41,7 @@ def test_inverted_residuals_need_little_more_than_their_largest_window(board: st
     assert compiled.program.arena_size < 0.4 * one_by_one(model, board).program.arena_size
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["nrf52840", "rp2040"])
 def test_balanced_computes_by_rows_what_pays(board: str) -> None:
     """Much less RAM for some more instructions; and not where a few bytes would cost many."""

@@ -11,7 +11,7 @@ import pytest
 from onnx_tests import Case, Outcome, cases, run_suite
 
 COVERAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
-EVERY = 80
+EVERY = 160
 """Of the tests beside one an operator, every so many are run. Of those, half are for the host, half for a Cortex-M4."""
 LARGEST = 100_000
 """Bytes of a test that fits beside others in a simulated board's memory."""

@@ -65,7 +65,7 @@ def code(run: Execution) -> int:
     return run.sizes.code
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize(
     ("name", "board", "optimize", "most"),
     [
@@ -79,6 +79,7 @@ def test_instructions_with_dsp(name: str, board: str, optimize: str, most: float
     assert millions(f"{name}_int8_qdq", board, optimize) <= most
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, M4_CYCLES, strict=True)])
 def test_estimated_cycles_of_cortex_m4(name: str, most: float) -> None:
     cycles = ran(f"{name}_int8_qdq", "nrf52840")[1].cycles
@@ -86,6 +87,7 @@ def test_estimated_cycles_of_cortex_m4(name: str, most: float) -> None:
     assert cycles.without_waits <= most * 1e6
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("optimize", "name", "most"),
     [(goal, *figure) for goal, figures in M7_CYCLES.items() for figure in zip(INT8, figures, strict=True)],
@@ -96,12 +98,13 @@ def test_estimated_cycles_of_cortex_m7(optimize: str, name: str, most: float) ->
     assert cycles.without_waits <= most * 1e6
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, M55_MILLIONS, strict=True)])
 def test_instructions_with_helium(name: str, most: float) -> None:
     assert millions(f"{name}_int8_qdq", "corstone300") <= most
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("name", "tflm"), [*zip(INT8, M3_OF_TFLM, strict=True)])
 def test_instructions_without_dsp(name: str, tflm: float) -> None:
     """A Cortex-M0+ multiplies two pixels by one MULS and adds them by one ADD, where an M3 has MLA for both."""
@@ -111,7 +114,7 @@ def test_instructions_without_dsp(name: str, tflm: float) -> None:
     assert m0 <= 2.75 * m3
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("board", DSP[:2])
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, PER_MAC_F32, strict=True)])
 def test_instructions_of_float(name: str, board: str, most: float) -> None:
@@ -120,7 +123,7 @@ def test_instructions_of_float(name: str, board: str, most: float) -> None:
     assert run.instructions <= most * model.report.model.macs
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("name", "emx"), [*zip(INT8, EMX_PER_MAC_M55, strict=True)])
 def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
     model, run = ran(f"{name}_f32", "corstone300")
@@ -145,7 +148,7 @@ def test_weights_stay_near_one_byte_each(name: str, board: str) -> None:
     assert weights(model) <= 1.25 * sum(v.type.nbytes for v in constants(model))
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("name", INT8)
 @pytest.mark.parametrize("board", ["stm32f103", "rp2040"])
 def test_weights_stay_near_those_of_plain_kernels(name: str, board: str) -> None:

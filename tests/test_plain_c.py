@@ -46,6 +46,7 @@ def computed_jumps(code: Path) -> list[str]:
     return COMPUTED.findall(run([ARM.objdump, "-d", str(code)], code.parent))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("kind", [twins, plain])
 def test_nothing_but_c_is_left_with_the_same_bits(board: str, kind, tmp_path: Path):

@@ -56,7 +56,7 @@ def quantized(name: str, dtype: DType = DType.INT8, count: int | None = 20) -> Q
     return quantizer(source, model, scheme, samples(name, model, "calib").inputs[:count]).quantize()
 
 
-@pytest.mark.spread(7)
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("name", FLOAT)
 def test_each_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
     result = quantized(name)
@@ -84,7 +84,7 @@ def outputs(result: Quantization, inputs: list[dict[str, Array]]) -> tuple[list[
     )
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(12)
 @pytest.mark.parametrize("name", [n for n in FLOAT if "_nhwc" not in n and "_legacy" not in n and "_opset8" not in n])
 def test_eight_bits_keep_25_db_where_sixteen_keep_45(name: str) -> None:
     narrow, wide = quantized(name, count=100), quantized(name, DType.INT16, count=100)

@@ -158,7 +158,6 @@ def smaller(board: Board, times: int) -> Board:
 def at_start(board: Board = RP2350, **options: object) -> int:
     """Bytes of weights that start-up copies to RAM."""
     found = compiled(board, **options)
-    assert found.draft is not None
     return sum(b.nbytes for b in found.draft.placement.copies)
 
 
@@ -203,6 +202,7 @@ SWEPT = ("autoencoder_ad", "ds_cnn_kws", "streaming_wakeword", "resnet8_cifar10"
 TIMED = [name for name in board_names() if load_board(name).qemu and load_board(name).cpu in TIMINGS]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.shared
 @pytest.mark.parametrize(

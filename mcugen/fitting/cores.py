@@ -14,9 +14,9 @@ from mcugen.hir.traits import divisions
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import own_kernel
-from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD
+from mcugen.lir.trial import trial
 from mcugen.ops.fork import Cut, Forked, forked
 
 BARRIER = 60

@@ -19,11 +19,12 @@ from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable
-from mcugen.lir.builder import Builder, trial
+from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import ALIGNMENT, Program, Space
+from mcugen.lir.trial import trial
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import ends_of, group_of
@@ -98,6 +99,8 @@ class Streaming:
     def least(self) -> int:
         """Bytes that no plan does without."""
         best = {0: self._borders}
+        if self._borders > self._most:
+            return self._borders
         ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for first, end, ram in self._spans:
             ending[end].append((first, ram))

@@ -31,8 +31,10 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     """
     if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
         return plain  # they are about layers
-    graph = in_order_of_rows(graph)
     most = LEAST_GAIN * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
+    if most <= 0:  # little RAM in any case
+        return plain
+    graph = in_order_of_rows(graph)
     streaming = Streaming(graph, board.features, cost_table(board.cpu), most=most)
     if streaming.least > most:
         return plain

@@ -18,11 +18,11 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import alone, library_kernels, own_kernel
 from mcugen.kernels.weighted import half_weights
-from mcugen.lir.builder import trial
 from mcugen.lir.kernel import HALVES, Kernel
 from mcugen.lir.lower import lower
-from mcugen.lir.program import Access, Buffer, Control, Instr, Program, Space
+from mcugen.lir.program import Access, Buffer, Control, Instr, Program
 from mcugen.lir.spec import own_kernels
+from mcugen.lir.trial import Trial, trial
 from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
@@ -355,13 +355,14 @@ def _candidate(
 
     `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
     """
-    builder = trial(node, kernel, features) if kernel.emit else alone(node, features)
-    program, code = builder.program, costs.code_of(kernel.name)
+    made = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
+    program, code = made.program, costs.code_of(kernel.name)
     stored: dict[object, int] = {instr.function_key: code for instr in program.instrs}
-    stored |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
+    stored.update(made.constants)
     flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
     around = alive.get(node.outputs[0].name)
-    ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
+    read = ((v, b) for v, b in zip(node.inputs, made.inputs, strict=True) if v is not None and b is not None)
+    ending = {buffer for value, buffer in read if set(value.users) == {node} and value not in lasting}
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
     ram = (around.nbytes if around else 0) - saved + program.scratch_size
     measured = costs.times.get((node.outputs[0].name, kernel.name))

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference
 from mcugen.kernels.cost import CostTable
-from mcugen.lir.builder import Builder, trial
+from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
 from mcugen.lir.spec import library_kernels_of
+from mcugen.lir.trial import trial
 
 
 def library_kernels(

@@ -72,8 +72,7 @@ class Linking:
     @cached_property
     def plan(self) -> Plan:
         """What the models have in common. DoesNotFitError if the board has no room for all of them."""
-        drafts = [model.draft for model in self.models if model.draft is not None]
-        plan = Plan(self._identifier, drafts, self._pairs)
+        plan = Plan(self._identifier, [model.draft for model in self.models], self._pairs)
         require_room(memories_use(plan), self.models[0].board)
         return plan
 
@@ -118,8 +117,7 @@ class Linking:
 
         def in_firmware(draft: Draft) -> Bundle:
             drafts = [draft if n == number else other.draft for n, other in enumerate(self._alone)]
-            plan = Plan(self._identifier, [one for one in drafts if one is not None], self._pairs)
-            return render_firmware(plan, {}).models[number]
+            return render_firmware(Plan(self._identifier, drafts, self._pairs), {}).models[number]
 
         each = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
         if max(each, default=0) > limit:

@@ -89,6 +89,10 @@ class Builder:
                 self._buffers[value] = self._new(value.name, value.type.dtype, value.type.count, Space.ARENA)
         return self._buffers[value]
 
+    def placed(self, value: Value) -> Buffer | None:
+        """The buffer of a value, if it has been asked for."""
+        return self._buffers.get(value)
+
     def alias(self, value: Value, of: Value) -> None:
         """Lets `value` be the same memory as `of`: same bytes, other shape."""
         self._buffers[value] = self.buffer(of)
@@ -268,13 +272,6 @@ class Builder:
         buffer = Buffer(self._names.take(name), dtype, count, space, data)
         self.program.buffers.append(buffer)
         return buffer
-
-
-def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
-    """A node lowered with a kernel, for itself."""
-    builder = Builder(Program("trial"), features)
-    builder.emit_by(kernel, node)
-    return builder
 
 
 def _types_note(node: Node) -> str:

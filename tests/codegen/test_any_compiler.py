@@ -41,7 +41,7 @@ def compiled(kind: str, cpu: str) -> mcugen.CompiledModel:
     return mcugen.compile_model(convolutions(kind, SHAPES), roomy(BOARDS[cpu]), options)
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(11)
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", ["int8", "int16", "float32"])
 def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
@@ -81,7 +81,7 @@ KEPT = re.compile(r"\b(s(1[6-9]|2\d|3[01])|d([89]|1[0-5])|q[4-7])\b")
 """Floating-point registers that a function must leave as they were."""
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m55"])
 @pytest.mark.parametrize("kind", ["int8", "int16", "float32"])
 def test_assembly_keeps_the_callers_registers(tmp_path: Path, cpu: str, kind: str) -> None:

@@ -77,6 +77,7 @@ def printed(bundle: Bundle, folder: Path, program: str) -> str:
     return build_and_run(program, write(bundle, folder), "net.c", "net_weights.c")
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_intact_constants_pass_in_steps_and_at_once(form: str, compiler: str, tmp_path: Path):
@@ -175,6 +176,7 @@ def layer(largest: int = 100) -> Net:
     return net
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("board", ["rp2040", "nrf52840", "stm32f103", "esp32c3"])
 def test_checked_indices_leave_out_kernels_whose_constants_hold_addresses(board: str):
     model, target = layer().model(), load_board(board).with_flash_waits(0)  # flash decides between kernels, too

@@ -85,6 +85,7 @@ def test_what_the_other_core_wrote_is_forgotten_and_nothing_else(board: str) -> 
     assert any("MCUGEN_CORES_CACHE" in note and "'cm7'" in note for note in model.report.notes)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["rp2350", "nrf5340"])
 def test_nothing_is_forgotten_without_a_cache(board: str) -> None:
     model = compiled(board)

@@ -142,7 +142,7 @@ def test_a_model_and_a_constant_that_make_a_kernels_name(tmp_path: Path):
     check_compiles(compiled(net, "dense"), tmp_path)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "name",
     [

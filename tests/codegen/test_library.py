@@ -240,6 +240,7 @@ def test_archive_for_another_cpu_or_abi(flags: tuple[str, ...], headers: Path, t
     assert "--cmsis-nn-lib" in said and "-mfloat-abi=hard" in said
 
 
+@pytest.mark.spread(3)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["host", "nrf52840"])
 @pytest.mark.parametrize("macro", ["REFERENCE_GREEDY", "REFERENCE_REFUSES"])

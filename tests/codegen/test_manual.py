@@ -97,6 +97,7 @@ def test_accuracy_is_told_if_it_was_measured():
     assert f"Accuracy: {quantization.estimate}." in manual(bundle)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", ["net", "a_network_whose_name_is_as_long_as_it_may_be"])
 @pytest.mark.parametrize("kind", ["plain", "several", "state", "rows", "sizes", "blob"])
 def test_the_example_compiles(kind: str, name: str, tmp_path: Path):

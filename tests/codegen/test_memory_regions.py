@@ -112,7 +112,7 @@ def test_an_arena_elsewhere_is_one_arena_with_a_section():
     assert "net_memory.ld" in model.bundle.files["CMakeLists.txt"]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("cpu", EACH_CPU)
 def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
@@ -444,7 +444,7 @@ TARGET_PROGRAM = """
     """
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("cpu", EACH_CPU)
 def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):

@@ -120,6 +120,7 @@ def test_an_arena_that_changes_between_steps_is_told(optimize: str, tmp_path: Pa
     assert printed(plain, tmp_path / "plain", STEPS).startswith("-1 -1")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["nrf52840", "rv32imc"])
 def test_checked_steps_give_the_same_on_the_target(board: str):

@@ -203,7 +203,7 @@ def test_header_describes_the_tensors(compiled: CompiledModel):
     assert ("#define NET_INPUT_ZERO_POINT (3)" in header) == quantized
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64, bool, np.float64])
 def test_selftest_of_every_element_type(tmp_path: Path, dtype: type):
     net = Net()

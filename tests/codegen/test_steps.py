@@ -48,7 +48,7 @@ def samples_of(compiled: CompiledModel, count: int = 3) -> list[dict[str, np.nda
     ]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("kind", MODELS)
 def test_steps_have_the_bits_of_a_run(kind: str, tmp_path: Path):
     """The run function is all steps; without --steps it is what it was."""

@@ -355,7 +355,7 @@ def test_means_of_the_largest_sums(extreme: int):
     means(1024, 24, 0.9, -extreme // 2, 1, extreme).check()
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("cpu", CPUS)
 def test_the_same_means_on_every_cpu(cpu: str):
     for kind in ("some", "ties", "larger", "one"):

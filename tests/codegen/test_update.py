@@ -69,6 +69,7 @@ def test_a_model_trained_again_is_a_new_file_and_no_new_code(board: str):
     assert files[0][48:] != files[1][48:]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
 @pytest.mark.parametrize("make", [network, floats])
 def test_old_code_computes_a_new_file(make: object, board: str):
@@ -209,6 +210,7 @@ def test_each_fault_of_an_update_has_an_error_of_its_own(tmp_path: Path):
 READER = CompileOptions("net", weights_reader=True, updatable=True, weights_version=3)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
 @pytest.mark.parametrize("updatable", [False, True])
 def test_weights_that_a_function_reads_give_the_same_bits(board: str, updatable: bool):

@@ -40,7 +40,7 @@ def figures(kernel: str, depth: int, board: str, goal: str) -> tuple[int, int, i
     return run.cycles.without_waits, run.instructions, KERNELS[kernel].extra_of(node)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", STALLS)
 @pytest.mark.parametrize("core", BOARDS)

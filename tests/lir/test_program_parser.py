@@ -36,6 +36,7 @@ def test_random_models(seed: int):
     assert again.arena_size == program.arena_size
 
 
+@pytest.mark.spread(3)
 @pytest.mark.shared
 @pytest.mark.parametrize("goal", ["balanced", "ram"])
 @pytest.mark.parametrize("name", ["resnet8_cifar10_int8_qdq", "pt_bilstm_legacy"])

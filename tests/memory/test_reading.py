@@ -40,6 +40,7 @@ def words_loaded(head: Instr) -> float:
     return readings(head, NRF52840, NRF52840.memory("flash")) * nbytes / 4
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("kernel", "groups"),

@@ -159,7 +159,7 @@ def test_channel_counts(dtype: type):
         check_quantized(net.model(), share=0.05 if dtype is np.int16 else 0.005)  # some tensors have 20 elements
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"])
 def test_int16_has_the_same_bits_on_every_cpu(board: str):

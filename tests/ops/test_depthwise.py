@@ -117,6 +117,7 @@ def compiled(layers: list[Layer], kernel: str, board: str, two_cores: bool = Fal
     return found
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("kernel", "board"), SOME_CHANNELS)
 def test_some_channels_of_pixels(kernel: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions for two cores, which skip the other's channels: odd numbers of fours, padding on some sides."""
@@ -247,13 +248,13 @@ FOUR_BITS = {
 ALL = CASES | FOUR_BITS
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("kernel", ALL)
 def test_plain_c(kernel: str):
     check(ALL[kernel], kernel, BOARDS[kernel][0], on_board=False)
 
 
-@pytest.mark.spread(9)
+@pytest.mark.spread(14)
 @pytest.mark.qemu
 @pytest.mark.parametrize(("kernel", "board"), [(k, board) for k in ALL for board in BOARDS[k]])
 def test_on_every_cpu(kernel: str, board: str):
@@ -282,7 +283,7 @@ def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:
     )
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("kernel", CASES)
 @settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(data=st.data())
@@ -290,7 +291,7 @@ def test_random_layers(kernel: str, data: st.DataObject):
     check(data.draw(layers_of(kernel)), kernel, BOARDS[kernel][0], on_board=False)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(7)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", CASES)
 @settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.generate))

@@ -46,7 +46,7 @@ BATCH = 12
 """Models of a program."""
 RELATIVE = 1e-4
 """Of reals, whose sums are taken in another order."""
-PARTS = 16
+PARTS = 24
 
 
 def _numbers(*shape: int, dtype: type = np.int8) -> np.ndarray:
@@ -178,6 +178,7 @@ def test_on_the_host(part: int, dtype: type, tmp_path: Path) -> None:
         compile_strictly(models, ["clang"], tmp_path)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize(("part", "board"), [*enumerate(["rp2040", "nrf52840", "corstone300"])])
 def test_for_arm(part: int, board: str, tmp_path: Path) -> None:

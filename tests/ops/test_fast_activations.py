@@ -157,7 +157,7 @@ def test_plain_c(kind: str):
     check_c(compiled, feeds, interpret(compiled.graph, feeds))
 
 
-@pytest.mark.spread(9)
+@pytest.mark.spread(17)
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_same_bits_on_every_cpu(cpu: str, kind: str):
@@ -178,7 +178,7 @@ def extremes(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {n: random.choice([limits[n].min, limits[n].max], x.shape).astype(x.dtype) for n, x in feeds.items()}
 
 
-@pytest.mark.spread(9)
+@pytest.mark.spread(17)
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", MODELS)
 def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str):

@@ -255,6 +255,7 @@ def test_any_convolution(layers: Layers):
     check_plain(HELIUM, layers, "conv2d_f32_fpu", "depthwise_f32_mve")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", [BOARDS[0], HELIUM])
 @settings(max_examples=3, deadline=None)

@@ -64,6 +64,7 @@ def test_helium():
     layers.check(MVE, ("host", "corstone300"), made_for=("corstone300", "balanced"))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "board", [pytest.param(b, marks=pytest.mark.riscv if b == "esp32c3" else pytest.mark.qemu) for b in SCALAR]
 )

@@ -171,7 +171,7 @@ def layers_of(kernel: str) -> Net:
     return net
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(11)
 @pytest.mark.parametrize("kernel", [*KERNELS, *FOUR_BITS])
 def test_twins(kernel: str) -> None:
     model = compiled(layers_of(kernel).model(), kernel)
@@ -179,7 +179,7 @@ def test_twins(kernel: str) -> None:
     assert_close(by_twins(model, feeds), interpret(model.graph, feeds))
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(11)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", [*KERNELS, *FOUR_BITS])
 def test_vectors(kernel: str) -> None:

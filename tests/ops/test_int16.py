@@ -369,7 +369,7 @@ def one_of_each() -> Layers:
     return layers
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "corstone300"])
 def test_the_same_bits_on_every_cpu(board: str):

@@ -163,6 +163,7 @@ BY_THREE = [
 """For Winograd."""
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", ["s8", "s16", "f32"])
 def test_portable(kind: str):
     check([*WINDOWS, *PIXELS, *ROWS, *GROUPED], f"conv2d_{kind}", f"dense_{kind}")

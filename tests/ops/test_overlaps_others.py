@@ -206,7 +206,7 @@ def test_transposed_convolutions(more: dict[str, object]):
     transposed(3, 5, **more).exact()
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("board", [M4, M55, "rp2040"])
 @pytest.mark.parametrize(
     "more",
@@ -222,7 +222,7 @@ def test_transposed_convolutions_by_phases(more: dict[str, object], board: str):
     transposed(6, 5, **more).safe(board)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("layers", [elementwise, pools, rows, moves, copies, lanes, others])
 @pytest.mark.parametrize("board", ["host", M4, M55])
 def test_fast_paths(layers, board: str):
@@ -240,7 +240,7 @@ HELIUM = {
 }
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("kernel", HELIUM)
 def test_helium(kernel: str):
     model = lowered_by(HELIUM[kernel], kernel, board=M55)

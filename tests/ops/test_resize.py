@@ -173,6 +173,7 @@ def _any_weights() -> Cases:
     return cases
 
 
+@pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040"])
 @pytest.mark.parametrize("write", [_pixels, _any_weights])

@@ -226,7 +226,7 @@ ANCHORS = {"conv2d": CONVS["pointwise"], "dense": DENSES["odd"]}
 """A layer that every kernel takes, so that asking for it is never an error."""
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @settings(max_examples=6, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize(("isa", "kind"), KERNELS)

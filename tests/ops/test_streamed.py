@@ -261,6 +261,7 @@ NETS = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", NETS)
 def test_every_group_of_a_network_gives_what_its_layers_give(name: str) -> None:
     assert check_groups(NETS[name]().finished()) > 1
@@ -314,7 +315,7 @@ def test_the_longest_group_in_c(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert_close({name: array[0] for name, array in found.items()}, interpret(compiled.graph, feeds))
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "corstone300"])
 @pytest.mark.parametrize("name", ["residual", "speech"])
 def test_the_same_bits_on_every_cpu(name: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,6 +411,7 @@ def test_plans_trade_instructions_for_ram() -> None:
     assert all(a >= b for a, b in pairwise(cost))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["residual", "separable", "speech"])
 def test_the_input_row_by_row(name: str) -> None:
     net = NETS[name]().finished()

@@ -148,7 +148,7 @@ def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     check_twin(layers, kernel)
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(8)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("board", "kernel"),

@@ -21,7 +21,7 @@ from mcugen.quant.scheme import Scheme
 
 Sample = dict[str, Array]
 
-PARTS = 4
+PARTS = 6
 
 DIFFERENT = {
     "BatchNormalization",  # in training mode, ONNX Runtime takes the variance of another formula

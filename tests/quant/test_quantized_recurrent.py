@@ -183,7 +183,7 @@ def test_a_state_may_move_slowly():
 # ------------------------------------------------------------------------------------------------ our own code
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_both_directions_in_c(kind: str, scheme: Scheme):
@@ -191,7 +191,7 @@ def test_both_directions_in_c(kind: str, scheme: Scheme):
     check(layer, model, scheme)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("first", ["fed", "constant"])
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -31,6 +31,7 @@ def sample_of(model: CompiledModel) -> dict[str, np.ndarray]:
     return {port.name: np.random.default_rng(3).integers(-128, 128, port.shape).astype(np.int8)}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["rp2040", "rp2350"])
 def test_both_cores_share_the_instructions_of_one(board: str, tmp_path: Path) -> None:
     """DS-CNN within 0.56 times the instructions of one core, barriers included, by exact counts."""
@@ -48,6 +49,7 @@ def test_both_cores_share_the_instructions_of_one(board: str, tmp_path: Path) ->
     assert all(0 < fork.end < BARRIER for fork in run.forks)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["rp2040", "rp2350"])
 def test_cores_that_signal_by_sev(board: str, tmp_path: Path) -> None:
     """As boards do; QEMU runs both cores at once then."""

@@ -109,7 +109,7 @@ def test_float_outputs_of_several_inputs(board: Board):
     np.testing.assert_array_equal(outputs["ratio"], np.float32([1.5]))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("board", EACH_CPU)
 @pytest.mark.parametrize("instructions", [8, 1004, 5_000_000])
 def test_instructions_are_counted_exactly(board: Board, instructions: int):

@@ -54,6 +54,7 @@ def test_the_profile_sees_unaligned_accesses(tmp_path: Path, offset: int):
     assert unaligned(model, "esp32c3", tmp_path, ONE[0]) == [0, 2, 1][offset]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("network", ["digits_int8", "digits_f32"])
 @pytest.mark.parametrize("board", ["esp32c3", "rv32imafc"])
 def test_no_access_is_unaligned(tmp_path: Path, network: str, board: str):

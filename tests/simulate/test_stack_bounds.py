@@ -114,6 +114,7 @@ SWEEP = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "board", "goal"), SWEEP)
 def test_no_run_takes_more(name: str, board: str, goal: str):

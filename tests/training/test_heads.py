@@ -128,6 +128,7 @@ def test_what_cannot_be_learned_keeps_the_state(
     np.testing.assert_array_equal(device.state, before)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["host", "rp2040", "corstone300"])
 def test_boards_remember_what_the_reference_does(tmp_path: Path, board: str) -> None:

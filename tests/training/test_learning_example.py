@@ -59,6 +59,7 @@ def test_it_learns_new_digits_and_keeps_the_known_ones(example, precision: str, 
     assert later_known > known - 0.05 and later_new > 0.75
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["rp2040", "nrf52840", "corstone300"])
 def test_targets_learn_as_the_host_does(example, board: str) -> None:

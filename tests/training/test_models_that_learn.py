@@ -55,6 +55,7 @@ def moved(model: CompiledModel) -> set[str]:
     return changed
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("file", MODELS)
 @pytest.mark.parametrize("layers", ["last:1", "last:2", "bias"])
 @pytest.mark.parametrize("precision", ["float32", pytest.param("int8", marks=pytest.mark.slow)])

@@ -126,6 +126,7 @@ def lessons(model: CompiledModel, count: int, rate: float = 0.05) -> list[dict[s
     return found
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse", "mae", "huber"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_losses_and_optimizers_in_c_are_those_of_the_reference(loss: str, optimizer: str) -> None:
@@ -137,6 +138,7 @@ def test_losses_and_optimizers_in_c_are_those_of_the_reference(loss: str, optimi
             np.testing.assert_allclose(here[name], there[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("layers", ["last:1", "last:2", "last:3", "last:4", "bias", "last:1,bias:2"])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_any_layers_of_a_network_learn(layers: str, quantized: bool) -> None:
@@ -149,6 +151,7 @@ def test_any_layers_of_a_network_learn(layers: str, quantized: bool) -> None:
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("layers", ["last:2", "last:3", "bias"])
 def test_recurrent_layers_learn_over_a_window(op_type: str, gates: int, layers: str) -> None:
@@ -236,6 +239,7 @@ def test_a_product_that_is_no_number_moves_nothing(precision: str, tmp_path: Pat
     assert not np.array_equal(*moved)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("layers", ["last:1", "last:2", "last:4"])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_weights_that_are_kept_as_int8_learn(layers: str, quantized: bool) -> None:
@@ -282,7 +286,7 @@ BOARDS = ("rp2040", "nrf52840", "stm32h743", "corstone300", "rv32imc")
 
 
 @pytest.mark.qemu
-@pytest.mark.spread(3)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("boards", [BOARDS[:3], BOARDS[3:]], ids="-".join)
 @pytest.mark.parametrize(
     ("net", "layers", "loss", "optimizer", "batch"),
@@ -372,6 +376,7 @@ def limits(net: Net) -> tuple[str, str]:
     return net.const(0.0), net.const(6.0)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("layers", "loss"), [("last:3", "mse"), ("bias", "mae"), ("last:1,adapter:1", "huber")])
 def test_integers_follow_real_gradients(layers: str, loss: str) -> None:
     """Down the same way as floats, without undefined behaviour."""
@@ -428,6 +433,7 @@ def state_crcs(model: CompiledModel, given: list[dict[str, Array]]) -> tuple[int
     return tuple(found)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("zero", [0, -100])
 def test_integers_learn_what_reals_learn(zero: int) -> None:
     """Classes by a hidden matrix: codes lose little of what floats come to."""
@@ -454,6 +460,7 @@ def test_integers_learn_what_reals_learn(zero: int) -> None:
     assert right["int8"] > right["float32"] - 0.04
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("rate", [1e-30, 1e10, 3e38])
 def test_codes_stay_codes_whatever_the_rate(rate: float, tmp_path: Path) -> None:
     options = CompileOptions(training=Training("last:3", precision="int8"))
@@ -571,6 +578,7 @@ def test_what_cannot_be_learned_keeps_the_state(
     np.testing.assert_array_equal(device.state, before)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_layers_that_are_frozen_stay_as_they_are(optimizer: str, batch: int, tmp_path: Path) -> None:
@@ -634,6 +642,7 @@ def test_classes_need_scores() -> None:
         learning(net.model(), "last:1")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("model", "layers", "loss", "optimizer"),
     [
@@ -662,6 +671,7 @@ def test_equal_input_gives_equal_files(layers: str) -> None:
     assert first == second
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("goal", GOALS)
 def test_runs_come_first_whatever_the_goal(goal: str) -> None:
@@ -698,6 +708,7 @@ def test_names_of_lessons_may_be_taken() -> None:
     assert set(run) == {"loss"}
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("layers", ["adapter:1", "adapter:2:1,last:1", "adapter:1:2,bias"])
 def test_adapters_begin_as_nothing_and_learn(layers: str, quantized: bool, tmp_path: Path) -> None:
@@ -714,6 +725,7 @@ def test_adapters_begin_as_nothing_and_learn(layers: str, quantized: bool, tmp_p
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("quantized", [False, True])
 def test_some_channels_learn_alone(quantized: bool, tmp_path: Path) -> None:
     known = learning(convolutional(quantized), "last:4").program.lesson
@@ -759,6 +771,7 @@ def test_a_batch_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path
         assert not np.any(three.learned("weights.sum"))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_a_batch_of_integers_is_a_step_by_the_mean_of_its_gradients(optimizer: str, tmp_path: Path) -> None:
     """What is frozen does not count, and nothing moves before the last sample."""

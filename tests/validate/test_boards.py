@@ -65,6 +65,7 @@ BOARDS = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", BOARDS)
 def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     """Bits of outputs and layers, accuracy, instructions and stack."""

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("macros", MACROS)
 @pytest.mark.parametrize("cpu", COMMANDS)
 def test_it_compiles_without_warnings(cpu: str, macros: str, folder: Path):

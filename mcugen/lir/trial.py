@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers lowered by themselves, to see what a kernel would take; each once, however many forms of a graph have it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import Buffer, Program, Space
+
+KEPT = 500
+"""Trials: more than most models have layers and kernels for them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A program of one layer; `inputs` are the buffers of the layer's inputs, as far as it reads them."""
+
+    program: Program
+    inputs: tuple[Buffer | None, ...]
+
+    @staticmethod
+    def of(node: Node, builder: Builder) -> Trial:
+        """What a builder has made of a node."""
+        return Trial(builder.program, tuple(None if value is None else builder.placed(value) for value in node.inputs))
+
+    @cached_property
+    def constants(self) -> Mapping[object, int]:
+        """Bytes that lie in flash, by what they are."""
+        found = (b for b in self.program.buffers if b.space is Space.CONST and b.data is not None)
+        return {b.data.tobytes(): b.nbytes for b in found if b.data is not None}
+
+
+_TRIALS: dict[Hashable, tuple[Trial, Kernel, list[Array]]] = {}
+"""With what must live on, so that nothing else gets its identity."""
+
+
+def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
+    """A node lowered with a kernel, for itself: what it is made of tells, not which node of which graph it is."""
+    data = [v.data for v in node.inputs if v is not None and v.data is not None]
+    inputs = tuple(v and (node.inputs.index(v), v.type, v.data is not None) for v in node.inputs)
+    key = (id(kernel), features, node.op, inputs, tuple(v.type for v in node.outputs), tuple(map(id, data)))
+    if key not in _TRIALS:
+        builder = Builder(Program("trial"), features)
+        builder.emit_by(kernel, node)
+        while len(_TRIALS) >= KEPT:
+            del _TRIALS[next(iter(_TRIALS))]
+        _TRIALS[key] = Trial.of(node, builder), kernel, data
+    return _TRIALS[key][0]
