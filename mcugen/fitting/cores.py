@@ -217,16 +217,16 @@ class _Ways:
     def kinds(self, share: float) -> Iterator[list[Forked]]:
         """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages.
 
-        What is smaller than its input lies over the beginning of that: the second portion is made over its own then,
-        and copied to its place at the end.
+        The second portion is made aside, and copied to its place at the end, where its place begins within a word, or
+        where the output is smaller than the input: it lies over the beginning of that, and the portion over its own.
         """
         yield from self.in_two(share, NEARBY_CUTS)
         size, given = self.node.output.type.nbytes, self.node.input(0).type.nbytes
         for number, division in enumerate(self._divisions):
             length, overlap = division.length, _overlap(division)
-            if size < given and length > 1:
-                cut = min(max(round(share * length), 1), length - 1)
-                yield self._made(number, [[((0, cut, False), (cut, length, True))]])
+            cuts = _nearest(length, share, NEARBY_CUTS)
+            if size < given or not self._made(number, [_halves(0, cut, length) for cut in cuts]):
+                yield self._made(number, [[((0, cut, False), (cut, length, True))] for cut in cuts])[:1]
             if overlap or size > given:
                 yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
 
@@ -234,7 +234,7 @@ class _Ways:
         """In two portions, of which the first is about that share, and the same with borders made aside."""
         for number, division in enumerate(self._divisions):
             length = division.length
-            cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
+            cuts = _nearest(length, share, nearby)
             yield self._made(number, [_halves(0, cut, length) for cut in cuts])
             for before, behind in dict.fromkeys(_borders(self.node, division)):
                 yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
@@ -248,6 +248,11 @@ class _Ways:
         if key not in self._forks:
             self._forks[key] = forked(self.node, self._divisions[number], stages)
         return self._forks[key]
+
+
+def _nearest(length: int, share: float, count: int) -> list[int]:
+    """Places to cut so many units, by their distance from that share of them."""
+    return sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:count]
 
 
 def _halves(start: int, cut: int, stop: int) -> Stages:

@@ -171,13 +171,15 @@ Cut = tuple[int, int, bool]
 
 
 def forked(node: Node, division: Division, stages: Sequence[tuple[Cut, Cut]]) -> Forked | None:
-    """The layer in portions of these units; None where a portion would begin within a word, or would be empty."""
+    """The layer in portions of these units; None where one would be empty, or would begin within a word of the layer's
+    tensors: its place in the output may do so if it is made aside.
+    """
     cuts = [cut for stage in stages for cut in stage]
     if any(start >= stop for start, stop, _ in cuts):
         return None
     portions = [(division.portion(start, stop), aside) for start, stop, aside in cuts]
     computed = [(v, [p.reads[i] for p, _ in portions]) for i, v in enumerate(node.inputs) if v and not v.is_constant]
-    computed.append((node.output, [p.makes for p, _ in portions]))
+    computed.append((node.output, [p.makes for p, is_aside in portions if not is_aside]))
     if any(r is not None and _splits_words(r, v.type.dtype) for v, runs in computed for r in runs):
         return None
     shares = [_share(node, portion, f"part{i + 1}", aside) for i, (portion, aside) in enumerate(portions)]
