@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, cycle, pairwise
 
 from mcugen.hir.graph import Node
@@ -42,7 +42,7 @@ UNEVEN_CUTS = 3
 """Places to cut that are looked at for those."""
 
 MOST_FLASH = 4 / 3
-"""So many times the flash of the layer's constants those of its portions may take."""
+"""So many times the flash of the layer's constants those of its portions may take, or those of all layers together."""
 
 PER_BYTE = 0.5
 """Instructions of copying."""
@@ -60,6 +60,8 @@ class Form:
     """Of the bodies' nodes."""
     time: float
     """In instructions of the first core."""
+    flash: int = 0
+    """Bytes of constants beyond those of the layer, where these are more than MOST_FLASH times as many."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
@@ -116,8 +118,11 @@ class Forms:
     contention: float = 0.0
     """By which share both are slower while both compute: see mcugen.fitting.contention."""
 
-    def of(self, node: Node, kernel: Kernel | None) -> tuple[float, list[Form]]:
-        """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does."""
+    def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[Form]]:
+        """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does.
+
+        Constants may take `spare` bytes beyond those of the whole.
+        """
         if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
             return 0.0, []
         whole = self.first.time(node, kernel)
@@ -127,6 +132,8 @@ class Forms:
         ways = _Ways(node)
         made = list(self._even(ways, kernels))
         made += self._uneven(ways, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
+        if kernel and kernel.name not in self.wanted and whole > UNEVEN_FROM:
+            made += self._with_more_flash(ways, kernel, spare)
         faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
         return whole - faster[0].time if faster else 0.0, faster
 
@@ -162,6 +169,17 @@ class Forms:
                 found.append(each)
                 least = min(least, program.scratch_size)
         return found[:MOST_KERNELS]
+
+    def _with_more_flash(self, ways: _Ways, kernel: Kernel, spare: int) -> Iterator[Form]:
+        """Even portions by the fastest kernel whose constants are larger by far."""
+        node, features = ways.node, self.first.features
+        least = trial(node, kernel, features).program.weights_size
+        faster = [k for k in self.first.fitting(node) if self.first.time(node, k) < self.first.time(node, kernel)]
+        more = {k: trial(node, k, features).program.weights_size - least for k in faster}
+        large = [k for k in faster if (MOST_FLASH - 1) * least < more[k] <= spare]
+        if large:
+            fastest = min(large, key=lambda k: self.first.time(node, k))
+            yield from (replace(form, flash=more[fastest]) for form in self._even(ways, [fastest]))
 
     def _uneven(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
         """Portions by two kernels, of which the other core's takes less working memory, mostly: where there is room

@@ -227,7 +227,7 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def _upright(self, sig: Signature) -> Sequence[Division]:
-        """Of one line, by pixels, each as a row of its own: kernels that copy rows copy some pixels then, not the line."""
+        """Of a line, by pixels, each as a row of its own: kernels that copy rows copy some pixels, not all the line."""
         x, w, out = sig.input(0), sig.input(1), sig.output
         if math.prod((*x.shape[1:-2], *out.shape[1:-2], *w.shape[1:-2])) != 1 or w.shape[-2] == 1:
             return ()
