@@ -254,7 +254,7 @@ class _Ways:
             length = division.length
             cuts = _nearest(length, share, nearby)
             yield self._made(number, [_halves(0, cut, length) for cut in cuts])
-            for before, behind in dict.fromkeys(_borders(self.node, division)):
+            for before, behind in dict.fromkeys(_borders(self.node, division, share)):
                 yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
 
     def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
@@ -292,14 +292,17 @@ def _staged(length: int, count: int, share: float) -> Stages:
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
-def _borders(node: Node, division: Division) -> Iterator[tuple[int, int]]:
-    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more."""
+def _borders(node: Node, division: Division, share: float) -> Iterator[tuple[int, int]]:
+    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more: that
+    share of them for the first core.
+    """
     overlap = _overlap(division)
     if overlap:
         makes = division.portion(0, 1).makes
         words = WORD // math.gcd(WORD, makes.count * node.output.type.dtype.nbytes)
         for more in WIDER_BORDERS:
-            before, behind = -(-overlap // 2) + more[0], max(overlap // 2, 1) + more[1]
+            first = min(max(math.ceil(share * overlap), 1), overlap)
+            before, behind = first + more[0], max(overlap - first, 1) + more[1]
             yield -(-before // words) * words, -(-behind // words) * words
 
 
