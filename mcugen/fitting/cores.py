@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, cycle, pairwise
+from itertools import combinations, pairwise
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -17,7 +17,7 @@ from mcugen.kernels.library import own_kernel
 from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD
-from mcugen.ops.fork import Cut, Forked, forked
+from mcugen.ops.fork import Cut, Forked, Stages, forked
 
 BARRIER = 60
 """Instructions that a fork takes the slower core besides its portion, waiting aside: see docs/two_cores.md."""
@@ -195,14 +195,16 @@ class Forms:
 
     def _form(self, fork: Forked, by_core: ByCore) -> Form:
         """Portions by a kernel for each core; those that it does not fit by their fastest."""
-        kernels, each = dict[Node, Kernel](), list[float]()
-        for body, side, wanted in zip(fork.bodies, cycle((self.first, self.other)), cycle(by_core)):
-            chosen = {node: side.nearest(node, wanted) for node in body.nodes}
-            each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
-            kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
-        pairs = zip(each[::2], each[1::2], strict=True)
+        kernels, time = dict[Node, Kernel](), 0.0
+        for stage in fork.stages:
+            each = list[float]()
+            for share, side, wanted in zip(stage, (self.first, self.other), by_core, strict=False):
+                chosen = {node: side.nearest(node, wanted) for node in share.body.nodes}
+                each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
+                kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
+            time += self.both(*each) if len(each) > 1 else each[0]
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, sum(self.both(*pair) for pair in pairs) + PER_BYTE * aside)
+        return Form(fork, kernels, time + PER_BYTE * aside)
 
     def together(self, first: Sequence[Node], second: Sequence[Node], wanted: Mapping[str, Kernel]) -> BothSides:
         """Nodes side by side, by the kernels that are wanted or their fastest."""
@@ -221,16 +223,13 @@ class Forms:
 # ------------------------------------------------------------------------------------------------------- kinds
 
 
-Stages = list[tuple[Cut, Cut]]
-
-
 class _Ways:
     """To cut a layer; what was made once is kept, as kernels differ and cuts are few."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self._divisions = divisions(node.op, node.sig, node.inputs)
-        self._forks: dict[tuple[int, tuple[tuple[Cut, Cut], ...]], Forked | None] = {}
+        self._forks: dict[tuple[int, tuple[tuple[Cut, ...], ...]], Forked | None] = {}
 
     def kinds(self, share: float) -> Iterator[list[Forked]]:
         """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages.
@@ -256,6 +255,8 @@ class _Ways:
             yield self._made(number, [_halves(0, cut, length) for cut in cuts])
             for before, behind in dict.fromkeys(_borders(self.node, division, share)):
                 yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
+            for before in dict.fromkeys(_lone_borders(self.node, division)):
+                yield self._made(number, [_bordered(cut, length, before, 0) for cut in cuts])
 
     def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
         forms = (self._fork(number, stages) for stages in ways)
@@ -278,8 +279,10 @@ def _halves(start: int, cut: int, stop: int) -> Stages:
 
 
 def _bordered(cut: int, length: int, before: int, behind: int) -> Stages:
+    """With units before and behind a cut aside, if any are behind it: else the first core makes the others alone."""
+    aside = ((cut - before, cut, True), (cut, cut + behind, True))
     return [
-        ((cut - before, cut, True), (cut, cut + behind, True)),
+        aside if behind else aside[:1],
         ((0, cut - before, False), (cut + behind, length, False)),
     ]
 
@@ -296,14 +299,23 @@ def _borders(node: Node, division: Division, share: float) -> Iterator[tuple[int
     """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more: that
     share of them for the first core.
     """
-    overlap = _overlap(division)
+    overlap, words = _overlap(division), _units_of_words(node, division)
     if overlap:
-        makes = division.portion(0, 1).makes
-        words = WORD // math.gcd(WORD, makes.count * node.output.type.dtype.nbytes)
         for more in WIDER_BORDERS:
             first = min(max(math.ceil(share * overlap), 1), overlap)
             before, behind = first + more[0], max(overlap - first, 1) + more[1]
             yield -(-before // words) * words, -(-behind // words) * words
+
+
+def _lone_borders(node: Node, division: Division) -> Iterator[int]:
+    """Units before a cut that cover half of what the portions both read, and all of that."""
+    overlap, words = _overlap(division), _units_of_words(node, division)
+    return (-(-units // words) * words for units in ((overlap + 1) // 2, overlap) if units)
+
+
+def _units_of_words(node: Node, division: Division) -> int:
+    """The fewest that are whole words of the output."""
+    return WORD // math.gcd(WORD, division.portion(0, 1).makes.count * node.output.type.dtype.nbytes)
 
 
 def _overlap(division: Division) -> int:
