@@ -111,13 +111,18 @@ class Splits:
         return next((fork for fork in found if fork is not None), None)
 
     def split(self, node: Node, division: Division) -> Forked | None:
-        """In two portions, of which the second may be made aside, with borders of any width aside, or in stages."""
+        """In two portions, of which the second may be made aside; with borders of any width aside, which the first
+        thread may make alone; or in stages.
+        """
         length, pick = division.length, self.random.randint
         if length < 2:
             return None
-        cut, kind = pick(1, length - 1), pick(0, 3)
+        cut, kind = pick(1, length - 1), pick(0, 4)
         if kind == 3:
             return forked(node, division, [((0, cut, False), (cut, length, True))])
+        if kind == 4:
+            start = cut - pick(1, 4)
+            return forked(node, division, [((start, cut, True),), ((0, start, False), (cut, length, False))])
         if kind == 1:
             before, behind = pick(1, 3), pick(1, 3)
             aside = ((cut - before, cut, True), (cut, cut + behind, True))
