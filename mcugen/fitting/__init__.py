@@ -16,7 +16,7 @@ from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.sharing import shared, shared_program
+from mcugen.fitting.sharing import Room, shared, shared_program
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
@@ -72,7 +72,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         program = build(graph, board, within)
         use = use_of(program, board, options)
         if options.cores > 1:
-            room = None if within.max_ram is None else within.max_ram - use.ram
+            most = board.total_flash if within.max_flash is None else within.max_flash
+            room = Room(None if within.max_ram is None else within.max_ram - use.ram, most - use.flash)
             program = _on_two_cores(graph, program, board, options, by, room)
             use = use_of(program, board, options)
         return Attempt(name, program, use, goal)
@@ -114,7 +115,7 @@ def _exceeds_by_far(use: Use, goal: str) -> bool:
 
 
 def _on_two_cores(
-    graph: Graph, whole: Program, board: Board, options: CompileOptions, build: Shared, room: int | None
+    graph: Graph, whole: Program, board: Board, options: CompileOptions, build: Shared, room: Room
 ) -> Program:
     """Layers shared, or, for throughput, parts of two frames at once, if that takes less time a frame."""
     forms = _forms(board, options)
@@ -126,7 +127,7 @@ def _on_two_cores(
         return lowered(graph, board, options, kernels=kernels)
 
     limit = memory_of_arena(board, options.place).room
-    limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
+    limit = limit if room.ram is None else min(limit, whole.arena_size + max(room.ram, 0))
     return pipelined_program(graph, whole, forms, lower, limit, time) or program
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations, cycle, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
@@ -17,7 +17,7 @@ from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD
 from mcugen.lir.trial import trial
-from mcugen.ops.fork import Cut, Forked, forked
+from mcugen.ops.fork import Cut, Forked, Stages, forked
 
 BARRIER = 60
 """Instructions that a fork takes the slower core besides its portion, waiting aside: see docs/two_cores.md."""
@@ -42,7 +42,7 @@ UNEVEN_CUTS = 3
 """Places to cut that are looked at for those."""
 
 MOST_FLASH = 4 / 3
-"""So many times the flash of the layer's constants those of its portions may take."""
+"""So many times the flash of the layer's constants those of its portions may take, or those of all layers together."""
 
 PER_BYTE = 0.5
 """Instructions of copying."""
@@ -60,6 +60,8 @@ class Form:
     """Of the bodies' nodes."""
     time: float
     """In instructions of the first core."""
+    flash: int = 0
+    """Bytes of constants beyond those of the layer, where these are more than MOST_FLASH times as many."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
@@ -116,8 +118,11 @@ class Forms:
     contention: float = 0.0
     """By which share both are slower while both compute: see mcugen.fitting.contention."""
 
-    def of(self, node: Node, kernel: Kernel | None) -> tuple[float, list[Form]]:
-        """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does."""
+    def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[Form]]:
+        """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does.
+
+        Constants may take `spare` bytes beyond those of the whole.
+        """
         if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
             return 0.0, []
         whole = self.first.time(node, kernel)
@@ -127,6 +132,8 @@ class Forms:
         ways = _Ways(node)
         made = list(self._even(ways, kernels))
         made += self._uneven(ways, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
+        if kernel and kernel.name not in self.wanted and whole > UNEVEN_FROM:
+            made += self._with_more_flash(ways, kernel, spare)
         faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
         return whole - faster[0].time if faster else 0.0, faster
 
@@ -163,6 +170,17 @@ class Forms:
                 least = min(least, program.scratch_size)
         return found[:MOST_KERNELS]
 
+    def _with_more_flash(self, ways: _Ways, kernel: Kernel, spare: int) -> Iterator[Form]:
+        """Even portions by the fastest kernel whose constants are larger by far."""
+        node, features = ways.node, self.first.features
+        least = trial(node, kernel, features).program.weights_size
+        faster = [k for k in self.first.fitting(node) if self.first.time(node, k) < self.first.time(node, kernel)]
+        more = {k: trial(node, k, features).program.weights_size - least for k in faster}
+        large = [k for k in faster if (MOST_FLASH - 1) * least < more[k] <= spare]
+        if large:
+            fastest = min(large, key=lambda k: self.first.time(node, k))
+            yield from (replace(form, flash=more[fastest]) for form in self._even(ways, [fastest]))
+
     def _uneven(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
         """Portions by two kernels, of which the other core's takes less working memory, mostly: where there is room
         for a faster one on one core only, which computes more.
@@ -177,14 +195,16 @@ class Forms:
 
     def _form(self, fork: Forked, by_core: ByCore) -> Form:
         """Portions by a kernel for each core; those that it does not fit by their fastest."""
-        kernels, each = dict[Node, Kernel](), list[float]()
-        for body, side, wanted in zip(fork.bodies, cycle((self.first, self.other)), cycle(by_core)):
-            chosen = {node: side.nearest(node, wanted) for node in body.nodes}
-            each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
-            kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
-        pairs = zip(each[::2], each[1::2], strict=True)
+        kernels, time = dict[Node, Kernel](), 0.0
+        for stage in fork.stages:
+            each = list[float]()
+            for share, side, wanted in zip(stage, (self.first, self.other), by_core, strict=False):
+                chosen = {node: side.nearest(node, wanted) for node in share.body.nodes}
+                each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
+                kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
+            time += self.both(*each) if len(each) > 1 else each[0]
         aside = sum(share.makes.count for share in fork.shares if share.aside) * fork.output.dtype.nbytes
-        return Form(fork, kernels, sum(self.both(*pair) for pair in pairs) + PER_BYTE * aside)
+        return Form(fork, kernels, time + PER_BYTE * aside)
 
     def together(self, first: Sequence[Node], second: Sequence[Node], wanted: Mapping[str, Kernel]) -> BothSides:
         """Nodes side by side, by the kernels that are wanted or their fastest."""
@@ -203,30 +223,27 @@ class Forms:
 # ------------------------------------------------------------------------------------------------------- kinds
 
 
-Stages = list[tuple[Cut, Cut]]
-
-
 class _Ways:
     """To cut a layer; what was made once is kept, as kernels differ and cuts are few."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self._divisions = divisions(node.op, node.sig, node.inputs)
-        self._forks: dict[tuple[int, tuple[tuple[Cut, Cut], ...]], Forked | None] = {}
+        self._forks: dict[tuple[int, tuple[tuple[Cut, ...], ...]], Forked | None] = {}
 
     def kinds(self, share: float) -> Iterator[list[Forked]]:
         """The forms of each kind: in two, of which the first is about that share, with borders made aside, in stages.
 
-        What is smaller than its input lies over the beginning of that: the second portion is made over its own then,
-        and copied to its place at the end.
+        The second portion is made aside, and copied to its place at the end, where its place begins within a word, or
+        where the output is smaller than the input: it lies over the beginning of that, and the portion over its own.
         """
         yield from self.in_two(share, NEARBY_CUTS)
         size, given = self.node.output.type.nbytes, self.node.input(0).type.nbytes
         for number, division in enumerate(self._divisions):
             length, overlap = division.length, _overlap(division)
-            if size < given and length > 1:
-                cut = min(max(round(share * length), 1), length - 1)
-                yield self._made(number, [[((0, cut, False), (cut, length, True))]])
+            cuts = _nearest(length, share, NEARBY_CUTS)
+            if size < given or not self._made(number, [_halves(0, cut, length) for cut in cuts]):
+                yield self._made(number, [[((0, cut, False), (cut, length, True))] for cut in cuts])[:1]
             if overlap or size > given:
                 yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
 
@@ -234,10 +251,12 @@ class _Ways:
         """In two portions, of which the first is about that share, and the same with borders made aside."""
         for number, division in enumerate(self._divisions):
             length = division.length
-            cuts = sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:nearby]
+            cuts = _nearest(length, share, nearby)
             yield self._made(number, [_halves(0, cut, length) for cut in cuts])
-            for before, behind in dict.fromkeys(_borders(self.node, division)):
+            for before, behind in dict.fromkeys(_borders(self.node, division, share)):
                 yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
+            for before in dict.fromkeys(_lone_borders(self.node, division)):
+                yield self._made(number, [_bordered(cut, length, before, 0) for cut in cuts])
 
     def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
         forms = (self._fork(number, stages) for stages in ways)
@@ -250,13 +269,20 @@ class _Ways:
         return self._forks[key]
 
 
+def _nearest(length: int, share: float, count: int) -> list[int]:
+    """Places to cut so many units, by their distance from that share of them."""
+    return sorted(range(1, length), key=lambda cut: (abs(cut - share * length), cut))[:count]
+
+
 def _halves(start: int, cut: int, stop: int) -> Stages:
     return [((start, cut, False), (cut, stop, False))]
 
 
 def _bordered(cut: int, length: int, before: int, behind: int) -> Stages:
+    """With units before and behind a cut aside, if any are behind it: else the first core makes the others alone."""
+    aside = ((cut - before, cut, True), (cut, cut + behind, True))
     return [
-        ((cut - before, cut, True), (cut, cut + behind, True)),
+        aside if behind else aside[:1],
         ((0, cut - before, False), (cut + behind, length, False)),
     ]
 
@@ -269,15 +295,27 @@ def _staged(length: int, count: int, share: float) -> Stages:
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
-def _borders(node: Node, division: Division) -> Iterator[tuple[int, int]]:
-    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more."""
-    overlap = _overlap(division)
+def _borders(node: Node, division: Division, share: float) -> Iterator[tuple[int, int]]:
+    """Units before and behind a cut, in whole words, that cover what the portions both read, and somewhat more: that
+    share of them for the first core.
+    """
+    overlap, words = _overlap(division), _units_of_words(node, division)
     if overlap:
-        makes = division.portion(0, 1).makes
-        words = WORD // math.gcd(WORD, makes.count * node.output.type.dtype.nbytes)
         for more in WIDER_BORDERS:
-            before, behind = -(-overlap // 2) + more[0], max(overlap // 2, 1) + more[1]
+            first = min(max(math.ceil(share * overlap), 1), overlap)
+            before, behind = first + more[0], max(overlap - first, 1) + more[1]
             yield -(-before // words) * words, -(-behind // words) * words
+
+
+def _lone_borders(node: Node, division: Division) -> Iterator[int]:
+    """Units before a cut that cover half of what the portions both read, and all of that."""
+    overlap, words = _overlap(division), _units_of_words(node, division)
+    return (-(-units // words) * words for units in ((overlap + 1) // 2, overlap) if units)
+
+
+def _units_of_words(node: Node, division: Division) -> int:
+    """The fewest that are whole words of the output."""
+    return WORD // math.gcd(WORD, division.portion(0, 1).makes.count * node.output.type.dtype.nbytes)
 
 
 def _overlap(division: Division) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from mcugen.fitting.branches import Pair, pairs
-from mcugen.fitting.cores import Form, Forms
+from mcugen.fitting.cores import MOST_FLASH, Form, Forms
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import all_fitting
 from mcugen.lir.kernel import Kernel
@@ -25,6 +25,9 @@ STACK = 300
 LEAST_GAIN = 0.02
 """Two cores that save less than such a share of the time by estimate are not taken: estimates err by as much."""
 
+WORTH_FLASH = 0.75
+"""Portions whose constants take much more flash than others' are taken for at most such a share of their time."""
+
 MOST_TRIES = 32
 """Programs that are made in search of what has room together."""
 
@@ -35,17 +38,25 @@ Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 """A planned program by these kernels, within so many bytes if such a plan is found; for 0 the least one."""
 
 
-def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> Program:
+@dataclass(frozen=True)
+class Room:
+    """Bytes that two cores may take beyond what one takes; None: no limit but our own."""
+
+    ram: int | None = None
+    flash: int | None = None
+
+
+def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> Program:
     """See shared."""
     return shared(graph, whole, forms, build, room)[0]
 
 
-def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: int | None = None) -> tuple[Program, float]:
+def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> tuple[Program, float]:
     """The program for two cores, and its time by estimate, in instructions of the first.
 
-    It is like `whole`, which is one core's, but for the layers that they share. It takes MOST_RAM of that one's arena,
-    and `room` bytes more than that at most. One of layers row by row stays as it is, and so does one of which the other
-    core would save less than LEAST_GAIN.
+    It is like `whole`, which is one core's, but for the layers that they share. It takes MOST_RAM of that one's arena
+    and MOST_FLASH of its constants, within `room`, at most. One of layers row by row stays as it is, and so does one of
+    which the other core would save less than LEAST_GAIN.
     """
     kernels = kernels_of(graph, whole, forms.first.features)
     alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
@@ -53,10 +64,12 @@ def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: int |
     if any(instr.control is Control.STREAM for instr in whole.instrs):
         return whole, time
     limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
-    limit = limit if room is None else min(limit, whole.arena_size + max(room, 0))
-    found = {node: forms.of(node, kernels.get(node.outputs[0].name)) for node in graph.nodes}
+    limit = limit if room.ram is None else min(limit, whole.arena_size + max(room.ram, 0))
+    spare = int((MOST_FLASH - 1) * whole.weights_size)
+    spare = spare if room.flash is None else min(spare, max(room.flash, 0))
+    found = {node: forms.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes}
     offers = sorted(((node, faster) for node, (_, faster) in found.items() if faster), key=lambda o: -found[o[0]][0])
-    search = _Search(graph, kernels, build, limit, _living_beside(whole))
+    search = _Search(graph, kernels, build, limit, spare, _living_beside(whole))
     taken = search.most({}, offers)
     saved = sum(alone[node] - form.time for node, form in taken.items())
     search.beside_each_other(taken, forms, alone)
@@ -84,6 +97,9 @@ class _Search:
     """Of whole layers, by output."""
     build: Build
     limit: int
+    """Bytes of the arena."""
+    spare: int
+    """Bytes of constants beyond those of one core's program, all layers together."""
     beside: Mapping[str, int]
     tries: int = MOST_TRIES
     branches: list[tuple[Pair, Mapping[str, Kernel]]] = field(default_factory=list)
@@ -128,7 +144,8 @@ class _Search:
         more = {**taken, **{node: forms[0] for node, forms in offers}}
         program = self.program(more, self.limit)
         copied = _copied(program)
-        if program.arena_size <= self.limit and not copied:
+        has_room = program.arena_size <= self.limit and sum(form.flash for form in more.values()) <= self.spare
+        if has_room and not copied:
             return more
         if len(offers) == 1:
             ((node, forms),) = offers
@@ -164,9 +181,16 @@ class _Search:
             kernels |= {n: chosen[n.outputs[0].name] for n in inner if n.outputs[0].name in chosen}
 
     def _fitting(self, node: Node, forms: Sequence[Form]) -> Sequence[Form]:
-        """These from the first on that has room if no other layer is shared: programs of one layer are made fast."""
+        """These from the first on that has room if no other layer is shared: programs of one layer are made fast.
+
+        Of those that take much more flash the first, if it is worth that.
+        """
         room = self.limit - self.beside.get(node.output.name, 0)
-        return list(dropwhile(lambda form: not self._fits_alone(node, form, room), forms))
+        small, large = (
+            list(dropwhile(lambda form: not self._fits_alone(node, form, room), some))
+            for some in ([form for form in forms if not form.flash], [form for form in forms if form.flash])
+        )
+        return [form for form in large[:1] if not small or form.time <= WORTH_FLASH * small[0].time] + small
 
     def _fits_alone(self, node: Node, form: Form, room: int) -> bool:
         program = self.build(_alone(node, form.fork), form.kernels, max(room, 1))

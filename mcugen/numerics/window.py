@@ -85,6 +85,11 @@ class Window:
         before[axis], after[axis] = max(-low, 0), max(high - size, 0)
         return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
 
+    def upright(self) -> Window:
+        """Of a line: with its axis first, and another one behind it."""
+        axes = ((self.strides, 1), (self.before, 0), (self.after, 0), (self.dilations, 1))
+        return Window(*((row[-1], *(row[:-1] or (none,))) for row, none in axes))
+
     @property
     def sides(self) -> tuple[int, int]:
         """The padding of the second axis, if there is one."""

@@ -224,7 +224,25 @@ class Conv(
             return (self._pixels(sig),)
         alone = self.groups == x.shape[-1] == sig.output.shape[-1] >= 2 * LANES and self.groups % LANES == 0
         lanes = [self._lanes(sig)] if alone and rounds_by_channel(sig, inputs) else []
-        return (*lanes, self._bands(sig, kernel))
+        return (*lanes, self._bands(sig, kernel), *self._upright(sig))
+
+    def _upright(self, sig: Signature) -> Sequence[Division]:
+        """Of a line, by pixels, each as a row of its own: kernels that copy rows copy some pixels, not all the line."""
+        x, w, out = sig.input(0), sig.input(1), sig.output
+        if math.prod((*x.shape[1:-2], *out.shape[1:-2], *w.shape[1:-2])) != 1 or w.shape[-2] == 1:
+            return ()
+        window = self.window.upright()
+        if len(window.strides) != 2 or any((window.before[1], window.after[1])):
+            return ()
+        tensors = [replace(t, shape=(t.shape[0], t.shape[-2], 1, t.shape[-1])) for t in (x, w, out)]
+        turned = Signature((*tensors[:2], *sig.inputs[2:]), tuple(tensors[2:]))
+        bands = replace(self, window=window)._bands(turned, tensors[1].shape[1:-1])
+
+        def portion(start: int, stop: int) -> Portion:
+            band = bands.portion(start, stop)
+            return replace(band, reads=(band.reads[0], Run(0, tensors[1].shape), *band.reads[2:]))
+
+        return (Division(bands.length, portion),)
 
     def _lanes(self, sig: Signature) -> Division:
         """Filters of one channel each: some channels of all pixels."""

@@ -36,13 +36,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Forked(Operator):
-    """One layer, of which two cores compute portions at once, in one or several stages with a barrier behind each.
+    """One layer, of which two cores compute portions at once, in one or several stages with a barrier behind each; of a
+    stage with one share the first core computes that alone.
 
     Its inputs are those of the layer but for constants, `output` is the type of what all shares make together.
     """
 
     mnemonic: ClassVar[str] = "forked"
-    stages: tuple[tuple[Share, Share], ...] = field(repr=False)
+    stages: tuple[tuple[Share, ...], ...] = field(repr=False)
     output: TensorType = field(repr=False)
 
     @property
@@ -84,20 +85,23 @@ class Forked(Operator):
         for share in self.shares:
             if share.makes.pitch is not None:
                 builder.bind(share.body.outputs[0], builder.buffer(node.output))
-        made = [builder.buffer(body.outputs[0]) for body in self.bodies]
         with builder.one_unit():
-            for number, (first, second) in enumerate(self.stages):
+            for number, stage in enumerate(self.stages):
                 with builder.one_layer():
                     for share in self.shares if number == 0 else ():
                         _take(node, builder, share)
+                    if len(stage) == 1:
+                        _lower_share(stage[0], builder)
+                        continue
                     builder.mark(node, Control.FORK)
                     marker = builder.program.instrs[-1]
-                    _lower_share(first, builder)
+                    _lower_share(stage[0], builder)
                 with builder.one_layer():
                     builder.mark(node, Control.ELSE)
-                    _lower_share(second, builder)
+                    _lower_share(stage[1], builder)
                     builder.mark(node, Control.END)
-                    _declare(marker, builder.program.instrs, made[2 * number : 2 * number + 2])
+                    made = [builder.buffer(share.body.outputs[0]) for share in stage]
+                    _declare(marker, builder.program.instrs, made)
                     if number == len(self.stages) - 1:
                         self._put(node, builder, aside=False)
             if any(share.aside for share in self.shares):
@@ -170,19 +174,24 @@ Cut = tuple[int, int, bool]
 """Of a portion: its units from the first to before the last, and whether it is made aside."""
 
 
-def forked(node: Node, division: Division, stages: Sequence[tuple[Cut, Cut]]) -> Forked | None:
-    """The layer in portions of these units; None where a portion would begin within a word, or would be empty."""
+Stages = Sequence[tuple[Cut, ...]]
+"""Portions of both cores, or one of the first core, with a barrier behind them."""
+
+
+def forked(node: Node, division: Division, stages: Stages) -> Forked | None:
+    """The layer in portions of these units; None where one would be empty, or would begin within a word of the layer's
+    tensors: its place in the output may do so if it is made aside.
+    """
     cuts = [cut for stage in stages for cut in stage]
     if any(start >= stop for start, stop, _ in cuts):
         return None
     portions = [(division.portion(start, stop), aside) for start, stop, aside in cuts]
     computed = [(v, [p.reads[i] for p, _ in portions]) for i, v in enumerate(node.inputs) if v and not v.is_constant]
-    computed.append((node.output, [p.makes for p, _ in portions]))
+    computed.append((node.output, [p.makes for p, is_aside in portions if not is_aside]))
     if any(r is not None and _splits_words(r, v.type.dtype) for v, runs in computed for r in runs):
         return None
-    shares = [_share(node, portion, f"part{i + 1}", aside) for i, (portion, aside) in enumerate(portions)]
-    pairs = [(shares[i], shares[i + 1]) for i in range(0, len(shares), 2)]
-    return Forked(tuple(pairs), node.output.type)
+    shares = iter([_share(node, portion, f"part{i + 1}", aside) for i, (portion, aside) in enumerate(portions)])
+    return Forked(tuple(tuple(next(shares) for _ in stage) for stage in stages), node.output.type)
 
 
 def _splits_words(part: Run, dtype: DType) -> bool:

@@ -342,7 +342,7 @@ def _learning(learning: LearningFigures) -> Chart:
 
 
 def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
-    """Two rows of bars along the time: what each core computes, and where one waits."""
+    """Two rows of bars along the time: what each core computes, every other layer lighter, and where one waits."""
     rows = [
         {
             "core": f"core {span.core}",
@@ -350,8 +350,10 @@ def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
             "end": round(span.end),
             "layer": _name(span.layer, layers[span.layer]),
             "what": "alone" if layers[span.layer].core is None else "portion",
+            "turn": number % 2,
         }
-        for span in cores.spans
+        for core in (0, 1)
+        for number, span in enumerate(span for span in cores.spans if span.core == core)
     ]
     spec = {
         "data": {"values": rows},
@@ -362,6 +364,7 @@ def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
             "x": {"field": "begin", "type": "quantitative", "title": cores.unit},
             "x2": {"field": "end"},
             "color": {"field": "what", "type": "nominal", "title": None},
+            "opacity": {"field": "turn", "type": "nominal", "scale": {"range": [1, 0.7]}, "legend": None},
             "tooltip": [{"field": name} for name in ("layer", "core", "begin", "end")],
         },
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,12 +19,14 @@ from two_cores import two_cores
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
+from mcugen.fitting.cores import Forms, Side
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run as interpret
 from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
+from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
-from mcugen.ops.fork import Cut, forked
+from mcugen.ops.fork import Cut, Stages, forked
 from mcugen.options import CompileOptions
 
 DEAD = 11  # MCUGEN_ERROR_CORE
@@ -111,6 +113,23 @@ def test_codes_that_lie_over_the_floats_they_are_made_of_are_shared() -> None:
     assert any(i.control is Control.FORK and i.name == first.output.name for i in two.program.instrs)
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_lines_whose_pixels_are_no_words_are_shared(dilation: int) -> None:
+    """Seven channels: with a dilation of 1 a portion's input begins within a word wherever its output does not."""
+    net, rng = Net(), np.random.default_rng(3)
+    x = net.dequantize(net.input("x", 1, 7, 60, dtype=np.int8), 0.05, 3)
+    w = net.dequantize(net.const(rng.integers(-127, 128, (7, 7, 5)), np.int8), 0.004)
+    y = net.op("Conv", x, w, pads=[2 * dilation, 2 * dilation], dilations=[dilation])
+    net.output(net.quantize(net.op("Relu", y), 0.06, -2, out="y"), dtype=np.int8)
+    graph, board = optimized(net.model()), two_cores("rp2350")
+    (node,) = (node for node in graph.nodes if node.op.name == "conv")
+    side = Side(board.features, cost_table(board.cpu))
+    _, forms = Forms(side, side).of(node, side.nearest(node, None))
+    assert {len(form.fork.shares[0].makes.shape) for form in forms} == {3, 4}  # as it is, and upright
+    assert all(form.fork.shares[-1].aside for form in forms) == (dilation == 1)
+    assert min(form.time for form in forms) < 0.6 * side.time(node, side.nearest(node, None))
+
+
 def test_one_core_is_as_ever() -> None:
     files = compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", CompileOptions("net")).bundle.files
     assert "mcugen_cores.h" not in files and "run_cores" not in str(files["net.c"])
@@ -145,9 +164,20 @@ def layers() -> Net:
     return net
 
 
-def test_portions_compute_what_whole_layers_do() -> None:
+def lines() -> Net:
+    """Layers of one spatial dimension."""
+    rng = np.random.default_rng(8)
+    net = Net()
+    y = net.op("Conv", net.input("x", 1, 3, 19), net.const(rng.normal(size=(5, 3, 3))), pads=[4, 0], dilations=[2])
+    y = net.op("Conv", net.op("Relu", y), net.const(rng.normal(size=(4, 5, 4))), pads=[1, 2], strides=[2])
+    net.output(net.op("Relu", y, out="y"))
+    return net
+
+
+@pytest.mark.parametrize("net", [layers, lines])
+def test_portions_compute_what_whole_layers_do(net: Callable[[], Net]) -> None:
     """Every layer, every cut: in numpy, whose floats differ only where sums are added in another order."""
-    graph = optimized(layers().model())
+    graph = optimized(net().model())
     feeds = [np.random.default_rng(1).normal(size=v.type.shape).astype(np.float32) for v in graph.inputs]
     expected = interpret(graph, feeds)
     cut = set()
@@ -159,13 +189,17 @@ def test_portions_compute_what_whole_layers_do() -> None:
                     cut.add(node.op.name)
                     for found, wanted in zip(interpret(other, feeds), expected, strict=True):
                         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    assert {"conv", "dense", "max_pool", "average_pool", "transpose"} <= cut
+    images = {"dense", "max_pool", "average_pool"} if net is layers else set()
+    assert {"conv", "transpose"} | images <= cut
 
 
-def ways(length: int) -> Iterator[list[tuple[Cut, Cut]]]:
-    """Two halves at every cut, with borders aside, and two stages."""
+def ways(length: int) -> Iterator[list[tuple[Cut, ...]]]:
+    """Two halves at every cut, the second one in place or aside, with borders aside, and two stages."""
     for at in range(1, length):
         yield [((0, at, False), (at, length, False))]
+        yield [((0, at, False), (at, length, True))]
+        if at > 1:
+            yield [((at - 1, at, True),), ((0, at - 1, False), (at, length, False))]
         if 1 < at < length - 1:
             aside: tuple[Cut, Cut] = ((at - 1, at, True), (at, at + 1, True))
             yield [aside, ((0, at - 1, False), (at + 1, length, False))]
@@ -173,7 +207,7 @@ def ways(length: int) -> Iterator[list[tuple[Cut, Cut]]]:
             yield [((0, 1, False), (1, at, False)), ((at, at + 1, False), (at + 1, length, False))]
 
 
-def with_fork(graph: Graph, number: int, division: Division, stages: list[tuple[Cut, Cut]]) -> Graph | None:
+def with_fork(graph: Graph, number: int, division: Division, stages: Stages) -> Graph | None:
     other = graph.copy()
     node: Node = other.nodes[number]
     form = forked(node, division, stages)

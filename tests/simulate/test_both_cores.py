@@ -14,7 +14,8 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
 from mcugen.evaluate import timed
-from mcugen.fitting.cores import BARRIER
+from mcugen.fitting.cores import BARRIER, MOST_FLASH
+from mcugen.fitting.sharing import MOST_RAM, STACK
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
 from mcugen.simulate.both_cores import run_on_both_cores
@@ -22,8 +23,8 @@ from mcugen.simulate.both_cores import run_on_both_cores
 pytestmark = [pytest.mark.qemu, pytest.mark.shared]
 
 
-def compiled(board: str, cores: int) -> CompiledModel:
-    return compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", board, CompileOptions("net", cores=cores))
+def compiled(board: str, cores: int, model: str = "ds_cnn_kws") -> CompiledModel:
+    return compile_model(MODELS / f"{model}_int8_qdq.onnx", board, CompileOptions("net", cores=cores))
 
 
 def sample_of(model: CompiledModel) -> dict[str, np.ndarray]:
@@ -31,11 +32,14 @@ def sample_of(model: CompiledModel) -> dict[str, np.ndarray]:
     return {port.name: np.random.default_rng(3).integers(-128, 128, port.shape).astype(np.int8)}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(4)
+@pytest.mark.parametrize("model", ["ds_cnn_kws", pytest.param("resnet8_cifar10", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("board", ["rp2040", "rp2350"])
-def test_both_cores_share_the_instructions_of_one(board: str, tmp_path: Path) -> None:
-    """DS-CNN within 0.56 times the instructions of one core, barriers included, by exact counts."""
-    one, two = compiled(board, 1), compiled(board, 2)
+def test_both_cores_share_the_instructions_of_one(board: str, model: str, tmp_path: Path) -> None:
+    """Within 0.56 times the instructions of one core, barriers included, by exact counts, and not much more memory."""
+    one, two = compiled(board, 1, model), compiled(board, 2, model)
+    assert two.program.arena_size + STACK <= MOST_RAM * (one.program.arena_size + STACK)
+    assert two.program.weights_size <= 2 * MOST_FLASH * one.program.weights_size - one.program.weights_size
     sample = sample_of(two)
     run = run_on_both_cores(two.bundle, load_board(board), sample, tmp_path / "counted")
     expected = simulate(one.bundle, load_board(board), [sample], setup=None)
