@@ -83,12 +83,13 @@ class Demand:
 
     def goal(self, outputs: Judged) -> Goal:
         """What must hold, for these outputs of the float model. A drop is asked of what labels tell, else an SQNR."""
-        if self.max_drop is not None and self.metric.by_reference:
-            rule = "--max-accuracy-drop needs a metric of its own for the float model"
-            raise UsageError(rule, f"'{self.metric.name}'", "add labels to the samples, or give --min-sqnr")
+        if self.max_drop is not None and not self.metric.rates_reference:
+            rule = "--max-accuracy-drop needs a metric that the float model has itself"
+            remedy = "add labels to the samples, or give --metric agreement or --min-sqnr"
+            raise UsageError(rule, f"'{self.metric.name}'", remedy)
         least = DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr
         near = Goal(METRICS["sqnr"], math.inf, least=least)
-        if self.metric.by_reference or (self.max_drop is None and self.min_sqnr is not None):
+        if not self.metric.rates_reference or (self.max_drop is None and self.min_sqnr is not None):
             return near
         drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
         others = () if self.min_sqnr is None else (near,)

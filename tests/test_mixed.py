@@ -314,6 +314,15 @@ def test_a_drop_needs_something_to_drop_from() -> None:
         Demand(METRICS["sqnr"], 1.0, 20.0).goal(outputs(9))
 
 
+@pytest.mark.parametrize(("count", "lost", "holds"), [(400, 2, True), (400, 8, False), (60, 1, False), (60, 0, True)])
+def test_agreement_may_fall_from_all_samples(count: int, lost: int, holds: bool) -> None:
+    """Without labels: the float model agrees with itself, whatever is right."""
+    judged = replace(classified(count, lost, 0), labels=None)
+    goal = Demand(METRICS["agreement"], 0.5).goal(replace(classified(count, 0, 0), labels=None))
+    assert goal.metric is METRICS["agreement"] and goal.float32 == 1.0
+    assert goal.met(judged) == holds
+
+
 class Clock:
     """Times programs of the sensitive net by their estimate: two cycles an instruction."""
 
