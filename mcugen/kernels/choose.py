@@ -528,9 +528,7 @@ def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -
 def _with_one_kernel(taken: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
     """A plan, but with a kernel wherever it is offered: its code is shared, so that one node alone may gain nothing."""
     for name in sorted({c.kernel.name for offer in offers for c in offer}):
-        yield [
-            next((c for c in offer if c.kernel.name == name), old) for offer, old in zip(offers, taken, strict=True)
-        ]
+        yield [next((c for c in offer if c.kernel.name == name), old) for offer, old in zip(offers, taken, strict=True)]
 
 
 def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> float:
