@@ -373,7 +373,8 @@ class Search:
         """Layers that compute, in less than `dtype`."""
         for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
             name = node.outputs[0].name
-            is_free = name in now.precision and name not in self.fixed and now.wanted.get(name) is not DType.INT4
+            is_coarse = now.wanted.get(name) in (DType.INT4, DType.INT2)
+            is_free = name in now.precision and name not in self.fixed and not is_coarse
             if is_free and LADDER.index(now.precision[name]) < LADDER.index(dtype):
                 yield name
 

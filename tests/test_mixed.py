@@ -235,8 +235,23 @@ def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, lea
 def test_a_budget_too_small_is_refused() -> None:
     model = chain(8, 16, 4)
     walk = search(model, Samples(normal_samples(model, 12), None), Demand(METRICS["sqnr"], None, 5, max_weights=0.4))
-    with pytest.raises(ConstraintError, match=r"50 % with 4 bits wherever that can be"):
+    with pytest.raises(ConstraintError, match=r"50 % with 2 or 4 bits wherever that can be"):
         walk.run()
+
+
+@pytest.mark.parametrize("share", [0.46, 0.4])
+def test_two_bits_are_taken_where_four_are_too_many(share: float) -> None:
+    """In as few layers as will do: one more with 4 bits would be too much."""
+    model = chain(64, 128, 96, 8)
+    samples = Samples(normal_samples(model, 24), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=4, max_weights=share), Scheme())
+    found = walk.run()
+    assert found.plan.two_bits and not found.plan.two_bits & found.plan.few_bits
+    assert stored_share(found.model, found.plan) <= share
+    for name in found.plan.two_bits:
+        wanted = dict.fromkeys(layers_of(walk), DType.INT4) | dict.fromkeys(found.plan.two_bits - {name}, DType.INT2)
+        assert stored_share(found.model, walk.quantizer.quantize(wanted).plan) > share
+    assert "with weights of 2 bits" in found.describe()
 
 
 def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:

@@ -109,7 +109,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
 
 
 def demand(model: FloatModel, calibration: Samples) -> Demand:
-    """Of `auto`: as many classes right, or like the float model's where there are no labels; an SQNR of other outputs."""
+    """Of `auto`: as many classes right, or like the float model's without labels; an SQNR of other outputs."""
     if calibration.labels is not None:
         return Demand(METRICS["top1"], MOST_DROP, max_weights=SHARE)
     exact = run_onnxruntime(model.proto, calibration.inputs[:1])

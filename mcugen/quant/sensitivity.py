@@ -46,7 +46,8 @@ class OutputNoise:
         self.session = Session(all_tensors(model), literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
         count = sum(v.type.count for v in model.tensors) * len(self.samples)
-        self._kept = self._run([v.name for v in model.tensors]) if count <= MOST_KEPT else None
+        names = dict.fromkeys([*(v.name for v in model.tensors), *self.outputs])
+        self._kept = self._run(list(names)) if count <= MOST_KEPT else None
         self.exact = self._exact(self.outputs)
         self.powers = {o: max(sum(power(sample[o]) for sample in self.exact), 1e-300) for o in self.outputs}
         self._last: _Tail | None = None
