@@ -46,6 +46,7 @@ from mcugen.options import (
     STATISTICS,
     THROUGHPUT,
     TRAINED_AS,
+    TWO_BITS,
     CompileOptions,
     LibraryFiles,
     Places,
@@ -950,7 +951,8 @@ def _layers(texts: list[str]) -> dict[str, str]:
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
-        known = {**PRECISIONS, **{key: "int4" for key, group in FEW_BITS.items() if group == 0}}
+        few = {key: "int4" for key, group in FEW_BITS.items() if group == 0}
+        known = PRECISIONS | few | dict.fromkeys(TWO_BITS, "int2")
         if not name or precision not in known:
             examples = f"a precision is one of: {', '.join(known)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)

@@ -111,7 +111,7 @@ class Compilation:
     def float_model(self) -> FloatModel:
         """What is quantized or profiled."""
         layers = self.quantizing.layers.values()
-        wide = self.quantizing.precision == MIXED or not {"int16", "int4"}.isdisjoint(layers)
+        wide = self.quantizing.precision == MIXED or not {"int16", "int4", "int2"}.isdisjoint(layers)
         return float_model(self.source, self.options, self._scheme, wide)
 
     @cached_property

@@ -83,12 +83,13 @@ class Demand:
 
     def goal(self, outputs: Judged) -> Goal:
         """What must hold, for these outputs of the float model. A drop is asked of what labels tell, else an SQNR."""
-        if self.max_drop is not None and self.metric.by_reference:
-            rule = "--max-accuracy-drop needs a metric of its own for the float model"
-            raise UsageError(rule, f"'{self.metric.name}'", "add labels to the samples, or give --min-sqnr")
+        if self.max_drop is not None and not self.metric.rates_reference:
+            rule = "--max-accuracy-drop needs a metric that the float model has itself"
+            remedy = "add labels to the samples, or give --metric agreement or --min-sqnr"
+            raise UsageError(rule, f"'{self.metric.name}'", remedy)
         least = DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr
         near = Goal(METRICS["sqnr"], math.inf, least=least)
-        if self.metric.by_reference or (self.max_drop is None and self.min_sqnr is not None):
+        if not self.metric.rates_reference or (self.max_drop is None and self.min_sqnr is not None):
             return near
         drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
         others = () if self.min_sqnr is None else (near,)
@@ -372,7 +373,8 @@ class Search:
         """Layers that compute, in less than `dtype`."""
         for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
             name = node.outputs[0].name
-            is_free = name in now.precision and name not in self.fixed and now.wanted.get(name) is not DType.INT4
+            is_coarse = now.wanted.get(name) in (DType.INT4, DType.INT2)
+            is_free = name in now.precision and name not in self.fixed and not is_coarse
             if is_free and LADDER.index(now.precision[name]) < LADDER.index(dtype):
                 yield name
 

@@ -41,6 +41,9 @@ PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
 """Precisions of weights of 4 bits where the model bears it, activations of 8: so many inputs share a scale (0: all)."""
 
+TWO_BITS = {"w2a8": 32}
+"""Precisions of weights of 2 bits, of single layers that are fully connected; so many inputs share a scale."""
+
 MIXED = "auto"
 """The precision that is chosen layer by layer."""
 

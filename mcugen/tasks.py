@@ -33,7 +33,7 @@ class Quantizing:
     preprocess: str = ""
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Of single layers, by the names of their outputs: values of PRECISIONS, or "int4" for FEW_BITS."""
+    """Of single layers, by the names of their outputs: values of PRECISIONS, or int4 (FEW_BITS) or int2 (TWO_BITS)."""
     synthetic: str = ""
     finetune: int = 0
     """Epochs of quantization-aware fine-tuning on the samples (see mcugen.quant.finetune)."""

@@ -30,7 +30,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels import learning
 from mcugen.kernels.declared import kernels_of
-from mcugen.lir.kernel import Kernel
+from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.options import CompileOptions, Training
@@ -243,7 +243,9 @@ def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:
             fitting = [layer for layer in layers if _fits(kernel, _nodes(kind, layer), board)]
             if fitting:
                 net = net_of(kind, fitting)
-                yield _portable(net, f"w_{kernel.name}", board, CompileOptions(kernels=(kernel.name,)))
+                goal = "flash" if SHORT_LOOPS in kernel.needs else "balanced"
+                options = CompileOptions(kernels=(kernel.name,), optimize=goal)
+                yield _portable(net, f"w_{kernel.name}", board, options)
                 break
 
 
@@ -265,9 +267,10 @@ def net_of(kind: str, layers: Sequence[_Part]) -> Net:
 
 
 def _fits(kernel: Kernel, nodes: Sequence[Node], board: Board) -> bool:
-    """Whether it may compute one of the nodes on a board's CPU."""
+    """Whether it may compute one of the nodes on a board's CPU, whatever the goal."""
+    features = board.features | {SHORT_LOOPS}
     choices = ((choice, node) for node in nodes for choice in own_kernels(node.op))
-    return any(choice.name == kernel.name and choice.fits(node, board.features) for choice, node in choices)
+    return any(choice.name == kernel.name and choice.fits(node, features) for choice, node in choices)
 
 
 # ------------------------------------------------------------------------------- ONNX's own tests, and examples

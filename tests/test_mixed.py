@@ -237,8 +237,23 @@ def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, lea
 def test_a_budget_too_small_is_refused() -> None:
     model = chain(8, 16, 4)
     walk = search(model, Samples(normal_samples(model, 12), None), Demand(METRICS["sqnr"], None, 5, max_weights=0.4))
-    with pytest.raises(ConstraintError, match=r"50 % with 4 bits wherever that can be"):
+    with pytest.raises(ConstraintError, match=r"50 % with 2 or 4 bits wherever that can be"):
         walk.run()
+
+
+@pytest.mark.parametrize("share", [0.46, 0.4])
+def test_two_bits_are_taken_where_four_are_too_many(share: float) -> None:
+    """In as few layers as will do: one more with 4 bits would be too much."""
+    model = chain(64, 128, 96, 8)
+    samples = Samples(normal_samples(model, 24), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=4, max_weights=share), Scheme())
+    found = walk.run()
+    assert found.plan.two_bits and not found.plan.two_bits & found.plan.few_bits
+    assert stored_share(found.model, found.plan) <= share
+    for name in found.plan.two_bits:
+        wanted = dict.fromkeys(layers_of(walk), DType.INT4) | dict.fromkeys(found.plan.two_bits - {name}, DType.INT2)
+        assert stored_share(found.model, walk.quantizer.quantize(wanted).plan) > share
+    assert "with weights of 2 bits" in found.describe()
 
 
 def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:
@@ -314,6 +329,15 @@ def test_a_drop_needs_something_to_drop_from() -> None:
         Demand(METRICS["sqnr"], 1.0).goal(outputs(9))
     with pytest.raises(UsageError, match="add labels"):
         Demand(METRICS["sqnr"], 1.0, 20.0).goal(outputs(9))
+
+
+@pytest.mark.parametrize(("count", "lost", "holds"), [(400, 2, True), (400, 8, False), (60, 1, False), (60, 0, True)])
+def test_agreement_may_fall_from_all_samples(count: int, lost: int, holds: bool) -> None:
+    """Without labels: the float model agrees with itself, whatever is right."""
+    judged = replace(classified(count, lost, 0), labels=None)
+    goal = Demand(METRICS["agreement"], 0.5).goal(replace(classified(count, 0, 0), labels=None))
+    assert goal.metric is METRICS["agreement"] and goal.float32 == 1.0
+    assert goal.met(judged) == holds
 
 
 class Clock:

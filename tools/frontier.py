@@ -9,8 +9,6 @@ what was computed is kept, so that a run that was interrupted goes on.
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +17,36 @@ from typing import Annotated
 
 import numpy as np
 import onnx
+import quant_study
 import typer
 from markers import replace_between_markers
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from quant_study import DOCUMENT, SUBJECTS, Sample, Subject, _roomy, _table, console, options, quantized, samples
+from quant_study import (
+    DOCUMENT,
+    SUBJECTS,
+    Sample,
+    Subject,
+    _roomy,
+    _table,
+    console,
+    options,
+    quantized,
+    remembering,
+    samples,
+)
 
-from mcugen.cache import Store, cache_folder, code_digest
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError
 from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.evaluation.metrics import METRICS
+from mcugen.evaluation.metrics import METRICS, Judged, names_classes
 from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
 from mcugen.quant.few_bits import stored_share
+from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import float_model, quantizer
 from mcugen.quant.scheme import Scheme
 
@@ -62,7 +73,7 @@ SETTINGS = {
 SCHEMES = {"int8": Scheme(), "int16x8": Scheme(DType.INT16), "w4a8": Scheme(weights=DType.INT4)}
 
 MOST_DROP, LEAST_SQNR, SHARE = 0.3, 15.0, 0.6
-"""What `auto` must reach: percentage points where there are labels, else dB; and its share of the bytes."""
+"""What `auto` must reach: percentage points where outputs name classes, else dB; and its share of the bytes."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +94,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         source = load(subject.path)
         model = float_model(source, options(subject), Scheme(), wide=True)
         maker = quantizer(source, model, Scheme(), calibration.inputs)
-        metric = METRICS["sqnr" if calibration.labels is None else "top1"]
-        demand = Demand(metric, MOST_DROP, max_weights=SHARE)
-        if calibration.labels is None:
-            demand = Demand(metric, min_sqnr=LEAST_SQNR, max_weights=SHARE)
-        search = Search(maker, _roomy(BOARD), CompileOptions(), calibration, demand)
+        search = Search(maker, _roomy(BOARD), CompileOptions(), calibration, demand(model, calibration))
         try:
             made = search.run()
         except ConstraintError:
@@ -99,6 +106,25 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
     share = stored_share(made.model, made.plan)
     found = run_onnxruntime(made.proto, evaluation.inputs)
     return Result(found, note, share, run.sizes.code + run.sizes.weights, run.instructions)
+
+
+def demand(model: FloatModel, calibration: Samples) -> Demand:
+    """Of `auto`: as many classes right, or like the float model's without labels; an SQNR of other outputs."""
+    if calibration.labels is not None:
+        return Demand(METRICS["top1"], MOST_DROP, max_weights=SHARE)
+    exact = run_onnxruntime(model.proto, calibration.inputs[:1])
+    if names_classes(Judged(exact, exact, calibration.inputs[:1])):
+        return Demand(METRICS["agreement"], MOST_DROP, max_weights=SHARE)
+    return Demand(METRICS["sqnr"], min_sqnr=LEAST_SQNR, max_weights=SHARE)
+
+
+def evaluated(subject: Subject) -> Samples:
+    """The evaluation split; of the few crops for visual wake words also each turned from left to right."""
+    found = samples(subject, "eval")
+    if subject.data != "vww":
+        return found
+    mirrored = [{name: array[..., ::-1].copy() for name, array in sample.items()} for sample in found.inputs]
+    return Samples([*found.inputs, *mirrored], None)
 
 
 def real(subject: Subject, evaluation: Samples) -> Result:
@@ -185,7 +211,7 @@ def _interval(value: float, found: Array, digits: int) -> str:
 
 def rows(subject: Subject, remembered: Callable[[str, Callable[[], Result]], Result]) -> Iterator[list[str]]:
     """Of one model."""
-    calibration, evaluation = samples(subject, "calib"), samples(subject, "eval")
+    calibration, evaluation = samples(subject, "calib"), evaluated(subject)
     exact = remembered("float32", lambda: real(subject, evaluation))
     judge = Judge(exact.outputs, evaluation.labels)
     peers = [remembered(name, lambda name=name: peer(subject, name, calibration, evaluation)) for name in SETTINGS]
@@ -221,17 +247,12 @@ def main(
     write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
 ) -> None:
     """Prints (or writes) the table."""
-    store = Store(cache_folder() / "frontier")
-    causes = code_digest() + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    kept = remembering("frontier", __file__, quant_study.__file__)
     table = [HEAD]
     for subject in (s for s in SUBJECTS if s.model in MODELS and only in s.model):
 
         def remembered(name: str, make: Callable[[], Result], subject: Subject = subject) -> Result:
-            key = hashlib.sha256(f"{causes} {subject.model} {name}".encode()).hexdigest()
-            kept = store.read(key)
-            result: Result = make() if kept is None else pickle.loads(kept)
-            if kept is None:
-                store.write(key, pickle.dumps(result))
+            result: Result = kept(f"{subject.model} {name}", make)
             return result
 
         for row in rows(subject, remembered):

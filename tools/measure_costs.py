@@ -43,7 +43,7 @@ from mcugen.importer import import_model
 from mcugen.importer.load import load
 from mcugen.kernels.cost import TERMS, work
 from mcugen.kernels.library import own_kernel
-from mcugen.lir.kernel import Kernel
+from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.spec import library_kernels_of, own_kernels
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.pipeline import optimize
@@ -450,7 +450,8 @@ Found = dict[str, tuple[list[tuple[str, Observation]], int]]
 
 def observe(model: bytes, board_name: str, kernel: str) -> Found:
     """The layers that one of our kernels computes on a board."""
-    options = CompileOptions(name="costs", kernels=(kernel,))
+    is_short = any(SHORT_LOOPS in k.needs for k in declared_kernels() if k.name == kernel)
+    options = CompileOptions(name="costs", kernels=(kernel,), optimize="flash" if is_short else "balanced")
     return _observed(model, board_name, options, lambda _, node: [k for k in own_kernels(node.op) if k.name == kernel])
 
 
@@ -585,14 +586,14 @@ def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
     """Names of our kernels that could compute some layer of a model."""
     graph = import_model(load(model).proto, "costs")
     optimize(graph)
-    features = load_board(board_name).features
+    features = load_board(board_name).features | {SHORT_LOOPS}
     return sorted({name for node in graph.nodes for name in _selectable(node, features)})
 
 
 def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
     """Our kernels that may be chosen on a CPU and whose names contain `only`."""
     chosen = (k for k in declared_kernels() if k.emit and not k.library and only in k.name)
-    return [k for k in chosen if k.needs <= features and not k.lacks & features]
+    return [k for k in chosen if k.needs <= features | {SHORT_LOOPS} and not k.lacks & features]
 
 
 def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:

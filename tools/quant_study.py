@@ -2,17 +2,21 @@
 """Measures quantization on the shared models: what each technique brings, and the accuracy of the code itself.
 
 Writes the tables of docs/quantization.md (`make quant-study`). Models without data of their own get standard normal
-inputs, other ones for calibration than for evaluation.
+inputs, other ones for calibration than for evaluation. What was computed is kept, so that a run that was interrupted
+goes on (`remembering`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
@@ -21,6 +25,7 @@ from markers import replace_between_markers
 from rich.console import Console
 
 from mcugen.board import Board, load_board
+from mcugen.cache import Store, cache_folder, code_digest
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
@@ -135,48 +140,77 @@ class Figures:
         return f"{accuracy}{self.sqnr:.1f} dB"
 
 
-def techniques(subjects: Sequence[Subject]) -> str:
+Remembered = Callable[[str, Callable[[], Any]], Any]
+"""What a function gave for a name, the last time that this code ran it."""
+
+
+def remembering(study: str, *files: str) -> Remembered:
+    """For a study whose figures follow from mcugen's code and from these files."""
+    store, causes = Store(cache_folder() / study), [code_digest(), *(Path(f).read_text("utf-8") for f in files)]
+
+    def remembered(name: str, make: Callable[[], Any]) -> Any:
+        key = hashlib.sha256(" ".join([*causes, name]).encode()).hexdigest()
+        kept = store.read(key)
+        if kept is not None:
+            return pickle.loads(kept)
+        made = make()
+        store.write(key, pickle.dumps(made))
+        return made
+
+    return remembered
+
+
+def techniques(subjects: Sequence[Subject], remembered: Remembered) -> str:
     """A row a model, a column a variant; figures by ONNX Runtime on the whole evaluation split."""
     rows = [["model", "float32", *(name for name, _ in VARIANTS)]]
-    for subject in subjects:
-        calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
-        exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
-        cells = []
-        for name, scheme in VARIANTS:
-            proto = quantized(subject, scheme, calibration).proto
-            figures = Figures.of(run_onnxruntime(proto, evaluation.inputs), exact, evaluation.labels)
-            console.print(f"{subject.model}: {name}: {figures}")
-            cells.append(str(figures))
-        reference = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
-        rows.append([subject.model, reference, *cells])
+    rows += [remembered(f"techniques {s.model}", partial(_variants, s)) for s in subjects]
     return _table(list(map(list, zip(*rows, strict=True))))
+
+
+def _variants(subject: Subject) -> list[str]:
+    calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
+    exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
+    cells = []
+    for name, scheme in VARIANTS:
+        proto = quantized(subject, scheme, calibration).proto
+        figures = Figures.of(run_onnxruntime(proto, evaluation.inputs), exact, evaluation.labels)
+        console.print(f"{subject.model}: {name}: {figures}")
+        cells.append(str(figures))
+    reference = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
+    return [subject.model, reference, *cells]
 
 
 FEW_BITS = ("mnist_cntk", "ds_cnn_kws_f32", "resnet8_cifar10_f32", "mobilenet_v1_025_vww_f32")
 
 
-def few_bits(subjects: Sequence[Subject]) -> str:
+def few_bits(subjects: Sequence[Subject], remembered: Remembered) -> str:
     """Weights of 4 bits beside those of 8: outputs by ONNX Runtime on the evaluation split, the code on a Cortex-M4."""
     rows = [["model", "float32", "precision", "outputs", "agree with float32", "bytes of weights", "`--optimize`",
              "flash on nrf52840", "instructions"]]  # fmt: skip
     for subject in (s for s in subjects if s.model in FEW_BITS):
-        calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
-        exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
         for name, scheme in (("int8", Scheme()), ("w4a8", Scheme(weights=DType.INT4))):
-            made = quantized(subject, scheme, calibration)
-            found = run_onnxruntime(made.proto, evaluation.inputs)
-            figures, alike = (Figures.of(found, exact, labels) for labels in (evaluation.labels, _classes(exact)))
-            layers = made.plan.layers.items()
-            size = sum(c.weights.size // (2 if n in made.plan.few_bits else 1) for n, c in layers)
-            float_share = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
-            for goal in ("balanced", "flash"):
-                compiled = compile_model(made.proto, _roomy("nrf52840"), CompileOptions(optimize=goal))
-                run = compiled.simulate(evaluation.inputs[:1])
-                flash = run.sizes.code + run.sizes.weights
-                rows.append([subject.model, float_share, name, str(figures), f"{100 * (alike.accuracy or 0):.2f} %",
-                             f"{size:,}", goal, f"{flash:,}", f"{run.instructions:,}"])  # fmt: skip
-                console.print(" | ".join(rows[-1]))
+            rows += remembered(f"few bits {subject.model} {name}", partial(_by_goals, subject, name, scheme))
     return _table(rows)
+
+
+def _by_goals(subject: Subject, name: str, scheme: Scheme) -> list[list[str]]:
+    calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
+    exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
+    made = quantized(subject, scheme, calibration)
+    found = run_onnxruntime(made.proto, evaluation.inputs)
+    figures, alike = (Figures.of(found, exact, labels) for labels in (evaluation.labels, _classes(exact)))
+    layers = made.plan.layers.items()
+    size = sum(c.weights.size // (2 if n in made.plan.few_bits else 1) for n, c in layers)
+    float_share = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
+    rows = []
+    for goal in ("balanced", "flash"):
+        compiled = compile_model(made.proto, _roomy("nrf52840"), CompileOptions(optimize=goal))
+        run = compiled.simulate(evaluation.inputs[:1])
+        flash = run.sizes.code + run.sizes.weights
+        rows.append([subject.model, float_share, name, str(figures), f"{100 * (alike.accuracy or 0):.2f} %",
+                     f"{size:,}", goal, f"{flash:,}", f"{run.instructions:,}"])  # fmt: skip
+        console.print(" | ".join(rows[-1]))
+    return rows
 
 
 def _classes(outputs: Sequence[Sample]) -> Array:
@@ -189,33 +223,36 @@ def _fixed(subject: Subject) -> onnx.ModelProto:
     return load(subject.path).proto
 
 
-def accuracy(subjects: Sequence[Subject], board: str, count: int) -> str:
+def accuracy(subjects: Sequence[Subject], board: str, count: int, remembered: Remembered) -> str:
     """A row a model: float32 and QDQ in ONNX Runtime, the host's C on all samples, QEMU on the first `count`."""
     head = ["model", "samples", "float32", "QDQ, ONNX Runtime", "C on the host", f"C on {board}, QEMU", "samples there",
             "float32 on those", "C = QDQ", "most LSB apart"]  # fmt: skip
-    rows = [head]
-    for subject in subjects:
-        calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
-        start = time.perf_counter()
-        result = quantized(subject, Scheme(), calibration)
-        console.print(f"{subject.model}: quantized in {time.perf_counter() - start:.1f} s")
-        exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
-        qdq = run_onnxruntime(result.proto, evaluation.inputs)
-        host = compile_model(result).simulate(evaluation.inputs, measure=False).outputs
-        target_model = compile_model(result, _roomy(board))
-        few = evaluation.inputs[:count]
-        target = target_model.simulate(few, measure=False).outputs
-        labels = evaluation.labels
-        cells = [Figures.of(o, exact[: len(o)], labels) for o in (qdq, host, target)]
-        same, apart = agreement(target_model, host, qdq)
-        reference = Figures.of(exact, exact, labels).accuracy
-        some = Figures.of(exact[: len(few)], exact[: len(few)], labels).accuracy
-        shown = ["" if a is None else f"{100 * a:.2f} %" for a in (reference, some)]
-        rows.append([subject.model, str(len(exact)), shown[0], *map(str, cells), str(len(few)), shown[1],
-                     f"{100 * same:.2f} %", f"{apart:.1f}"])  # fmt: skip
-        console.print(" | ".join(rows[-1]))
-        assert all(a[n].tobytes() == b[n].tobytes() for a, b in zip(host, target, strict=False) for n in a)
-    return _table(rows)
+    each = (remembered(f"accuracy {s.model} {board} {count}", partial(_everywhere, s, board, count)) for s in subjects)
+    return _table([head, *each])
+
+
+def _everywhere(subject: Subject, board: str, count: int) -> list[str]:
+    calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
+    start = time.perf_counter()
+    result = quantized(subject, Scheme(), calibration)
+    console.print(f"{subject.model}: quantized in {time.perf_counter() - start:.1f} s")
+    exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
+    qdq = run_onnxruntime(result.proto, evaluation.inputs)
+    host = compile_model(result).simulate(evaluation.inputs, measure=False).outputs
+    target_model = compile_model(result, _roomy(board))
+    few = evaluation.inputs[:count]
+    target = target_model.simulate(few, measure=False).outputs
+    labels = evaluation.labels
+    cells = [Figures.of(o, exact[: len(o)], labels) for o in (qdq, host, target)]
+    same, apart = agreement(target_model, host, qdq)
+    reference = Figures.of(exact, exact, labels).accuracy
+    some = Figures.of(exact[: len(few)], exact[: len(few)], labels).accuracy
+    shown = ["" if a is None else f"{100 * a:.2f} %" for a in (reference, some)]
+    row = [subject.model, str(len(exact)), shown[0], *map(str, cells), str(len(few)), shown[1],
+               f"{100 * same:.2f} %", f"{apart:.1f}"]  # fmt: skip
+    console.print(" | ".join(row))
+    assert all(a[n].tobytes() == b[n].tobytes() for a, b in zip(host, target, strict=False) for n in a)
+    return row
 
 
 def agreement(compiled: CompiledModel, found: Sequence[Sample], wanted: Sequence[Sample]) -> tuple[float, float]:
@@ -254,11 +291,11 @@ def main(
     write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
 ) -> None:
     """Prints (or writes) the tables, or one of them."""
-    subjects = [s for s in SUBJECTS if only in s.model]
+    subjects, remembered = [s for s in SUBJECTS if only in s.model], remembering("quant-study", __file__)
     tables: dict[str, Callable[[], str]] = {
-        "accuracy": lambda: accuracy(subjects, board, count),
-        "techniques": lambda: techniques(subjects),
-        "few-bits": lambda: few_bits(subjects),
+        "accuracy": lambda: accuracy(subjects, board, count, remembered),
+        "techniques": lambda: techniques(subjects, remembered),
+        "few-bits": lambda: few_bits(subjects, remembered),
     }
     for name in [wanted] if wanted else tables:
         table = tables[name]()

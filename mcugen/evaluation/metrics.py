@@ -58,6 +58,11 @@ class Metric:
     by_reference: bool = False
     right: Callable[[Judged], Array] | None = None
 
+    @property
+    def rates_reference(self) -> bool:
+        """Whether the reference has a value of its own to fall from: what is a share of samples is whole there."""
+        return not self.by_reference or self.right is not None
+
     def show(self, value: float | None) -> str:
         """The number for people; None is an infinite one, of outputs without error."""
         if value is None or not math.isfinite(value):
@@ -300,14 +305,17 @@ def _mean_absolute(found: Array, wanted: Array) -> float:
     return float(np.abs(found - wanted).mean()) if found.size else 0.0
 
 
-def agreement(judged: Judged) -> float:
-    """The share of samples for which both name the same class."""
-    names = judged.names
-    return float((classes(judged.outputs, names) == classes(judged.reference, names)).mean())
+def _agrees(judged: Judged) -> Array:
+    """Of each sample, whether both name the same class."""
+    found: Array = classes(judged.outputs, judged.names) == classes(judged.reference, judged.names)
+    return found
 
 
-def _share(name: str, right: Callable[[Judged], Array]) -> Metric:
-    return Metric(name, TITLES[name], lambda judged: float(right(judged).mean()), "%", right=right)
+def _share(name: str, right: Callable[[Judged], Array], *, by_reference: bool = False) -> Metric:
+    def compute(judged: Judged) -> float:
+        return float(right(judged).mean())
+
+    return Metric(name, TITLES[name], compute, "%", by_reference=by_reference, right=right)
 
 
 def _metric(
@@ -338,6 +346,6 @@ METRICS: dict[str, Metric] = {
         _referring("cosine", cosine, "", lower=False),
         _referring("max_abs_error", max_abs_error, "", lower=True),
         _referring("sqnr", sqnr_db, "dB", lower=False),
-        _metric("agreement", agreement, "%", by_reference=True),
+        _share("agreement", _agrees, by_reference=True),
     )
 }

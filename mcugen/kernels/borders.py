@@ -9,11 +9,11 @@ from typing import Annotated
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Params, reads, writes
+from mcugen.lir.kernel import SHORT_LOOPS, Call, Kernel, Params, reads, writes
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.reciprocal import Reciprocal
 
-_NEEDS = frozenset({"fpu", "dsp"})
+_NEEDS, _LACKS = frozenset({"fpu", "dsp"}), frozenset({SHORT_LOOPS, "mve"})
 _EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
     net (float[19] x, int8[21] c) => (int8[19] d, float[21] y) <float s = {0.02}, int8 z = {3}>
     { d = QuantizeLinear(x, s, z)  y = DequantizeLinear(c, s, z) }"""
@@ -42,6 +42,7 @@ QUANTIZE = Kernel(
     operands=(reads("x", "reals", DType.FLOAT32), writes("y", "codes", DType.INT8)),
     params=(Codes, Inverse),
     needs=_NEEDS,
+    lacks=_LACKS,
     example=_EXAMPLE,
 )
 DEQUANTIZE = Kernel(
@@ -50,6 +51,7 @@ DEQUANTIZE = Kernel(
     operands=(reads("x", "codes", DType.INT8), writes("y", "reals", DType.FLOAT32)),
     params=(Codes,),
     needs=_NEEDS,
+    lacks=_LACKS,
     example=_EXAMPLE,
 )
 
@@ -58,7 +60,7 @@ def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
     """Emits one instruction for a node that converts between reals and these codes; False: there is no kernel."""
     x, y = node.input(0).type, node.output.type
     is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1
-    if not is_packed or not builder.features >= _NEEDS or "mve" in builder.features or builder.any_size:
+    if not is_packed or not builder.features >= _NEEDS or builder.features & _LACKS or builder.any_size:
         return False
     (scale,), zero = codes.q.scale, codes.q.zero_point
     params: list[Params] = [Codes(count=y.count, scale=float(scale), zero=zero)]

@@ -37,6 +37,12 @@ LEAST_BESIDES = 1024
 FAVOUR = {"speed": 1024, "ram": 25, "flash": 1024}
 """What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a quarter of speed."""
 
+NEARLY = 1 + 1 / 16
+"""How many times the least flash `flash` may take for time's sake."""
+
+LAST_BYTES = 16
+"""Flash counts so many times then: its last hundredth may cost a sixth of the time."""
+
 ENOUGH = 0.25
 MOST_SLOWDOWN = 1.25
 """`balanced` takes at most so many times the instructions that this share of RAM and flash allows."""
@@ -487,7 +493,8 @@ def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list
 
 def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
-
+    if goal == "flash":
+        return _traded(offers, limits, floor)
     slowest = limits.instructions
     if goal == "balanced":
         slowest = min(slowest, _slowest(offers, limits, floor))
@@ -496,6 +503,33 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
         return limits.excess(cost), max(cost.instructions - slowest, 0.0), cost.rank(goal)
 
     return _best_end(offers, floor, rank).taken
+
+
+def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
+    """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash."""
+    smallest = _best_end(offers, floor, lambda cost: (limits.excess(cost), cost.rank("flash")))
+    least = smallest.cost()
+    most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
+    if limits.flash < most.flash:
+        most = replace(most, flash=max(limits.flash, least.flash))
+
+    def rank(cost: Cost) -> tuple[float, float]:
+        trade = math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
+        return most.excess(cost), trade
+
+    found = _best_end(offers, floor, rank)
+    while True:
+        others = [_end(start, offers, floor, rank) for start in _with_one_kernel(found.taken, offers)]
+        better = min(others, key=lambda plan: rank(plan.cost()), default=found)
+        if rank(better.cost()) >= rank(found.cost()):
+            return found.taken
+        found = better
+
+
+def _with_one_kernel(taken: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
+    """A plan, but with a kernel wherever it is offered: its code is shared, so that one node alone may gain nothing."""
+    for name in sorted({c.kernel.name for offer in offers for c in offer}):
+        yield [next((c for c in offer if c.kernel.name == name), old) for offer, old in zip(offers, taken, strict=True)]
 
 
 def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> float:
@@ -507,13 +541,16 @@ def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) 
 
 def _best_end(offers: Sequence[Sequence[Candidate]], floor: int, rank: Rank) -> _Plan:
     """Of what the descents come to, that of the least rank."""
-    ends = []
     starts = {tuple(map(id, start)): start for start in _starts(offers)}
-    for start in starts.values():
-        plan = _Plan(start, floor)
-        _descend(plan, offers, rank)
-        ends.append(plan)
+    ends = [_end(start, offers, floor, rank) for start in starts.values()]
     return min(ends, key=lambda plan: rank(plan.cost()))
+
+
+def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], floor: int, rank: Rank) -> _Plan:
+    """What a descent comes to."""
+    plan = _Plan(start, floor)
+    _descend(plan, offers, rank)
+    return plan
 
 
 def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:

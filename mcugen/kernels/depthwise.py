@@ -345,10 +345,12 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     turned = taps.transpose(0, 2, 1) if way.columns else taps
     bias, pairs = spec.folded_bias << scale, paired_taps(turned)
     strip = site.scratch("strip", DType.INT32, 10 * way.points.extent)
-    if four_bits in site.kernel.when:
+    if Gain in site.kernel.options:
+        in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # the tenth is nothing
+        stored = nibbles(pairs[..., 0], pairs[..., 1]) if four_bits in site.kernel.when else in_bytes
         operands = {
             "x": site.x,
-            "w": site.const("weights", nibbles(pairs[..., 0], pairs[..., 1])),
+            "w": site.const("weights", stored),
             "table": site.const("table", _words(_constants(bias, spec.multipliers))),
             "y": site.y,
             "strip": strip,
@@ -732,11 +734,11 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     )
 
 
-def _stored_apart(results: tuple[DType, ...]) -> tuple[Role, ...]:
-    """Operands of strips whose weights have 4 bits."""
+def _stored_apart(results: tuple[DType, ...], weights: DType = DType.UINT8) -> tuple[Role, ...]:
+    """Operands of strips whose weights lie apart from what else a channel needs."""
     return (
         reads("x", "input, channels last", DType.INT8),
-        reads("w", "weights in reading order", DType.UINT8),
+        reads("w", "weights in reading order", weights),
         reads("table", "bias and multiplier by channel", DType.INT32),
         writes("y", "output, channels last", *results),
         _STRIP,
@@ -762,6 +764,14 @@ _ANY_WINDOW = _taps("depthwise_s8_taps_dsp", int8_tensors)
 
 DEPTHWISE: tuple[Kernel, ...] = (
     _THREE_BY_THREE,
+    replace(
+        _THREE_BY_THREE,
+        name="depthwise_s8_dsp_bytes",
+        what=f"{_THREE_BY_THREE.what}, of a byte each in flash",
+        operands=_stored_apart((DType.INT8,), DType.INT8),
+        options=(StrideOptions, Loops, Gain),
+        when=(*_THREE_BY_THREE.when, int8_weights),
+    ),
     of_four_bits(_THREE_BY_THREE, operands=_stored_apart((DType.INT8,)), options=(StrideOptions, Loops, Gain)),
     _ANY_WINDOW,
     of_four_bits(_ANY_WINDOW, operands=_stored_apart(_CODES)),

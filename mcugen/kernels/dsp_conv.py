@@ -21,6 +21,7 @@ from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import NIBBLES, four_bits, int8_tensors, int16_tensors
 from mcugen.lir.kernel import (
+    SHORT_LOOPS,
     UPDATABLE,
     Call,
     Kernel,
@@ -689,8 +690,25 @@ ROW: tuple[Kernel, ...] = (
 )
 """Of layers with one row of outputs."""
 
+_OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights)
+_OF_NIBBLES = _conv(
+    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word
+)
+
+
+def _short(kernel: Kernel) -> Kernel:
+    """With few steps of its loops written out."""
+    return replace(
+        kernel,
+        name=f"{kernel.name}_short",
+        what=f"{kernel.what}; few steps of the loop are written out",
+        needs=kernel.needs | {SHORT_LOOPS},
+    )
+
+
 PIXELS: tuple[Kernel, ...] = (
-    _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights),
+    _OF_BYTES,
+    _short(_OF_BYTES),
     _conv("conv2d_s8_dsp16", "two pixels by two channels, weights widened to 16 bits", *_CODES8_WIDENED),
     _conv(
         "conv2d_s8_dsp_few",
@@ -699,7 +717,8 @@ PIXELS: tuple[Kernel, ...] = (
         few_elements,
         extra=few_steps,
     ),
-    _conv("conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word),
+    _OF_NIBBLES,
+    _short(_OF_NIBBLES),
     Kernel(
         "pointwise_s8_dsp",
         what="pixels of four or eight channels, which pass by the weights of a channel that registers hold",

@@ -32,6 +32,9 @@ PAIRED_LOADS = "paired-loads"
 WORD_WEIGHTS = "word-weights"
 """The same: that weights of a byte are loaded by words, since each load waits for their memory."""
 
+SHORT_LOOPS = "short-loops"
+"""The same: that loops of which many turns are written out elsewhere have a few, for code's sake."""
+
 CHECKED = "checked-indices"
 """The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mcugen.board import Board, Memory
-from mcugen.lir.kernel import PAIRED_LOADS, WORD_WEIGHTS
+from mcugen.lir.kernel import PAIRED_LOADS, SHORT_LOOPS, WORD_WEIGHTS
 
 
 def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
@@ -14,6 +14,7 @@ def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """
     wishes = {
         PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
+        SHORT_LOOPS: goal == "flash",
         WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,
     }
     return frozenset(wish for wish, is_rewarded in wishes.items() if is_rewarded)

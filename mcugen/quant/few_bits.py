@@ -29,6 +29,9 @@ STEPS = 1024
 NEAR = 2.0
 """Times the least noise, as the sum of the layers' own tells it: what they make together may differ as much."""
 
+BYTES = {DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
+"""Of a weight, but for its share of a group's scale."""
+
 MOST_SAMPLES = 32
 """By which a layer's noise is told."""
 
@@ -100,12 +103,14 @@ def _superior(choices: Sequence[tuple[int, float, int]], most: int) -> list[tupl
 
 
 def stored_share(model: FloatModel, plan: Plan) -> float:
-    """Bytes of all layers' weights, relative to a byte for each."""
+    """Bytes of all layers' weights, and of the scales of groups, relative to a byte for each weight."""
     nbytes, count = 0.0, 0
     for node in (n for n in model.graph.nodes if weight_axes(n.op)):
         size = sum(node.input(index).type.count for index in weight_axes(node.op))
         is_real = plan.precision_of(node) is DType.FLOAT32
-        nbytes += size * (4.0 if is_real else 0.5 if plan.weights_of(node) is DType.INT4 else 1.0)
+        codes = plan.layers.get(node.outputs[0].name)
+        nbytes += size * (4.0 if is_real else BYTES[plan.weights_of(node)])
+        nbytes += 4.0 * codes.scales.size if codes is not None and codes.group else 0.0
         count += size
     return nbytes / max(count, 1)
 
@@ -117,6 +122,20 @@ def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
     """
     total = sum(n.input(index).type.count for n in model.graph.nodes for index in weight_axes(n.op))
     return 2 * total * (share - stored_share(model, plan))
+
+
+def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], share: float) -> list[str]:
+    """Of the layers that have 2 bits in `plan`, those that keep them: others return to 4, as many as there is room for
+    within a share of a byte for each weight, of those that add most noise.
+    """
+    layers = [n for n in candidates(model, plan) if n.output.name in plan.two_bits]
+    codes = {n: plan.layers[n.output.name] for n in layers}
+    noise = weight_noise(model, codes, samples)
+    total = sum(n.input(index).type.count for n in model.graph.nodes for index in weight_axes(n.op))
+    more = [round(c.weights.size * BYTES[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()]
+    room = total * (share - stored_share(model, plan))
+    (back,) = most_valuable([noise[n] for n in layers], more, room)
+    return [n.output.name for i, n in enumerate(layers) if i not in back]
 
 
 def weight_noise(

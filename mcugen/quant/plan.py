@@ -27,7 +27,7 @@ class Stored:
 class Codes:
     """Symmetric weights of a layer in the shape of the float ones, and the real bias that goes with them.
 
-    Codes of INT4 take a byte each here, too. With a `group`, scales are [outputs, groups] of so many inputs each.
+    Codes of INT4 and INT2 take a byte each here, too. With a `group`, scales are [outputs, groups] of so many inputs.
     """
 
     weights: Array
@@ -55,7 +55,7 @@ class Plan:
     """`activations` by tensor name, `layers` by output name; nodes in neither compute in float32.
 
     `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32; `few_bits` are layers, by that name,
-    whose weights have 4 bits.
+    whose weights have 4 bits, `two_bits` those whose weights have 2.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -63,10 +63,16 @@ class Plan:
     layers: dict[str, Codes] = field(default_factory=dict)
     precision: dict[str, DType] = field(default_factory=dict)
     few_bits: frozenset[str] = frozenset()
+    two_bits: frozenset[str] = frozenset()
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)
     """Second moments of what matrices of cells with weights of 4 bits read, [1, K, K]: likewise; "x" is the input."""
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether some weights have fewer than 8 bits."""
+        return bool(self.few_bits or self.two_bits)
 
     def precision_of(self, node: Node) -> DType:
         """What a node computes in."""
@@ -74,6 +80,8 @@ class Plan:
 
     def weights_of(self, node: Node) -> DType:
         """The type of a layer's weights."""
+        if node.outputs[0].name in self.two_bits:
+            return DType.INT2
         return DType.INT4 if node.outputs[0].name in self.few_bits else DType.INT8
 
     def quant(self, name: str, dtype: DType) -> QuantParams:

@@ -28,8 +28,8 @@ def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
 
 
 def _stored_codes(codes: Codes) -> Array:
-    """Of a layer's weights, in the type that ONNX stores."""
-    return codes.weights.astype(ml_dtypes.int4) if codes.dtype is DType.INT4 else codes.weights
+    """Of a layer's weights, in the type that ONNX stores: those of 2 bits have 4 there, as ONNX Runtime has no less."""
+    return codes.weights if codes.dtype is DType.INT8 else codes.weights.astype(ml_dtypes.int4)
 
 
 def stored_name(name: str) -> str:

@@ -28,6 +28,7 @@ from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.samples import in_own_order
 from mcugen.quant.scheme import Scheme, activation_params
+from mcugen.quant.weights import takes_two_bits
 
 OPSET_INT16 = 21
 """From here on, QuantizeLinear knows int16, and weights of 4 bits."""
@@ -75,6 +76,8 @@ class Quantization:
         if self.plan.few_bits and scheme.weights is not DType.INT4:
             count = len(self.plan.few_bits)
             parts.append(f"{count} layer{'s' * (count > 1)} with weights of 4 bits")
+        if count := len(self.plan.two_bits):
+            parts.append(f"{count} layer{'s' * (count > 1)} with weights of 2 bits")
         return ", ".join(parts)
 
 
@@ -105,7 +108,8 @@ class Quantizer:
     ) -> Quantization:
         """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers.
 
-        INT4 is the precision of int8 activations and of weights of 4 bits, as far as the layer bears them.
+        INT4 is the precision of int8 activations and of weights of 4 bits, as far as the layer bears them; INT2 that of
+        weights of 2 bits, which fully connected layers alone have: UsageError for others.
 
         Weights are those of `known`, where given: another precision of activations needs no others.
         """
@@ -119,12 +123,13 @@ class Quantizer:
     def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
         self._require_layers(wanted)
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        computed = {name: DType.INT8 if dtype is DType.INT4 else dtype for name, dtype in wanted.items()}
+        computed = {name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in wanted.items()}
         assignment = assign(self.model.graph, self.scheme, computed, spans, self.model.states)
         plan = self._plan(assignment)
         cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
         able = [*self.bearing_few_bits(plan), *cells]
         plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
+        plan.two_bits = self._with_two_bits(plan, wanted)
         if known is None:
             plan = self._refined(self._with_few_bits(plan, wanted))
         else:
@@ -132,6 +137,15 @@ class Quantizer:
         proto = self._written(plan)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
+
+    def _with_two_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> frozenset[str]:
+        """The layers whose weights are to take 2 bits. UsageError for those that do not."""
+        able = {n.output.name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
+        asked = frozenset(name for name, dtype in wanted.items() if dtype is DType.INT2)
+        if asked - able:
+            remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(able)) or 'no layer of this model'}"
+            raise UsageError("weights of 2 bits are for large fully connected layers", f"'{min(asked - able)}'", remedy)
+        return asked
 
     def bearing_few_bits(self, plan: Plan) -> list[str]:
         """The layers whose weights may take 4 bits."""
@@ -142,17 +156,27 @@ class Quantizer:
     ) -> list[dict[str, DType]]:
         """`wanted` with INT4 for some of the layers, so that weights take a share of their bytes as int8.
 
-        Up to so many ways, the most promising first. ConstraintError if 4 bits are not enough.
+        Up to so many ways, the most promising first. Where 4 bits are not enough, fully connected layers have INT2, as
+        few of them as will do. ConstraintError if neither is enough.
         """
         plan = self.quantize({**wanted, **dict.fromkeys(layers, DType.INT4)}).plan
         room = few_bits.room_for_wide(self.model, plan, share)
         if room < 0:
-            rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
-            found = f"{100 * few_bits.stored_share(self.model, plan):.0f} % with 4 bits wherever that can be"
-            raise ConstraintError(rule, found, "allow more")
+            return [self._narrowest({**wanted, **dict.fromkeys(layers, DType.INT4)}, layers, share)]
         able = [n for n in few_bits.candidates(self.model, plan) if n.output.name in plan.few_bits]
         ways = few_bits.choices(self.model, plan, able, self.samples, room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
+
+    def _narrowest(self, wanted: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
+        """`wanted` with INT2 for as few of the layers as will do. ConstraintError if all are not enough."""
+        able = [n.output.name for n in self.model.graph.nodes if n.output.name in layers and takes_two_bits(n)]
+        plan = self.quantize({**wanted, **dict.fromkeys(able, DType.INT2)}).plan
+        least = few_bits.stored_share(self.model, plan)
+        if least > share:
+            rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
+            raise ConstraintError(rule, f"{100 * least:.0f} % with 2 or 4 bits wherever that can be", "allow more")
+        narrow = few_bits.narrowest(self.model, plan, self.samples, share)
+        return {**wanted, **dict.fromkeys(narrow, DType.INT2)}
 
     def with_codes(self, found: Quantization, codes: Mapping[str, Codes]) -> Quantization:
         """The same model with other codes."""

@@ -55,7 +55,7 @@ def refine(
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            most = MOST_SAMPLES[DType.INT4 if plan.few_bits else DType.INT8]
+            most = MOST_SAMPLES[DType.INT4 if plan.is_coarse else DType.INT8]
             _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, cells, progress)
         return plan
     for node in layers:
@@ -97,7 +97,7 @@ class _Walk:
 
     def _codes(self, node: Node) -> Codes:
         """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
-        moments = Moments(crossed=bool(self.plan.few_bits))
+        moments = Moments(crossed=self.plan.is_coarse)
         for real, seen in zip(self.real[node.input(0)], self._read(node.input(0), node), strict=True):
             rows = [_unfolded(node, x) for x in (real, seen)]
             if rows[0] is None or rows[1] is None:
@@ -106,7 +106,7 @@ class _Walk:
         codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
         if self.plan.scheme.optimize_rounding:
             centred = _can_correct(node, self.plan)
-            compensation = COMPENSATED * moments.compensation(centred) if self.plan.few_bits else None
+            compensation = COMPENSATED * moments.compensation(centred) if self.plan.is_coarse else None
             codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, compensation)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
 

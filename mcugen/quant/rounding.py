@@ -25,6 +25,11 @@ BYTE: Limits = (-127, 127)
 CLIPPING = tuple(share / 20 for share in range(20, 9, -1))
 """Shares of the scale that clips nothing, which are tried."""
 
+FEW = 4
+"""Codes or less: then lower shares are, too, since most weights would be 0."""
+
+MORE_CLIPPING = tuple(share / 20 for share in range(9, 3, -1))
+
 DAMPING = 0.01
 """Added to the diagonal of G before it is inverted, relative to its mean."""
 
@@ -58,7 +63,7 @@ def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = B
 def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> Array:
     """Of shares of `scales`, which clip nothing, those of least error by rounding to nearest, as float32 values."""
     best, least = scales, np.full(scales.shape, np.inf)
-    for share in CLIPPING:
+    for share in CLIPPING + MORE_CLIPPING * (limits[1] - limits[0] < FEW):
         tried = (scales * share).astype(np.float32).astype(np.float64)
         error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
         best, least = np.where(error < least, tried, best), np.minimum(error, least)

@@ -61,7 +61,7 @@ def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
     return low, high
 
 
-WEIGHT_LIMITS = {DType.INT8: (-127, 127), DType.INT4: (-8, 7)}
+WEIGHT_LIMITS = {DType.INT8: (-127, 127), DType.INT4: (-8, 7), DType.INT2: (-2, 1)}
 """Of the codes of weights; of int8 the code -128 is not used."""
 
 

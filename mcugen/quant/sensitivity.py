@@ -26,6 +26,9 @@ LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 PORTION = 8
 """Samples that are run before the noise so far is looked at: it may be too much already."""
 
+MOST_KEPT = 2**26
+"""Elements of all tensors in all samples that are kept, so that what a group's model reads is not computed again."""
+
 MOST_MACS = 10**11
 """Of one run for each group of tensors and each sample; large models get fewer samples."""
 
@@ -42,6 +45,9 @@ class OutputNoise:
         self.model, self.outputs = model, judged_tensors(model)
         self.session = Session(all_tensors(model), literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
+        count = sum(v.type.count for v in model.tensors) * len(self.samples)
+        names = dict.fromkeys([*(v.name for v in model.tensors), *self.outputs])
+        self._kept = self._run(list(names)) if count <= MOST_KEPT else None
         self.exact = self._exact(self.outputs)
         self.powers = {o: max(sum(power(sample[o]) for sample in self.exact), 1e-300) for o in self.outputs}
         self._last: _Tail | None = None
@@ -78,7 +84,12 @@ class OutputNoise:
 
     def _exact(self, names: Sequence[str]) -> list[dict[str, Array]]:
         """These tensors of the float model, sample by sample."""
+        if self._kept is None:
+            return self._run(names)
+        pairs = zip(self.samples, self._kept, strict=True)
+        return [{n: sample[n] if n in sample else kept[n] for n in names} for sample, kept in pairs]
 
+    def _run(self, names: Sequence[str]) -> list[dict[str, Array]]:
         def run(sample: dict[str, Array]) -> dict[str, Array]:
             found = sample | self.session.run([name for name in names if name not in sample], sample)
             return {name: found[name] for name in names}

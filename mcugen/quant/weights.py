@@ -12,26 +12,38 @@ from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.packed import packs
+from mcugen.options import TWO_BITS
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
 
+(GROUP_OF_TWO_BITS,) = TWO_BITS.values()
+
+
+def takes_two_bits(node: Node) -> bool:
+    """Whether weights of 2 bits stay so in flash: of a fully connected layer that is not too small."""
+    if not takes_groups(node.op):
+        return False
+    limits = np.array(WEIGHT_LIMITS[DType.INT2], np.int8)
+    return packs(np.resize(limits, layer_weights(node)[0].shape), GROUP_OF_TWO_BITS)
+
 
 def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8) -> Codes:
-    """Weights rounded to nearest, in INT8 or INT4."""
+    """Weights rounded to nearest, in INT8, INT4 or INT2."""
     weights, axis = layer_weights(node)
-    if dtype is DType.INT4 and scheme.group and scheme.per_channel and takes_groups(node.op):
-        grouped = _grouped_codes(weights, layer_bias(node), scheme)
-        if packs(grouped.weights, scheme.group):
+    group = {DType.INT4: scheme.group, DType.INT2: GROUP_OF_TWO_BITS}.get(dtype, 0)
+    if group and scheme.per_channel and takes_groups(node.op):
+        grouped = _grouped_codes(weights, layer_bias(node), scheme, group, dtype)
+        if packs(grouped.weights, group):
             return grouped
     scales = weight_scales(weights, axis, scheme, dtype)
     return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype), weights)
 
 
-def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme) -> Codes:
+def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: int, dtype: DType) -> Codes:
     """Of a matrix [outputs, inputs], with a scale for each group of inputs."""
-    parts = [weights[:, at : at + scheme.group] for at in range(0, weights.shape[1], scheme.group)]
-    scales = np.stack([weight_scales(part, 0, scheme, DType.INT4) for part in parts], 1)
-    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, DType.INT4, scheme.group), weights)
+    parts = [weights[:, at : at + group] for at in range(0, weights.shape[1], group)]
+    scales = np.stack([weight_scales(part, 0, scheme, dtype) for part in parts], 1)
+    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, dtype, group), weights)
 
 
 def nearest_codes(codes: Codes, weights: Array) -> Codes:

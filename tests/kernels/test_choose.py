@@ -91,6 +91,26 @@ def test_each_goal_takes_the_kernel_that_serves_it(monkeypatch: pytest.MonkeyPat
     assert chosen(monkeypatch, kernels, table, goal) == [name]
 
 
+@pytest.mark.parametrize(
+    ("constants", "instructions", "name"), [(1_030, 700, "quick"), (1_030, 800, "small"), (1_100, 100, "small")]
+)
+def test_flash_gives_its_last_bytes_for_time(
+    monkeypatch: pytest.MonkeyPatch, constants: int, instructions: int, name: str
+) -> None:
+    """A hundredth for a sixth of the time, as long as it is at most a sixteenth."""
+    kernels = (kernel("small", constants=1_000), kernel("quick", constants=constants))
+    table = costs(small=(1_000, 500), quick=(instructions, 500))
+    assert chosen(monkeypatch, kernels, table, "flash") == [name]
+    assert chosen(monkeypatch, kernels, table, "flash", limits=Limits(1 << 20, 1_510)) == ["small"]
+
+
+def test_flash_sees_what_layers_gain_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one changed its kernel alone, there would be code of both."""
+    kernels = (kernel("small", constants=2_000), kernel("quick", constants=2_000))
+    table = costs(small=(1_000, 900), quick=(500, 950))
+    assert chosen(monkeypatch, kernels, table, "flash", layers=3) == ["quick"] * 3
+
+
 @pytest.mark.parametrize(("flash", "name"), [(1 << 20, "fast"), (20_000, "small")])
 def test_balanced_spares_no_bytes_where_there_is_room(monkeypatch: pytest.MonkeyPatch, flash: int, name: str) -> None:
     """At most 1.25 times the instructions of what fits a quarter of the flash; if nothing fast does, bytes count."""

@@ -30,6 +30,7 @@ BOARDS = {
     "depthwise_s8_planes": ("rv32imc", "rp2040", "stm32f746"),
     "depthwise_s16_planes": ("rp2040", "rv32imc"),
     "depthwise_f32_fpu": ("nrf52840", "rt1060", "nrf5340"),
+    "depthwise_s8_dsp_bytes": ("nrf52840", "rt1060"),
     "depthwise_s4_dsp": ("nrf52840", "rt1060"),
     "depthwise_s4_taps_dsp": ("rt1060",),
 }
@@ -241,11 +242,12 @@ CASES = {
     "depthwise_s16_planes": [layer for layer in ANY if layer.gain < 100000],
     "depthwise_f32_fpu": FLOATS,
 }
-FOUR_BITS = {
+STORED_APART = {
+    "depthwise_s8_dsp_bytes": [*THREE[::4], *VALUES[1::3]],
     "depthwise_s4_dsp": [*THREE[1::4], *VALUES[::3]],
     "depthwise_s4_taps_dsp": OTHER_THAN_THREE[::2],
 }
-ALL = CASES | FOUR_BITS
+ALL = CASES | STORED_APART
 
 
 @pytest.mark.spread(7)

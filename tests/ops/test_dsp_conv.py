@@ -163,6 +163,17 @@ def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
     layers.check(kernels)
 
 
+@pytest.mark.parametrize("board", ["host", *(pytest.param(b, marks=pytest.mark.qemu) for b in ("nrf52840", "rt1060"))])
+def test_short_loops(board: str):
+    """Few steps are written out for the least flash: of one step to several rounds."""
+    layers = Layers()
+    for name in ("one channel, tall kernel", "odd rows and columns", "long", "one channel out", "loop of whole rounds"):
+        layers.add_case(name, CASES[name], relu=name == "long")
+    for channels in (8, 16, 24, 32, 40):
+        layers.add_case(f"{channels} channels", ((1, channels, 1, 3), 3, (1, 1), {}))
+    layers.check(("conv2d_s8_dsp_short",), (board,), made_for=("nrf52840", "flash"))
+
+
 @pytest.mark.spread(6)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_int16(relu: bool):

@@ -45,6 +45,14 @@ def test_dsp(board: str):
     layers.check(DSP, ("host", board))
 
 
+@pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
+def test_short_loops(board: str):
+    layers = FourBits()
+    for name in ("one channel, tall kernel", "odd rows and columns", "long", "one channel out", "loop of whole rounds"):
+        layers.add_case(name, LOOPED[name], relu=name == "long", gain=0.8)
+    layers.check(("conv2d_s4_dsp_short",), (board,), made_for=("nrf52840", "flash"))
+
+
 @pytest.mark.parametrize("board", ["host", *(pytest.param(b, marks=pytest.mark.qemu) for b in ("rp2040", "stm32f103"))])
 def test_one_channel_at_a_time(board: str):
     """Taps of a channel are taken apart once; on a Cortex-M0+ strips hold words."""

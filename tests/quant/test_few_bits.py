@@ -14,6 +14,7 @@ from float_models import conv_net, normal_samples, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compiler import compile_model
+from mcugen.errors import UsageError
 from mcugen.hir.types import DType
 from mcugen.importer import import_model
 from mcugen.importer.load import load
@@ -96,9 +97,9 @@ def test_without_samples_weights_are_rounded_to_nearest():
 
 def test_kernels_read_them_packed():
     wanted = dict.fromkeys(("relu6", "relu", "pointwise", "logits"), DType.INT4)
-    small = compile_model(quantized(W4A8, wanted=wanted).proto, "nrf52840", CompileOptions(optimize="flash"))
-    kernels = {i.kernel for i in small.program.instrs}
-    assert any(name.split("_")[1] == "s4" for name in kernels if "_" in name), kernels
+    packed = CompileOptions(kernels=("conv2d_s4", "depthwise_s4", "dense_s4"), optimize="flash")
+    small = compile_model(quantized(W4A8, wanted=wanted).proto, "nrf52840", packed)
+    assert {i.kernel for i in small.program.instrs} >= {"conv2d_s4", "depthwise_s4", "dense_s4"}
     wide = compile_model(quantized(Scheme()).proto, "nrf52840", CompileOptions(optimize="flash"))
     assert small.program.weights_size < wide.program.weights_size
 
@@ -183,6 +184,48 @@ def test_bytes_in_flash_are_those_of_channels_that_stay():
     found = Stored.of(import_model(made.proto, "net"))
     assert found.dropped == 8
     assert (found.of_layer("r"), found.of_layer("gone")) == (8 * 27, 0)
+
+
+@pytest.fixture(scope="module")
+def in_two_bits() -> Quantization:
+    """Of the largest two layers; others have 8 bits."""
+    model = uneven_net()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), Scheme(), wide=True)
+    maker = quantizer(source, fused, Scheme(), normal_samples(model, 40, 0))
+    return maker.quantize({"relu0": DType.INT2, "relu1": DType.INT2})
+
+
+def test_two_bits_are_stored_as_such(in_two_bits: Quantization):
+    """In groups of 32 inputs, whose scales clip; the generated code has numpy's bits, ONNX Runtime the same codes."""
+    codes = [in_two_bits.plan.layers[name] for name in ("relu0", "relu1")]
+    assert all(c.dtype is DType.INT2 and c.group == 32 and set(np.unique(c.weights)) == {-2, -1, 0, 1} for c in codes)
+    assert error_db(in_two_bits) > 6
+    compiled = compile_model(in_two_bits.proto, "host", CompileOptions(optimize="flash"))
+    packed = [i for i in compiled.program.instrs if i.kernel == "dense_packed"]
+    assert [i.code["bits"] for i in packed] == [2, 2]
+    assert compiled.program.weights_size < sum(c.weights.size * 0.25 + c.scales.size * 4 for c in codes) + 4096
+    feeds = normal_samples(in_two_bits.source.proto, 2, 3)
+    for feed, found in zip(feeds, compiled.simulate(feeds).outputs, strict=True):
+        for name, array in compiled.interpret(feed).items():
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_samples_choose_codes_of_two_bits():
+    """Rounding to nearest by scales that clip nothing makes most weights 0."""
+    model = uneven_net()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), Scheme(), wide=True)
+    plain = Scheme(optimize_rounding=False, correct_bias=False)
+    made = [quantizer(source, fused, s, normal_samples(model, 40, 0)) for s in (Scheme(), plain)]
+    best, nearest = (error_db(maker.quantize({"relu0": DType.INT2})) for maker in made)
+    assert best > nearest + 2
+
+
+@pytest.mark.parametrize("name", ["relu6", "logits"])
+def test_two_bits_are_refused_for_other_layers(name: str):
+    with pytest.raises(UsageError, match=f"large fully connected layers.*'{name}'.*w4a8"):
+        quantized(Scheme(), wanted={name: DType.INT2})
 
 
 GROUPED = Scheme(weights=DType.INT4, group=32)
