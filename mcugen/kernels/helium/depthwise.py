@@ -364,7 +364,7 @@ def row_window(spec: ConvSpec) -> bool:
     in_turn = shape.stride_h == 1 or shape.out_h == 1
     if shape.k_h > 1 or not in_turn or shape.in_h != shape.out_h or shape.pad_h:
         return False
-    if not 2 <= shape.k_w <= MOST_TAPS or shape.stride_w > 7 or 1 < min(shape.stride_w, shape.dilation_w):
+    if not 2 <= shape.k_w <= MOST_TAPS or shape.stride_w > 7 or min(shape.stride_w, shape.dilation_w) > 1:
         return False
     return 8 * shape.out_c * shape.dilation_w < 2**16  # results are scattered by offsets of 16 bits
 
