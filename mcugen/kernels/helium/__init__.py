@@ -195,7 +195,7 @@ _DEPTHWISE = (
         "depthwise_s8_mve_row",
         what="rows of up to 64 taps of one filter a channel: 16 taps of one channel are a vector",
         operands=layer.operands(working=(scratch("planes", "pixels under some of y, by channels", DType.INT8),)),
-        params=(layer.Codes, layer.Padding, ConvGeometry, patches.Planes, patches.Phase),
+        params=(layer.Codes, layer.Padding, ConvGeometry, patches.Planes, patches.Phase, patches.LastVector),
         without=frozenset({"in_h", "k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h"}),
         options=(patches.RowOptions, layer.Halves, layer.Clamped, layer.Shifted),
         needs=_MVE,

@@ -13,6 +13,7 @@ from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.helium.layer import VECTOR, Frame, Table, blocks_of, call, padding, strip_of
 from mcugen.kernels.reading_order import by_image, rows
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import four_bits
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
@@ -406,10 +407,16 @@ class Phase(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LastVector(Params):
+    """Of a window's weights."""
+
+    last: Annotated[int, "bytes of the last vector of a channel's"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
     """What its loops are written for."""
 
-    taps: Annotated[int, "of the window"]
     bands: Annotated[int, "vectors of taps"]
     stride_w: Annotated[int, "pixels from window to window"]
     dilation_w: Annotated[int, "pixels from tap to tap"]
@@ -420,13 +427,15 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
     shape, table = spec.shape.as_row(), Table(spec, 1, apart=1)
     bands, dilation, planes = _vectors(shape), shape.dilation_w, Planes.of(shape)
     phase = Phase(phase=-shape.pad_w % dilation if dilation > 1 else None)
-    weights = np.pad(spec.weights.reshape(shape.out_c, -1), [(0, 0), (0, VECTOR * bands - shape.k_w)])
+    weights, packed = spec.weights.reshape(shape.out_c, -1), four_bits in site.kernel.when
+    weights = np.pad(weights, [(0, 0), (0, shape.k_w % 2 * packed)])
+    last = (weights.shape[1] - VECTOR * (bands - 1)) // (1 + packed)
     made = call(
         site,
         weights.reshape(-1),
         table,
-        [table.codes, padding(spec), shape.geometry, planes, phase],
-        [RowOptions(taps=shape.k_w, bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
+        [table.codes, padding(spec), shape.geometry, planes, phase, LastVector(last=last)],
+        [RowOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
         working=("planes", 8 * planes.pitch),
     )
     reads_first = shape.out_w <= shape.in_w and shape.pad_w <= (shape.k_w - 1) * dilation
