@@ -10,6 +10,7 @@ import pytest
 import zoo
 from shared_models import SHARED
 
+from mcugen.cache import Store
 from mcugen.workers.sharing import Workers
 
 MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
@@ -51,6 +52,29 @@ def test_what_fails_while_it_is_quantized_is_a_row_a_board(tmp_path):
     broken.write_bytes(b"no model")
     rows = zoo._measured(broken, "int8", ["rp2040", "nrf52840"])
     assert [row.board for row in rows] == ["rp2040", "nrf52840"] and all(row.failure for row in rows)
+
+
+def test_a_run_that_ended_early_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Rows are kept under what they follow from; failures are not."""
+    model, samples = tmp_path / "net.onnx", tmp_path / "net.io.npz"
+    model.write_bytes(b"a model")
+    samples.write_bytes(b"samples")
+    asked: list[list[str]] = []
+
+    def measured(path, precision, boards, by):
+        asked.append(list(boards))
+        return [
+            zoo.Row("net", precision, board, failure="none" if board == "rp2040" else "", macs=3) for board in boards
+        ]
+
+    monkeypatch.setattr(zoo, "KEPT", Store(tmp_path / "kept"))
+    monkeypatch.setattr(zoo, "_measured", measured)
+    task = zoo.Task("net", "int8", ("rp2040", "nrf52840"))
+    rows = [zoo._measured_of({"net": (model, samples)}, task) for _ in range(2)]
+    assert rows[0] == rows[1] and asked == [["rp2040", "nrf52840"], ["rp2040"]]
+    model.write_bytes(b"another model")
+    zoo._measured_of({"net": (model, samples)}, task)
+    assert asked[-1] == ["rp2040", "nrf52840"]
 
 
 @pytest.mark.qemu

@@ -9,19 +9,24 @@ stack for both.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import benchmark.reasons
 import numpy as np
 import onnx
 import typer
-from benchmark.emx import emx_bundle
+from benchmark.emx import EMX, emx_bundle
 from benchmark.measure import figures_of
 from benchmark.reasons import reasons
 from benchmark.subjects import FLOAT_TOLERANCE, largest_error, load_subject
@@ -30,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mcugen.board import Board, load_board
+from mcugen.cache import Store, cache_folder, code_digest
 from mcugen.codegen.identifiers import identifier
 from mcugen.compilation import Compilation
 from mcugen.errors import McugenError
@@ -42,6 +48,9 @@ from mcugen.workers.sharing import Workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 FOLDERS = (SHARED / "zoo", SHARED / "models")
+REASONS = benchmark.reasons.__file__
+KEPT = Store(cache_folder() / "zoo")
+"""Rows by what they follow from: a run that ended early goes on where it was."""
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "zoo.md"
 BOARDS = ("rp2040", "nrf52840", "nrf5340", "corstone300", "rv32imc")
 SAMPLES, NOISE = 32, 0.1
@@ -122,16 +131,21 @@ def main(
         for task, rows_of_task in Workers(jobs, cluster).each_done(partial(_measured_of, _files(wanted)), wanted):
             found[task] = rows_of_task
             status.update(f"{len(found)} of {len(wanted)}: {task.name}")
+            if write_docs:
+                _write(rows_of_task)
     rows = [row for task in wanted for row in found[task]]
     table = Table(*HEADINGS)
     for row in rows:
         table.add_row(*row.cells())
     console.print(table)
-    if write_docs:
-        text = DOCUMENT.read_text()
-        text = replace_between_markers(text, "zoo", updated(text, [row.cells() for row in rows], HEADINGS))
-        told = [[row.model, row.precision, row.board, row.why] for row in rows]
-        DOCUMENT.write_text(replace_between_markers(text, "why", updated(text, told, WHY)))
+
+
+def _write(rows: Sequence[Row]) -> None:
+    """Into the document, row by row as they come: what ends early has done some of it."""
+    text = DOCUMENT.read_text()
+    text = replace_between_markers(text, "zoo", updated(text, [row.cells() for row in rows], HEADINGS))
+    told = [[row.model, row.precision, row.board, row.why] for row in rows]
+    DOCUMENT.write_text(replace_between_markers(text, "why", updated(text, told, WHY)))
 
 
 def updated(text: str, rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
@@ -173,8 +187,31 @@ def _files(tasks: Sequence[Task]) -> Mapping[str, Sequence[Path]]:
 
 
 def _measured_of(files: Mapping[str, Sequence[Path]], task: Task) -> list[Row]:
-    """What a worker does."""
-    return _measured(files[task.name][0], task.precision, task.boards)
+    """What a worker does: rows that the same code had of the same model are kept between runs."""
+    path, *_ = files[task.name]
+    sources: list[str | bytes] = [
+        code_digest(),
+        *(file.read_bytes() for file in (*files[task.name], Path(__file__), Path(REASONS))),
+    ]
+    keys = {board: _key(*sources, task.precision, task.boards[0], board) for board in task.boards}
+    rows = {board: Row(**kept) for board, key in keys.items() if (kept := _read(key))}
+    left = [board for board in task.boards if board not in rows]
+    for row in _measured(path, task.precision, left, task.boards[0]) if left else ():
+        rows[row.board] = row
+        if not row.failure:
+            KEPT.write(keys[row.board], json.dumps(asdict(row)).encode())
+    return [rows[board] for board in task.boards]
+
+
+def _key(*causes: str | bytes) -> str:
+    """Of what follows from them."""
+    parts = [cause if isinstance(cause, bytes) else cause.encode() for cause in causes]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def _read(key: str) -> dict[str, Any] | None:
+    kept = KEPT.read(key)
+    return json.loads(kept) if kept is not None else None
 
 
 def is_quantized(path: Path) -> bool:
@@ -212,14 +249,17 @@ def quantized(path: Path, board: str) -> onnx.ModelProto:
     return Compilation(path, roomy(load_board(board)), as_sized(path), quantizing).quantized.proto
 
 
-def _measured(path: Path, precision: str, boards: Sequence[str]) -> list[Row]:
-    """One model on some boards. Whatever fails is a row, a bug of any compiler too: the others are still wanted."""
+def _measured(path: Path, precision: str, boards: Sequence[str], by: str = "") -> list[Row]:
+    """One model on some boards, quantized for the board `by`, or the first.
+
+    Whatever fails is a row, a bug of any compiler too: the others are still wanted.
+    """
     options = as_sized(path)
     empty = [Row(path.stem, precision, board) for board in boards]
     model: Path | onnx.ModelProto = path
     try:
         if precision == "int8":
-            model = quantized(path, boards[0])
+            model = quantized(path, by or boards[0])
             options = replace(options, dims={}, bound={})
     except Exception as error:
         return [replace(row, failure=_reason(error)) for row in empty]
@@ -256,9 +296,21 @@ def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) 
 
 
 def _peer(path: Path, board: str) -> tuple[int, int] | None:
-    """Instructions and RAM of emx-onnx-cgen's code; None where it refuses a quantized or another model, or is wrong."""
-    if is_quantized(path):
+    """Instructions and RAM of emx-onnx-cgen's code; None where it refuses a quantized or another model, or is wrong.
+
+    Our code has no part in that: they are kept until it or the model is another.
+    """
+    if is_quantized(path) or find_spec(EMX.replace("-", "_")) is None:
         return None
+    key = _key(version(EMX), path.read_bytes(), board)
+    kept = _read(key)
+    found = _peer_now(path, board) if kept is None else (kept["instructions"], kept["ram"])
+    if found:
+        KEPT.write(key, json.dumps(dict(zip(("instructions", "ram"), found, strict=True))).encode())
+    return found
+
+
+def _peer_now(path: Path, board: str) -> tuple[int, int] | None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             subject = load_subject(path)

@@ -99,6 +99,16 @@ class ConvShape:
             return self
         return self.turned()
 
+    def as_few_rows(self) -> ConvShape:
+        """The same, as a row if it is one; of a dilated one, pixels between two taps are columns."""
+        row, between = self.as_row(), self.as_row().dilation_w
+        one_row = row.in_h == row.out_h == row.k_h == row.stride_w == 1 and not row.pad_h
+        if not one_row or between == 1 or row.in_w % between or row.out_w % between or row.pad_w % between:
+            return row
+        sizes = {f"{name}_w": getattr(row, f"{name}_w") // between for name in ("in", "out", "pad")}
+        columns = replace(row, **sizes, dilation_w=1).turned()
+        return replace(columns, in_w=between, out_w=between)
+
     def turned(self) -> ConvShape:
         """With its axes exchanged. Where one of them has length 1 everywhere, elements keep their order."""
         axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}

@@ -527,7 +527,7 @@ def folded(shape: ConvShape) -> TapStrips | None:
 
 def strip_instructions(spec: ConvSpec) -> int:
     """About how many: what follows from how strips are cut is the `extra` of kernels for any window."""
-    shape = spec.shape.as_row()
+    shape = spec.shape.as_few_rows()
     way = folded(shape) or tap_strips(shape)
     assert way is not None
     return round(shape.batch * shape.in_c * way.instructions())
@@ -540,13 +540,13 @@ def other_windows(spec: ConvSpec) -> bool:
 
 def short_strips(spec: ConvSpec) -> bool:
     """windows of few taps"""
-    shape = spec.shape.as_row()
+    shape = spec.shape.as_few_rows()
     return (folded(shape) or tap_strips(shape)) is not None
 
 
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     """Any kernel on strips."""
-    shape = spec.shape.as_row()
+    shape = spec.shape.as_few_rows()
     row, more = folded(shape), spec.high_word.shift - 32
     way = row or tap_strips(shape)
     assert way is not None

@@ -217,6 +217,8 @@ STEPS = [
     *(Layer(11, 10, 5, dilations=(d, d), pads=(d, d, d, d), stride=s, batch=2) for d in (2, 3) for s in (1, 2, 3)),
     Layer(12, 13, 4, (5, 5), dilations=(2, 2), pads=(4, 4, 4, 4)),
     Layer(1, 40, 6, (1, 3), dilations=(1, 4), pads=(0, 4, 0, 4)),
+    Layer(1, 41, 6, (1, 3), dilations=(1, 4), pads=(0, 4, 0, 4)),
+    Layer(64, 1, 5, (29, 1), dilations=(2, 1), pads=(28, 0, 28, 0)),
     Layer(1, 40, 6, (1, 5), stride=3, pads=(0, 2, 0, 2)),
 ]
 """Steps and dilations beyond two."""

@@ -79,6 +79,19 @@ LARGE_DEPTHWISE: Sequence[Case] = (
     ((1, 5, 6, 9), 5, (2, 7), {"pads": [0, 3, 0, 3]}),
     ((1, 12, 1, 40), 12, (1, 8), {"pads": [0, 7, 0, 0]}),
 )
+ROW_DEPTHWISE: Sequence[Case] = (
+    *(((1, 5, 1, width), 5, (1, 5), {"pads": [0, 2, 0, 2]}) for width in (1, 3, 4, 5, 8, 11, 12, 33)),
+    *(((1, channels, 1, 9), channels, (1, 3), {"pads": [0, 1, 0, 1]}) for channels in (2, 15, 16, 17, 33)),
+    ((1, 7, 1, 80), 7, (1, 16), {"pads": [0, 15, 0, 0]}),
+    ((1, 6, 1, 170), 6, (1, 17), {"pads": [0, 8, 0, 8], "strides": [1, 2]}),
+    ((1, 5, 1, 145), 5, (1, 32), {"pads": [0, 31, 0, 31], "dilations": [1, 2]}),
+    ((1, 20, 250, 1), 20, (13, 1), {"pads": [12, 0, 0, 0], "dilations": [3, 1]}),
+    ((1, 9, 1, 20), 9, (1, 3), {"pads": [0, 5, 0, 3], "dilations": [1, 4]}),
+    ((2, 18, 3, 37), 18, (1, 4), {}),
+    ((1, 4, 1, 630), 4, (1, 2), {"strides": [1, 7], "pads": [0, 1, 0, 3]}),
+    ((1, 3, 1, 1), 3, (1, 9), {"pads": [0, 4, 0, 4]}),
+    ((1, 3, 1, 100), 3, (1, 64), {"pads": [0, 20, 0, 20]}),
+)
 COLUMNS: Sequence[Case] = (
     *(((1, 16, 3, width), 6, (3, 3), SAME) for width in range(4, 10)),
     *(((2, 32, 5, width), 4, (3, 3), HALVED) for width in range(8, 12)),
@@ -115,12 +128,14 @@ KERNELS: dict[str, Sequence[Case]] = {
     "dense_s8_mve": MATRICES[19:-2],
     "depthwise_s8_mve_4x4": DEPTHWISE,
     "depthwise_s8_mve_8x8": [*LARGE_DEPTHWISE, *DEPTHWISE[-9:-2]],
+    "depthwise_s8_mve_row": [*ROW_DEPTHWISE, DEPTHWISE[-2], WIDE_DEPTHWISE[-1]],
     "depthwise_s8_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12:]],
 }
 
 FOUR_BITS: dict[str, Sequence[Case]] = {
     "depthwise_s4_mve_4x4": DEPTHWISE[1::3],
     "depthwise_s4_mve_8x8": LARGE_DEPTHWISE[1::3],
+    "depthwise_s4_mve_row": ROW_DEPTHWISE[2::3],
     "depthwise_s4_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12::4]],
 }
 

@@ -192,6 +192,19 @@ _DEPTHWISE = (
         extra=patches.large_patches,
     ),
     Kernel(
+        "depthwise_s8_mve_row",
+        what="rows of up to 64 taps of one filter a channel: 16 taps of one channel are a vector",
+        operands=layer.operands(working=(scratch("planes", "pixels under some of y, by channels", DType.INT8),)),
+        params=(layer.Codes, layer.Padding, ConvGeometry, patches.Planes, patches.Phase, patches.LastVector),
+        without=frozenset({"in_h", "k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h"}),
+        options=(patches.RowOptions, layer.Halves, layer.Clamped, layer.Shifted),
+        needs=_MVE,
+        when=(int8_requantized, depthwise, patches.row_window),
+        loads=0.0,
+        emit=patches.emit_row_depthwise,
+        extra=patches.row_instructions,
+    ),
+    Kernel(
         "depthwise_s8_mve",
         what="any window of one filter a channel: channels in lanes, two taps at a time",
         operands=layer.operands(

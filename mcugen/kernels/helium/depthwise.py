@@ -13,6 +13,7 @@ from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.helium.layer import VECTOR, Frame, Table, blocks_of, call, padding, strip_of
 from mcugen.kernels.reading_order import by_image, rows
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import four_bits
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
@@ -349,6 +350,108 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
         working=("strip", columns.columns_at + 64 * read * bands),
         orders=[rows(shape)],
     )
+
+
+MOST_TAPS = 64
+"""Of a row: four vectors."""
+
+SEGMENT = 64
+"""Pixels of a row of y whose inputs lie in planes at a time."""
+
+
+def row_window(spec: ConvSpec) -> bool:
+    """a row of 2 to 64 taps, with a stride or dilated"""
+    shape = spec.shape.as_row()
+    in_turn = shape.stride_h == 1 or shape.out_h == 1
+    if shape.k_h > 1 or not in_turn or shape.in_h != shape.out_h or shape.pad_h:
+        return False
+    if not 2 <= shape.k_w <= MOST_TAPS or shape.stride_w > 7 or min(shape.stride_w, shape.dilation_w) > 1:
+        return False
+    return 8 * shape.out_c * shape.dilation_w < 2**16  # results are scattered by offsets of 16 bits
+
+
+def _vectors(shape: ConvShape) -> int:
+    """Of a window."""
+    return -(-shape.k_w // VECTOR)
+
+
+def _longest(shape: ConvShape) -> int:
+    """Pixels of the longest of the rows that a dilated one is."""
+    return -(-shape.out_w // shape.dilation_w)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planes(Params):
+    """Of eight channels, which hold what is under some pixels of a row."""
+
+    segment: Annotated[int, "pixels of y at a time"]
+    window: Annotated[int, "pixels of x under them"]
+    held: Annotated[int, "pixels of those that lie under the next ones, too"]
+    pitch: Annotated[int, "bytes from plane to plane"]
+
+    @staticmethod
+    def of(shape: ConvShape) -> Planes:
+        """Of a row of windows; their vectors may reach beyond."""
+        longest, stride = _longest(shape), shape.stride_w
+        segment = min(SEGMENT, longest + -longest % 8)
+        window = (segment - 1) * stride + shape.k_w
+        pitch = (segment - 1) * stride + VECTOR * _vectors(shape)
+        return Planes(segment=segment, window=window, held=max(window - segment * stride, 0), pitch=pitch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(Params):
+    """Of a dilated row, which is several that are not."""
+
+    phase: Annotated[int | None, "from which pixel of those between two taps the first output's are"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastVector(Params):
+    """Of a window's weights."""
+
+    last: Annotated[int, "bytes of the last vector of a channel's"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(Options):
+    """What its loops are written for."""
+
+    bands: Annotated[int, "vectors of taps"]
+    stride_w: Annotated[int, "pixels from window to window"]
+    dilation_w: Annotated[int, "pixels from tap to tap"]
+
+
+def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
+    """A vector is 16 taps. A dilated row is as many rows as pixels from tap to tap."""
+    shape, table = spec.shape.as_row(), Table(spec, 1, apart=1)
+    bands, dilation, planes = _vectors(shape), shape.dilation_w, Planes.of(shape)
+    phase = Phase(phase=-shape.pad_w % dilation if dilation > 1 else None)
+    weights, packed = spec.weights.reshape(shape.out_c, -1), four_bits in site.kernel.when
+    weights = np.pad(weights, [(0, 0), (0, shape.k_w % 2 * packed)])
+    last = (weights.shape[1] - VECTOR * (bands - 1)) // (1 + packed)
+    made = call(
+        site,
+        weights.reshape(-1),
+        table,
+        [table.codes, padding(spec), shape.geometry, planes, phase, LastVector(last=last)],
+        [RowOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
+        working=("planes", 8 * planes.pitch),
+    )
+    reads_first = shape.out_w <= shape.in_w and shape.pad_w <= (shape.k_w - 1) * dilation
+    in_place = reads_first and shape.pad_w % dilation == 0
+    return replace(made, inplace=[("y", "x")] if in_place else [])
+
+
+def row_instructions(spec: ConvSpec) -> int:
+    """About how many: pixels are brought to planes, and the planes' rows computed, eight pixels at a time."""
+    shape = spec.shape.as_row()
+    planes, longest = Planes.of(shape), _longest(shape)
+    pieces = -(-longest // planes.segment)
+    taken = planes.window + (pieces - 1) * (planes.window - planes.held)
+    channel = 16 * pieces + (16 * _vectors(shape) + 17) * -(-longest // 8)
+    block = 300 * pieces + 6 * taken
+    return shape.batch * shape.out_h * shape.dilation_w * (-(-shape.in_c // 8) * block + shape.in_c * channel)
 
 
 def _large_frame(shape: ConvShape, groups: Groups, band: int, table: Table) -> LargeFrame:
