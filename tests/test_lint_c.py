@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from analyzers import complaints
-from lint_c import deviation_table, readable, unseen
+from lint_c import deviation_table, readable
+from unseen import unseen
 
 import mcugen
 from mcugen.compiler import compile_model

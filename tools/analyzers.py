@@ -7,10 +7,11 @@ They see what the CPU's compiler sees, as they are told the board's flags: the f
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from heard import heard
 
 from mcugen.board import Board
 from mcugen.simulate.toolchain import ARM, RISCV
@@ -48,7 +49,7 @@ CLANG_TARGETS = {
 _ASSEMBLY_WRITES = "-Wno-analyzer-use-of-uninitialized-value"
 """gcc 12 does not see what functions in assembly write and return; clang's analyzer and the sanitizers look instead."""
 _GCC_ONLY = ("--specs", "-mtune")
-_TOLD = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
+_SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
 
 
 @dataclass(frozen=True, order=True)
@@ -61,16 +62,17 @@ class Complaint:
     text: str
 
 
-def complaints(folder: Path, board: Board) -> list[Complaint]:
-    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them."""
-    files = [path.name for path in sorted(folder.glob("*.c")) if not path.name.endswith("_weights.c")]
+def complaints(folder: Path, board: Board, kept: Path | None = None) -> list[Complaint]:
+    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them; `kept` as in
+    heard.py."""
+    files = {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]")) if not p.name.endswith("_weights.c")}
     found = set[Complaint]()
-    for tool, command in _commands(board, ["-std=c99", "-I."], files):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        heard = set(_heard(tool, done.stdout + done.stderr))
-        if done.returncode and not heard:
-            raise RuntimeError(f"{tool}: {done.stderr[-2000:]}")
-        found |= heard
+    for tool, command in _commands(board, ["-std=c99", "-I."], [name for name in files if name.endswith(".c")]):
+        code, text = heard(command, files, kept)
+        told = set(_told(tool, text))
+        if code and not told:
+            raise RuntimeError(f"{tool}: {text[-2000:]}")
+        found |= told
     return sorted(found)
 
 
@@ -89,7 +91,7 @@ def _commands(board: Board, flags: Sequence[str], files: Sequence[str]) -> Itera
     )
 
 
-def _heard(tool: str, text: str) -> Iterator[Complaint]:
+def _told(tool: str, text: str) -> Iterator[Complaint]:
     for line in text.splitlines():
-        if told := _TOLD.match(line):
+        if told := _SAID.match(line):
             yield Complaint(tool, told[1], int(told[2]), told[3])

@@ -9,19 +9,17 @@ are quantized models by name: what was broken off goes on where it was.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import onnx
 import typer
-from analyzers import CHECKS, WARNINGS, complaints
-from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key, unseen
+from analyzers import complaints
+from lint_c import ADVISORY, EXPLAINED, Finding, misra, rule_key
 from markers import replace_between_markers
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
@@ -32,6 +30,7 @@ from mcugen.tasks import Quantizing
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "lint"
+KEPT = ROOT / "build" / "lint-kept"
 VIEWS = {"m0": "rp2040", "m4": "nrf52840", "m55": "corstone300", "rv32": "rv32imc"}
 """Boards by CPU; the C of each is looked at as plain C, too."""
 PLAIN = "plain"
@@ -63,40 +62,14 @@ def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
             yield from ((path, kind) for kind in (("given",) if is_quantized(path) else ("given", "int8")))
 
 
-def looked_at(cpu: str, every: bool) -> Iterator[tuple[Path, list[Finding]]]:
-    """What MISRA's rules say of variants, and of models whose kernels have something new. What is small comes first, so
-    that each function is looked at where little stands beside it.
-    """
-    seen, kernels = set[str](), set[str]()
-    folders = [folder for view in (VIEWS if cpu == PLAIN else ()) for folder in (PLACE / view).iterdir()]
-    folders += (PLACE / cpu).iterdir() if (PLACE / cpu).exists() else ()
-    for folder in sorted(
-        folders, key=lambda folder: (not folder.name.startswith((VARIANT, KERNEL)), folder.name, folder)
-    ):
-        before = len(kernels)
-        files = {name: text for name, text in readable(folder).items() if name.endswith("_kernels.h")}
-        unseen({"net.c": "", **files}, kernels)
-        if len(kernels) > before or every or folder.name.startswith(VARIANT):
-            yield folder, _kept(folder, cpu, seen)
-
-
-def _kept(folder: Path, cpu: str, seen: set[str]) -> list[Finding]:
-    """By the content of what is looked at."""
-    known = set(seen)
-    content = unseen(readable(folder), seen)
-    fields = _remembered([cpu, content], lambda: [astuple(finding) for finding in sorted(misra(folder, cpu, known))])
-    return [Finding(*finding) for finding in fields]
-
-
-def _remembered(content: object, find: Callable[[], list[tuple[Any, ...]]]) -> list[list[Any]]:
-    """What was found before in the same content, or is found now."""
-    file = PLACE / "found" / hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(find())
-        file.with_suffix(".new").write_text(text)
-        file.with_suffix(".new").replace(file)
-    return json.loads(file.read_text())  # type: ignore[no-any-return]
+def looked_at(cpu: str) -> Iterator[tuple[Path, set[Finding]]]:
+    """What MISRA's rules say of each folder. What is small comes first, so that each function is looked at where little
+    stands beside it."""
+    seen = set[str]()
+    views = (*VIEWS, PLAIN) if cpu == PLAIN else (cpu,)
+    folders = [folder for view in views if (PLACE / view).exists() for folder in (PLACE / view).iterdir()]
+    for folder in sorted(folders, key=lambda path: (not path.name.startswith((VARIANT, KERNEL)), path.name, path)):
+        yield folder, misra(folder, cpu, seen, KEPT)
 
 
 def table(found: dict[str, set[Finding]]) -> str:
@@ -115,7 +88,6 @@ def main(
     models: Annotated[str, typer.Option(help="Parts of model names, by commas; all if empty.")] = "",
     cpus: Annotated[str, typer.Option(help="By commas.")] = ",".join((*VIEWS, PLAIN)),
     skip_compiling: Annotated[bool, typer.Option(help="Takes what lies in build/lint.")] = False,
-    every: Annotated[bool, typer.Option(help="Each model's own files, too, by MISRA's rules.")] = False,
     compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/misra.md.")] = False,
 ) -> None:
@@ -126,11 +98,11 @@ def main(
     found = defaultdict[str, set[Finding]](set)
     told = 0
     for cpu in cpus.split(","):
-        for folder, findings in looked_at(cpu, every):
-            new = [f for f in set(findings) - found[cpu] if f.rule not in EXPLAINED]
-            for finding in sorted(new):
+        for folder, findings in looked_at(cpu):
+            new = sorted(f for f in findings - found[cpu] if f.rule not in EXPLAINED)
+            for finding in new:
                 print(f"{cpu}\t{folder.name}\tMISRA {finding.rule}\t{finding.origin}\t{finding.code}", flush=True)
-            found[cpu] |= set(findings)
+            found[cpu] |= findings
             told += len(new)
             if compilers and folder.parent.name == cpu:  # plain C of a CPU's folder is what its compiler saw
                 told += _complained(cpu, folder)
@@ -142,11 +114,11 @@ def main(
 
 
 def _complained(cpu: str, folder: Path) -> int:
-    board = load_board(VIEWS.get(cpu, HOST))
-    asked = [CHECKS, WARNINGS, board.cflags, {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]"))}]
-    heard = _remembered(asked, lambda: [astuple(complaint) for complaint in complaints(folder, board)])
-    for tool, file, line, text in heard:
-        print(f"{cpu}\t{folder.name}\t{tool}\t{file}:{line}\t{text}", flush=True)
+    heard = complaints(folder, load_board(VIEWS.get(cpu, HOST)), KEPT)
+    for complaint in heard:
+        print(
+            f"{cpu}\t{folder.name}\t{complaint.tool}\t{complaint.file}:{complaint.line}\t{complaint.text}", flush=True
+        )
     return len(heard)
 
 
