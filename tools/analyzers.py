@@ -7,11 +7,12 @@ They see what the CPU's compiler sees, as they are told the board's flags: the f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from heard import heard
+from unseen import unseen
 
 from mcugen.board import Board
 from mcugen.simulate.toolchain import ARM, RISCV
@@ -46,8 +47,14 @@ CLANG_TARGETS = {
     ARM.name: ("--target=arm-none-eabi", "-isystem", "/usr/lib/arm-none-eabi/include"),
     RISCV.name: ("--target=riscv32-unknown-elf", "-isystem", "/usr/lib/picolibc/riscv64-unknown-elf/include"),
 }
-_ASSEMBLY_WRITES = "-Wno-analyzer-use-of-uninitialized-value"
+_ANALYZER = (
+    "-fanalyzer",
+    "-Dstatic=",  # so that each function is looked at for itself, whatever it is called with
+    "-Dinline=",
+    "-Wno-analyzer-use-of-uninitialized-value",
+)
 """gcc 12 does not see what functions in assembly write and return; clang's analyzer and the sanitizers look instead."""
+_FLAGS = ("-std=c99", "-I.")
 _GCC_ONLY = ("--specs", "-mtune")
 _SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
 
@@ -62,13 +69,13 @@ class Complaint:
     text: str
 
 
-def complaints(folder: Path, board: Board, kept: Path | None = None) -> list[Complaint]:
-    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them; `kept` as in
-    heard.py."""
+def complaints(folder: Path, board: Board, seen: set[str] | None = None, kept: Path | None = None) -> list[Complaint]:
+    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them. gcc's analyzer
+    leaves out functions that are in `seen`; `kept` as in heard.py."""
     files = {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]")) if not p.name.endswith("_weights.c")}
     found = set[Complaint]()
-    for tool, command in _commands(board, ["-std=c99", "-I."], [name for name in files if name.endswith(".c")]):
-        code, text = heard(command, files, kept)
+    for tool, command, given in _asked(board, files, set() if seen is None else seen):
+        code, text = heard(command, given, kept)
         told = set(_told(tool, text))
         if code and not told:
             raise RuntimeError(f"{tool}: {text[-2000:]}")
@@ -76,19 +83,24 @@ def complaints(folder: Path, board: Board, kept: Path | None = None) -> list[Com
     return sorted(found)
 
 
-def _commands(board: Board, flags: Sequence[str], files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+Files = Mapping[str, str]
+
+
+def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, list[str], Files]]:
+    """Tools, commands, and the files that each is given."""
     toolchain = next((t for t in (ARM, RISCV) if t.name == board.toolchain), None)
     library = toolchain.library if toolchain else ()
-    for file in files:
-        analyzer = [] if "_selftest" in file else ["-fanalyzer", _ASSEMBLY_WRITES]
-        gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *flags, "-O2", "-c", file]
-        yield "gcc", [*gcc, "-o", "/dev/null", *WARNINGS, *analyzer]
+    gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "/dev/null"]
+    names = [name for name in files if name.endswith(".c")]
+    part = unseen(files, seen, numbers=True)
+    for name in names:
+        yield "gcc", [*gcc, *WARNINGS, name], files
+        if "_selftest" not in name:
+            yield "gcc", [*gcc, *_ANALYZER, name], part
     target = CLANG_TARGETS.get(board.toolchain, ())
     known = [flag for flag in board.cflags if not flag.startswith(_GCC_ONLY)]
-    yield (
-        "clang-tidy",
-        ["clang-tidy", "--quiet", "--header-filter=.*", f"--checks={CHECKS}", *files, "--", *target, *known, *flags],
-    )
+    tidy = ["clang-tidy", "--quiet", "--header-filter=.*", f"--checks={CHECKS}"]
+    yield "clang-tidy", [*tidy, *names, "--", *target, *known, *_FLAGS], files
 
 
 def _told(tool: str, text: str) -> Iterator[Complaint]:

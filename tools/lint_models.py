@@ -19,8 +19,9 @@ from typing import Annotated
 import onnx
 import typer
 from analyzers import complaints
-from lint_c import ADVISORY, EXPLAINED, Finding, misra, rule_key
+from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key
 from markers import replace_between_markers
+from unseen import unseen
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
 from mcugen.board import load_board
@@ -63,13 +64,17 @@ def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
 
 
 def looked_at(cpu: str) -> Iterator[tuple[Path, set[Finding]]]:
-    """What MISRA's rules say of each folder. What is small comes first, so that each function is looked at where little
+    """What MISRA's rules say of each folder; of what was written for a CPU, as plain C where its headers have something
+    new (the rest is the same for all). What is small comes first, so that each function is looked at where little
     stands beside it."""
-    seen = set[str]()
+    seen, kernels = set[str](), set[str]()
     views = (*VIEWS, PLAIN) if cpu == PLAIN else (cpu,)
     folders = [folder for view in views if (PLACE / view).exists() for folder in (PLACE / view).iterdir()]
     for folder in sorted(folders, key=lambda path: (not path.name.startswith((VARIANT, KERNEL)), path.name, path)):
-        yield folder, misra(folder, cpu, seen, KEPT)
+        before = len(kernels)
+        unseen({name: text if name.endswith(".h") else "" for name, text in readable(folder).items()}, kernels)
+        if folder.parent.name == cpu or len(kernels) > before:
+            yield folder, misra(folder, cpu, seen, KEPT)
 
 
 def table(found: dict[str, set[Finding]]) -> str:
@@ -98,6 +103,7 @@ def main(
     found = defaultdict[str, set[Finding]](set)
     told = 0
     for cpu in cpus.split(","):
+        analyzed = set[str]()
         for folder, findings in looked_at(cpu):
             new = sorted(f for f in findings - found[cpu] if f.rule not in EXPLAINED)
             for finding in new:
@@ -105,7 +111,7 @@ def main(
             found[cpu] |= findings
             told += len(new)
             if compilers and folder.parent.name == cpu:  # plain C of a CPU's folder is what its compiler saw
-                told += _complained(cpu, folder)
+                told += _complained(cpu, folder, analyzed)
     print(table(found))
     if write_docs:
         document = ROOT / "docs" / "misra.md"
@@ -113,8 +119,8 @@ def main(
     raise typer.Exit(1 if told else 0)
 
 
-def _complained(cpu: str, folder: Path) -> int:
-    heard = complaints(folder, load_board(VIEWS.get(cpu, HOST)), KEPT)
+def _complained(cpu: str, folder: Path, analyzed: set[str]) -> int:
+    heard = complaints(folder, load_board(VIEWS.get(cpu, HOST)), analyzed, KEPT)
     for complaint in heard:
         print(
             f"{cpu}\t{folder.name}\t{complaint.tool}\t{complaint.file}:{complaint.line}\t{complaint.text}", flush=True

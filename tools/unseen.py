@@ -46,11 +46,11 @@ class Piece:
     mentions: frozenset[str]
 
 
-def unseen(files: Mapping[str, str], seen: set[str]) -> dict[str, str]:
+def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> dict[str, str]:
     """Files with declarations in place of functions that were seen before, and without tables of weights and samples
     whose kinds were; what is here is added to `seen`.
 
-    The model's name makes no difference, nor do numbers of the same size that are not small.
+    The model's name makes no difference, nor do, unless all `numbers` count, those of a size that are not small.
     """
     model = min((name for name in files if name.endswith(".c")), key=len, default=".c")[:-2]
     of_model = re.compile(rf"(?<![A-Za-z0-9]){re.escape(model)}(?![A-Za-z0-9])", re.IGNORECASE)
@@ -61,7 +61,8 @@ def unseen(files: Mapping[str, str], seen: set[str]) -> dict[str, str]:
     here = set[str]()
 
     def alike(text: str) -> str:
-        return _NUMBER.sub(_size, of_model.sub("NAME", text))
+        named = of_model.sub("NAME", " ".join(text.split()))
+        return named if numbers else _NUMBER.sub(_size, named)
 
     def declared(function: re.Match[str], around: Conditions) -> str:
         text = _at(around, function.start()) + _COMMENT.sub("", function[0])
