@@ -39,6 +39,9 @@ HOST = "host"
 """Whose code is plain C from the beginning."""
 VARIANT, KERNEL = "variant.", "kernel."
 """What names of folders begin with that tests/lint_variants.py wrote: code of some form, models of a kernel."""
+WHOLE = ("ds_cnn_kws_int8_qdq.given", "pt_yolo_head_dynamo.given", f"{VARIANT}lesson_float32")
+"""Folders that are looked at as a whole, for what rules may say of functions beside each other: whole files of integer
+and real kernels, and one that learns."""
 
 
 def compiled(path: Path, precision: str) -> None:
@@ -73,8 +76,8 @@ def looked_at(cpu: str) -> Iterator[tuple[Path, set[Finding]]]:
     for folder in sorted(folders, key=lambda path: (not path.name.startswith((VARIANT, KERNEL)), path.name, path)):
         before = len(kernels)
         unseen({name: text if name.endswith(".h") else "" for name, text in readable(folder).items()}, kernels)
-        if folder.parent.name == cpu or len(kernels) > before:
-            yield folder, misra(folder, cpu, seen, KEPT)
+        if folder.parent.name == cpu or len(kernels) > before or folder.name.startswith(VARIANT):
+            yield folder, misra(folder, cpu, set() if folder.name in WHOLE else seen, KEPT)
 
 
 def table(found: dict[str, set[Finding]]) -> str:
