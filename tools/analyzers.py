@@ -70,8 +70,9 @@ class Complaint:
 
 
 def complaints(folder: Path, board: Board, seen: set[str] | None = None, kept: Path | None = None) -> list[Complaint]:
-    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them. gcc's analyzer
-    leaves out functions that are in `seen`; `kept` as in heard.py."""
+    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them.
+
+    Analyzers leave out functions that are in `seen`, warnings of gcc are of all; `kept` as in heard.py."""
     files = {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]")) if not p.name.endswith("_weights.c")}
     found = set[Complaint]()
     for tool, command, given in _asked(board, files, set() if seen is None else seen):
@@ -95,12 +96,12 @@ def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, li
     part = unseen(files, seen, numbers=True)
     for name in names:
         yield "gcc", [*gcc, *WARNINGS, name], files
-        if "_selftest" not in name:
+        if "_selftest" not in name and name in part:
             yield "gcc", [*gcc, *_ANALYZER, name], part
     target = CLANG_TARGETS.get(board.toolchain, ())
     known = [flag for flag in board.cflags if not flag.startswith(_GCC_ONLY)]
     tidy = ["clang-tidy", "--quiet", "--header-filter=.*", f"--checks={CHECKS}"]
-    yield "clang-tidy", [*tidy, *names, "--", *target, *known, *_FLAGS], files
+    yield "clang-tidy", [*tidy, *(n for n in names if n in part), "--", *target, *known, *_FLAGS], part
 
 
 def _told(tool: str, text: str) -> Iterator[Complaint]:
