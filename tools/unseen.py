@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 
 _FUNCTION = re.compile(r"(?ms)^((?:static |void |int )[^;={}#]*?\))\n\{\n.*?^\}$")
 _TABLE = re.compile(r"(?m)^(.*)\b\w+\[\d+\] = \{$")
+_PARAMETERS = re.compile(r"(?ms)^(static const \w+ )(\w+)( = \{\n[^\n]*\n)(.*?)^\};$")
 _COMMENT = re.compile(r"(?s)/\*(?! cppcheck-suppress).*?\*/")
 _DIRECTIVE = re.compile(r"(?m)^#\s*(\w+)(?:.*\\\n)*.*$")
 _DEFINE = re.compile(r"(?m)^#\s*define (\w+)(?:.*\\\n)*.*$")
@@ -47,8 +48,8 @@ class Piece:
 
 
 def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> dict[str, str]:
-    """Files with declarations in place of functions that were seen before, and without tables of weights and samples
-    whose kinds were; what is here is added to `seen`.
+    """Files with declarations in place of functions that were seen before, the first line of parameters whose kinds
+    were, and without tables of weights and samples of such kinds; what is here is added to `seen`.
 
     The model's name makes no difference, nor do, unless all `numbers` count, those of a size that are not small.
     """
@@ -71,10 +72,17 @@ def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> d
         here.add(own)
         return f"{function[1]};" if own in seen else function[0]
 
+    def begun(table: re.Match[str]) -> str:
+        own = re.sub(r"\d+", "0", of_model.sub("NAME", table[1] + table[3] + table[4]))
+        is_line = table[3].count("{") == table[3].count("}") + 1
+        known = is_line and (own in seen or own in here) and not numbers
+        here.add(own)
+        return f"{table[1]}{table[2]}{table[3]}}};" if known else table[0]
+
     found = {}
     for name, text in files.items():
         before = len(here - seen)
-        found[name] = _FUNCTION.sub(partial(declared, around=_conditions(text)), text)
+        found[name] = _PARAMETERS.sub(begun, _FUNCTION.sub(partial(declared, around=_conditions(text)), text))
         here.update(alike(kind[1]) for kind in _TABLE.finditer(text))
         if name.endswith((f"{model}_selftest.c", f"{model}_weights.c")) and len(here - seen) == before:
             del found[name]
