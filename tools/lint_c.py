@@ -109,8 +109,13 @@ def misra(folder: Path, cpu: str, seen: set[str] | None = None, kept: Path | Non
     """What cppcheck finds that is not annotated, in functions that are not in `seen`; `kept` as in heard.py.
     RuntimeError: it could not read the code."""
     files = unseen(readable(folder), set() if seen is None else seen)
-    _, told = heard(_cppcheck(cpu, [name for name in files if name.endswith(".c")]), files, kept)
+    command = _cppcheck(cpu, [name for name in files if name.endswith(".c")])
+    _, told = heard([*command, *(_LIMIT if max(map(len, files.values())) > _LARGE else ())], files, kept)
     return set(_findings(folder, {name: text.splitlines() for name, text in files.items()}, told.splitlines()))
+
+
+_LARGE, _LIMIT = 300_000, ("--performance-valueflow-max-time=20",)
+"""Of a function of a thousand calls cppcheck would follow values for hours: seconds, and the bytes of such a file."""
 
 
 def _cppcheck(cpu: str, names: Sequence[str]) -> list[str]:

@@ -2,13 +2,14 @@
 """Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU, and of what
 tests/lint_variants.py wrote: small models of each kernel and each option.
 
-Rules of MISRA C:2012 by cppcheck's add-on, in functions that no model before had (kernels repeat; --every looks at each
-model's own files, too); then what compilers' analyzers say. What was found is kept in build/lint by content, and so
-are quantized models by name: what was broken off goes on where it was.
+Rules of MISRA C:2012 by cppcheck's add-on, and what compilers' analyzers say: of each function once, with all that it
+mentions. What tools said is kept in build/lint-kept, and so are quantized models by name in build/lint: what was broken
+off goes on where it was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from unseen import unseen
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
 from mcugen.board import load_board
+from mcugen.cache import code_digest
 from mcugen.compilation import Compilation
 from mcugen.options import CompileOptions
 from mcugen.tasks import Quantizing
@@ -45,7 +47,11 @@ and real kernels, and one that learns."""
 
 
 def compiled(path: Path, precision: str) -> None:
-    """Writes a model's folders, one a board."""
+    """Writes a model's folders, one a board, unless they were by the same mcugen."""
+    made = PLACE / "made" / f"{path.stem}.{precision}"
+    digest = f"{code_digest()} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    if made.exists() and made.read_text() == digest:
+        return
     options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
     model: Path | onnx.ModelProto = path
     if precision == "int8":
@@ -57,6 +63,8 @@ def compiled(path: Path, precision: str) -> None:
         options = replace(options, dims={}, bound={})
     for cpu, board in VIEWS.items():
         Compilation(model, roomy(load_board(board)), options).compiled.write(PLACE / cpu / f"{path.stem}.{precision}")
+    made.parent.mkdir(exist_ok=True)
+    made.write_text(digest)
 
 
 def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
