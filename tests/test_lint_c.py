@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from analyzers import complaints
-from lint_c import deviation_table, readable, unseen
+from heard import heard
+from lint_c import deviation_table, readable
+from unseen import unseen
 
 import mcugen
 from mcugen.compiler import compile_model
@@ -51,13 +53,61 @@ def test_generated_names_that_are_alike_are_annotated(name: str):
         assert ("misra-c2012-5.1" in files[name + end]) == alike
 
 
-def test_a_function_is_looked_at_once():
-    """Of another model, with other sizes; what calls it needs its declaration."""
-    text = "static int a(int v)\n{\n    return v + 1;\n}\n\nint net_run(int v)\n{\n    return a(v);\n}\n"
+ONCE = """#define MOST 100
+typedef struct {
+    int32_t most;
+} limits;
+
+static int a(int v)
+{
+    const limits p = {MOST};
+    return v + p.most + 1000;
+}
+
+int net_run(int v)
+{
+    return a(v);
+}
+"""
+CHANGES = {
+    "a number of the same size": ("1000", "1001", False),
+    "the model's name": ("net", "other", False),
+    "a comment": ("return v", "/* why */ return v", False),
+    "a small number": ("1000", "10", True),
+    "a number of another size": ("1000", "70000", True),
+    "a macro that it mentions": ("MOST 100", "MOST (100)", True),
+    "a type that it mentions": ("int32_t", "int16_t", True),
+    "a condition around it": ("typedef", "#if defined(MCUGEN_DSP)\n#endif\n#if 1\ntypedef", True),
+    "an annotation": ("const limits", "/* cppcheck-suppress misra-c2012-10.1 ; why */\n    const limits", True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_function_is_looked_at_once_with_all_that_it_mentions(change: str):
+    """What calls it needs its declaration."""
+    old, new, is_seen_again = CHANGES[change]
     seen = set[str]()
-    assert unseen({"net.c": text}, seen) == {"net.c": text}
-    other = unseen({"other.c": text.replace("net_run", "other_go").replace("+ 1", "+ 2")}, seen)
-    assert other["other.c"].startswith("static int a(int v);\n") and "return a(v)" in other["other.c"]
+    assert unseen({"net.c": ONCE}, seen) == {"net.c": ONCE}
+    changed = ONCE.replace(old, new)
+    name = "other.c" if "other" in changed else "net.c"
+    found = unseen({name: changed}, seen)[name]
+    assert ("static int a(int v)\n{" in found) == is_seen_again
+    assert ("static int a(int v);\n" in found) == (not is_seen_again)
+
+
+def test_with_all_numbers_each_counts():
+    seen = set[str]()
+    unseen({"net.c": ONCE}, seen, numbers=True)
+    assert "+ 1001" in unseen({"net.c": ONCE.replace("1000", "1001")}, seen, numbers=True)["net.c"]
+    assert "p.most" not in unseen({"net.c": ONCE}, seen, numbers=True)["net.c"]
+
+
+def test_what_was_heard_is_kept_by_content_and_command(tmp_path: Path):
+    kept = tmp_path / "kept"
+    for text in ("one", "one", "two"):
+        assert heard(["cat", "a"], {"a": text}, kept) == (0, text)
+    assert len(list(kept.iterdir())) == 2
+    assert heard(["cat", "b"], {"a": "one"}, kept)[0] == 1
 
 
 def test_tables_are_cut_to_their_first_lines(tmp_path: Path):

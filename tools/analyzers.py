@@ -7,10 +7,12 @@ They see what the CPU's compiler sees, as they are told the board's flags: the f
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from heard import heard
+from unseen import unseen
 
 from mcugen.board import Board
 from mcugen.simulate.toolchain import ARM, RISCV
@@ -45,10 +47,16 @@ CLANG_TARGETS = {
     ARM.name: ("--target=arm-none-eabi", "-isystem", "/usr/lib/arm-none-eabi/include"),
     RISCV.name: ("--target=riscv32-unknown-elf", "-isystem", "/usr/lib/picolibc/riscv64-unknown-elf/include"),
 }
-_ASSEMBLY_WRITES = "-Wno-analyzer-use-of-uninitialized-value"
+_ANALYZER = (
+    "-fanalyzer",
+    "-Dstatic=",  # so that each function is looked at for itself, whatever it is called with
+    "-Dinline=",
+    "-Wno-analyzer-use-of-uninitialized-value",
+)
 """gcc 12 does not see what functions in assembly write and return; clang's analyzer and the sanitizers look instead."""
+_FLAGS = ("-std=c99", "-I.")
 _GCC_ONLY = ("--specs", "-mtune")
-_TOLD = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
+_SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
 
 
 @dataclass(frozen=True, order=True)
@@ -61,35 +69,42 @@ class Complaint:
     text: str
 
 
-def complaints(folder: Path, board: Board) -> list[Complaint]:
-    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them."""
-    files = [path.name for path in sorted(folder.glob("*.c")) if not path.name.endswith("_weights.c")]
+def complaints(folder: Path, board: Board, seen: set[str] | None = None, kept: Path | None = None) -> list[Complaint]:
+    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them.
+
+    Analyzers leave out functions that are in `seen`, warnings of gcc are of all; `kept` as in heard.py."""
+    files = {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]")) if not p.name.endswith("_weights.c")}
     found = set[Complaint]()
-    for tool, command in _commands(board, ["-std=c99", "-I."], files):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        heard = set(_heard(tool, done.stdout + done.stderr))
-        if done.returncode and not heard:
-            raise RuntimeError(f"{tool}: {done.stderr[-2000:]}")
-        found |= heard
+    for tool, command, given in _asked(board, files, set() if seen is None else seen):
+        code, text = heard(command, given, kept)
+        told = set(_told(tool, text))
+        if code and not told:
+            raise RuntimeError(f"{tool}: {text[-2000:]}")
+        found |= told
     return sorted(found)
 
 
-def _commands(board: Board, flags: Sequence[str], files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+Files = Mapping[str, str]
+
+
+def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, list[str], Files]]:
+    """Tools, commands, and the files that each is given."""
     toolchain = next((t for t in (ARM, RISCV) if t.name == board.toolchain), None)
     library = toolchain.library if toolchain else ()
-    for file in files:
-        analyzer = [] if "_selftest" in file else ["-fanalyzer", _ASSEMBLY_WRITES]
-        gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *flags, "-O2", "-c", file]
-        yield "gcc", [*gcc, "-o", "/dev/null", *WARNINGS, *analyzer]
+    gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "/dev/null"]
+    names = [name for name in files if name.endswith(".c")]
+    part = unseen(files, seen, numbers=True)
+    for name in names:
+        yield "gcc", [*gcc, *WARNINGS, name], files
+        if "_selftest" not in name and name in part:
+            yield "gcc", [*gcc, *_ANALYZER, name], part
     target = CLANG_TARGETS.get(board.toolchain, ())
     known = [flag for flag in board.cflags if not flag.startswith(_GCC_ONLY)]
-    yield (
-        "clang-tidy",
-        ["clang-tidy", "--quiet", "--header-filter=.*", f"--checks={CHECKS}", *files, "--", *target, *known, *flags],
-    )
+    tidy = ["clang-tidy", "--quiet", "--header-filter=.*", f"--checks={CHECKS}"]
+    yield "clang-tidy", [*tidy, *(n for n in names if n in part), "--", *target, *known, *_FLAGS], part
 
 
-def _heard(tool: str, text: str) -> Iterator[Complaint]:
+def _told(tool: str, text: str) -> Iterator[Complaint]:
     for line in text.splitlines():
-        if told := _TOLD.match(line):
+        if told := _SAID.match(line):
             yield Complaint(tool, told[1], int(told[2]), told[3])

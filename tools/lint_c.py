@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +19,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from heard import heard
 from rich.console import Console
 from rich.table import Table
+from unseen import unseen
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPLAINED: Mapping[str, str] = {
@@ -105,50 +105,25 @@ def readable(folder: Path) -> dict[str, str]:
     return cut_files
 
 
-_BODY = re.compile(r"(?ms)^((?:static |void |int )[^;={}#]*?\))\n\{\n.*?^\}$")
-_DEFINED = re.compile(r"(?m)^(.*)\b\w+\[\d+\] = \{$")
-
-
-def unseen(files: Mapping[str, str], seen: set[str]) -> dict[str, str]:
-    """The same with declarations in place of functions that were seen before, and without C files that have nothing
-    else; what is here is added to `seen`. Functions are alike that differ in the model's name and in numbers."""
-    model = min((name for name in files if name.endswith(".c")), key=len, default=".c")[:-2]
-    here = set[str]()
-
-    def alike(text: str) -> str:
-        return re.sub(r"\b\d+", "0", re.sub(re.escape(model), "NAME", text, flags=re.I)) if model else text
-
-    def declared(function: re.Match[str]) -> str:
-        here.add(alike(function[0]))
-        return f"{function[1]};" if alike(function[0]) in seen else function[0]
-
-    found = {}
-    for name, text in files.items():
-        before = len(here - seen)
-        found[name] = _BODY.sub(declared, text)
-        here |= {alike(kind[1]) for kind in _DEFINED.finditer(text)}
-        if name.endswith((f"{model}_selftest.c", f"{model}_weights.c")) and len(here - seen) == before:
-            del found[name]
-    seen |= here
-    return found
-
-
-def misra(folder: Path, cpu: str, seen: set[str] | None = None) -> set[Finding]:
-    """What cppcheck finds that is not annotated. RuntimeError: it could not read the code."""
+def misra(folder: Path, cpu: str, seen: set[str] | None = None, kept: Path | None = None) -> set[Finding]:
+    """What cppcheck finds that is not annotated, in functions that are not in `seen`; `kept` as in heard.py.
+    RuntimeError: it could not read the code."""
     files = unseen(readable(folder), set() if seen is None else seen)
-    with tempfile.TemporaryDirectory() as place:
-        for name, text in files.items():
-            (Path(place) / name).write_text(text)
-        told = _cppcheck(Path(place), cpu, [name for name in files if name.endswith(".c")])
-    return set(_findings(folder, {name: text.splitlines() for name, text in files.items()}, told))
+    command = _cppcheck(cpu, [name for name in files if name.endswith(".c")])
+    _, told = heard([*command, *(_LIMIT if max(map(len, files.values())) > _LARGE else ())], files, kept)
+    return set(_findings(folder, {name: text.splitlines() for name, text in files.items()}, told.splitlines()))
 
 
-def _cppcheck(place: Path, cpu: str, names: Sequence[str]) -> list[str]:
+_LARGE, _LIMIT = 300_000, ("--performance-valueflow-max-time=20",)
+"""Of a function of a thousand calls cppcheck would follow values for hours: seconds, and the bytes of such a file."""
+
+
+def _cppcheck(cpu: str, names: Sequence[str]) -> list[str]:
     macros = [f"-D{name}={value}" for name, value in CPUS[cpu].items()]
     template = "--template={id}\t{file}\t{line}\t{column}\t{message}"
-    command = ["cppcheck", "--addon=misra", "--quiet", "--std=c99", "--platform=unix32", "--inline-suppr", "-I."]
-    done = subprocess.run([*command, template, *macros, *names], cwd=place, capture_output=True, text=True)
-    return done.stderr.splitlines()
+    # The add-on's Python: a bare one starts at once.
+    command = ["cppcheck", "--addon=misra", f"--addon-python={sys.executable}", "--quiet", "--std=c99"]
+    return [*command, "--platform=unix32", "--inline-suppr", "-I.", template, *macros, *names]
 
 
 def _findings(folder: Path, files: Mapping[str, Sequence[str]], told: Sequence[str]) -> Iterator[Finding]:

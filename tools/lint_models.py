@@ -2,36 +2,38 @@
 """Static analysis of the C of every shared and zoo model, as given and quantized, for a board of each CPU, and of what
 tests/lint_variants.py wrote: small models of each kernel and each option.
 
-Rules of MISRA C:2012 by cppcheck's add-on, in functions that no model before had (kernels repeat; --every looks at each
-model's own files, too); then what compilers' analyzers say. What was found is kept in build/lint by content, and so
-are quantized models by name: what was broken off goes on where it was.
+Rules of MISRA C:2012 by cppcheck's add-on, and what compilers' analyzers say: of each function once, with all that it
+mentions. What tools said is kept in build/lint-kept, and so are quantized models by name in build/lint: what was broken
+off goes on where it was.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import onnx
 import typer
-from analyzers import CHECKS, WARNINGS, complaints
-from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key, unseen
+from analyzers import complaints
+from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key
 from markers import replace_between_markers
+from unseen import unseen
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
 from mcugen.board import load_board
+from mcugen.cache import code_digest
 from mcugen.compilation import Compilation
 from mcugen.options import CompileOptions
 from mcugen.tasks import Quantizing
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "lint"
+KEPT = ROOT / "build" / "lint-kept"
 VIEWS = {"m0": "rp2040", "m4": "nrf52840", "m55": "corstone300", "rv32": "rv32imc"}
 """Boards by CPU; the C of each is looked at as plain C, too."""
 PLAIN = "plain"
@@ -39,10 +41,17 @@ HOST = "host"
 """Whose code is plain C from the beginning."""
 VARIANT, KERNEL = "variant.", "kernel."
 """What names of folders begin with that tests/lint_variants.py wrote: code of some form, models of a kernel."""
+WHOLE = ("ds_cnn_kws_int8_qdq.given", "pt_yolo_head_dynamo.given", f"{VARIANT}lesson_float32")
+"""Folders that are looked at as a whole, for what rules may say of functions beside each other: whole files of integer
+and real kernels, and one that learns."""
 
 
 def compiled(path: Path, precision: str) -> None:
-    """Writes a model's folders, one a board."""
+    """Writes a model's folders, one a board, unless they were by the same mcugen."""
+    made = PLACE / "made" / f"{path.stem}.{precision}"
+    digest = f"{code_digest()} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    if made.exists() and made.read_text() == digest:
+        return
     options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
     model: Path | onnx.ModelProto = path
     if precision == "int8":
@@ -54,6 +63,8 @@ def compiled(path: Path, precision: str) -> None:
         options = replace(options, dims={}, bound={})
     for cpu, board in VIEWS.items():
         Compilation(model, roomy(load_board(board)), options).compiled.write(PLACE / cpu / f"{path.stem}.{precision}")
+    made.parent.mkdir(exist_ok=True)
+    made.write_text(digest)
 
 
 def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
@@ -63,40 +74,23 @@ def wanted(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
             yield from ((path, kind) for kind in (("given",) if is_quantized(path) else ("given", "int8")))
 
 
-def looked_at(cpu: str, every: bool) -> Iterator[tuple[Path, list[Finding]]]:
-    """What MISRA's rules say of variants, and of models whose kernels have something new. What is small comes first, so
-    that each function is looked at where little stands beside it.
-    """
+def looked_at(cpu: str) -> Iterator[tuple[Path, set[Finding]]]:
+    """What MISRA's rules say of each folder; of what was written for a CPU, as plain C where its headers have something
+    new (the rest is the same for all). What is small comes first, so that each function is looked at where little
+    stands beside it."""
     seen, kernels = set[str](), set[str]()
-    folders = [folder for view in (VIEWS if cpu == PLAIN else ()) for folder in (PLACE / view).iterdir()]
-    folders += (PLACE / cpu).iterdir() if (PLACE / cpu).exists() else ()
-    for folder in sorted(
-        folders, key=lambda folder: (not folder.name.startswith((VARIANT, KERNEL)), folder.name, folder)
-    ):
-        before = len(kernels)
-        files = {name: text for name, text in readable(folder).items() if name.endswith("_kernels.h")}
-        unseen({"net.c": "", **files}, kernels)
-        if len(kernels) > before or every or folder.name.startswith(VARIANT):
-            yield folder, _kept(folder, cpu, seen)
+    views = (*VIEWS, PLAIN) if cpu == PLAIN else (cpu,)
+    folders = [folder for view in views if (PLACE / view).exists() for folder in (PLACE / view).iterdir()]
+    for folder in sorted(folders, key=lambda path: (not path.name.startswith((VARIANT, KERNEL)), path.name, path)):
+        if folder.parent.name == cpu or folder.name.startswith(VARIANT) or _has_more(folder, kernels):
+            yield folder, misra(folder, cpu, set() if folder.name in WHOLE else seen, KEPT)
 
 
-def _kept(folder: Path, cpu: str, seen: set[str]) -> list[Finding]:
-    """By the content of what is looked at."""
-    known = set(seen)
-    content = unseen(readable(folder), seen)
-    fields = _remembered([cpu, content], lambda: [astuple(finding) for finding in sorted(misra(folder, cpu, known))])
-    return [Finding(*finding) for finding in fields]
-
-
-def _remembered(content: object, find: Callable[[], list[tuple[Any, ...]]]) -> list[list[Any]]:
-    """What was found before in the same content, or is found now."""
-    file = PLACE / "found" / hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(find())
-        file.with_suffix(".new").write_text(text)
-        file.with_suffix(".new").replace(file)
-    return json.loads(file.read_text())  # type: ignore[no-any-return]
+def _has_more(folder: Path, seen: set[str]) -> bool:
+    """Whether its headers have functions that are not among these yet."""
+    before = len(seen)
+    unseen({name: text if name.endswith(".h") else "" for name, text in readable(folder).items()}, seen)
+    return len(seen) > before
 
 
 def table(found: dict[str, set[Finding]]) -> str:
@@ -115,7 +109,6 @@ def main(
     models: Annotated[str, typer.Option(help="Parts of model names, by commas; all if empty.")] = "",
     cpus: Annotated[str, typer.Option(help="By commas.")] = ",".join((*VIEWS, PLAIN)),
     skip_compiling: Annotated[bool, typer.Option(help="Takes what lies in build/lint.")] = False,
-    every: Annotated[bool, typer.Option(help="Each model's own files, too, by MISRA's rules.")] = False,
     compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/misra.md.")] = False,
 ) -> None:
@@ -126,14 +119,15 @@ def main(
     found = defaultdict[str, set[Finding]](set)
     told = 0
     for cpu in cpus.split(","):
-        for folder, findings in looked_at(cpu, every):
-            new = [f for f in set(findings) - found[cpu] if f.rule not in EXPLAINED]
-            for finding in sorted(new):
+        analyzed = set[str]()
+        for folder, findings in looked_at(cpu):
+            new = sorted(f for f in findings - found[cpu] if f.rule not in EXPLAINED)
+            for finding in new:
                 print(f"{cpu}\t{folder.name}\tMISRA {finding.rule}\t{finding.origin}\t{finding.code}", flush=True)
-            found[cpu] |= set(findings)
+            found[cpu] |= findings
             told += len(new)
             if compilers and folder.parent.name == cpu:  # plain C of a CPU's folder is what its compiler saw
-                told += _complained(cpu, folder)
+                told += _complained(cpu, folder, analyzed)
     print(table(found))
     if write_docs:
         document = ROOT / "docs" / "misra.md"
@@ -141,12 +135,12 @@ def main(
     raise typer.Exit(1 if told else 0)
 
 
-def _complained(cpu: str, folder: Path) -> int:
-    board = load_board(VIEWS.get(cpu, HOST))
-    asked = [CHECKS, WARNINGS, board.cflags, {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]"))}]
-    heard = _remembered(asked, lambda: [astuple(complaint) for complaint in complaints(folder, board)])
-    for tool, file, line, text in heard:
-        print(f"{cpu}\t{folder.name}\t{tool}\t{file}:{line}\t{text}", flush=True)
+def _complained(cpu: str, folder: Path, analyzed: set[str]) -> int:
+    heard = complaints(folder, load_board(VIEWS.get(cpu, HOST)), analyzed, KEPT)
+    for complaint in heard:
+        print(
+            f"{cpu}\t{folder.name}\t{complaint.tool}\t{complaint.file}:{complaint.line}\t{complaint.text}", flush=True
+        )
     return len(heard)
 
 
