@@ -127,7 +127,7 @@ def _compiled(
             *(quantized.notes if quantized else ()),
         ]
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
-        basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
+        basis = Basis.of(hardware, described, quantized.calibration_sha256 if quantized else None)
         memories = memory_use(program, placement, weights_bytes(program, file))
         kernels = ", ".join(options.kernels) or options.family
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)

@@ -81,7 +81,7 @@ def test_compiling_imports_no_solver_where_it_needs_none() -> None:
 def test_copies_of_weights_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they have room is seen by greedy plans and lower bounds, and the arena stays proven as it was without."""
     monkeypatch.setattr(exact, "_within", lambda *_: pytest.fail("half a second to begin"))
-    program = compile_model(MODELS / "mobilenet_v1_025_vww_int8_qdq.onnx", "nrf52840").program
+    program = compile_model(MODELS / "resnet8_cifar10_int8_qdq.onnx", "nrf52840").program
     assert any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs)
     assert program.arena_bound == program.arena_size
 

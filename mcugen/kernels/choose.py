@@ -507,15 +507,19 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
 
 def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
     """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash."""
-    smallest = _best_end(offers, floor, lambda cost: (limits.excess(cost), cost.rank("flash")))
+
+    def late(cost: Cost) -> float:
+        return max(cost.instructions - limits.instructions, 0.0)
+
+    smallest = _best_end(offers, floor, lambda cost: (limits.excess(cost), late(cost), cost.rank("flash")))
     least = smallest.cost()
     most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
     if limits.flash < most.flash:
         most = replace(most, flash=max(limits.flash, least.flash))
 
-    def rank(cost: Cost) -> tuple[float, float]:
+    def rank(cost: Cost) -> tuple[float, float, float]:
         trade = math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
-        return most.excess(cost), trade
+        return most.excess(cost), late(cost), trade
 
     found = _best_end(offers, floor, rank)
     while True:

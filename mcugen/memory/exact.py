@@ -45,8 +45,9 @@ def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) ->
     """Where each thing begins, from 0 on, and a lower bound of how far they reach; both equal if the end was proven.
 
     `hint` is a solution, `least` a lower bound. The result is never worse, and the same in every run. It asks whether
-    there is a solution within `least`, then bisects: to refute a limit takes the solver a hundredth of the work that it
-    takes to minimize. Where a solution within `enough` is found, or none is so near, it looks no further.
+    there is a solution within `least`, then somewhat above, and bisects once there is: to refute a limit takes the
+    solver a hundredth of the work that it takes to minimize. Where a solution within `enough` is found, or none is so
+    near, it looks no further.
     """
     if len(problem.forbidden) > MOST_PAIRS:
         return list(hint), least
@@ -57,7 +58,7 @@ def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) ->
     if is_least:
         return best, reach
     allowed = EFFORT * min(1.0, FEW_PAIRS / len(problem.forbidden))
-    limit, undecided, left = max(least, enough), least, allowed
+    limit, undecided, left, step = max(least, enough), least, allowed, 1
     while undecided < reach and left > 0:
         answer, starts, effort = _within(problem, limit, best, min(left, allowed / 4))
         left -= effort
@@ -69,6 +70,10 @@ def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) ->
         if enough:
             break
         limit = (undecided + reach - 1) // 2
+        if answer is False and step:  # refuted at once: the least is near
+            limit, step = min(limit, undecided + step - 1), 2 * step
+        else:
+            step = 0
     return best, least
 
 

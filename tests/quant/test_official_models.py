@@ -87,4 +87,4 @@ def test_one_case_an_operator(part: int) -> None:
         assert steps_apart(result, samples[1]) <= 1.01, case.name
         kinds["integer" if result.plan.activations else "float"] += 1
     # single functions of one tensor stay float: converting them would cost more than it saves
-    assert kinds["integer"] >= 2 and kinds["float"] * PARTS >= 80, kinds
+    assert kinds["integer"] * PARTS >= 6 and kinds["float"] * PARTS >= 80, kinds
