@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from checks import Cases
@@ -13,6 +16,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.numerics.softmax import FixedSoftmax
+from mcugen.options import CompileOptions
 
 ROWS = [((4, 10), -1), ((1, 1), 1), ((2, 7, 5), 1), ((3, 4, 2, 3), 0), ((2, 300), 1), ((2, 5, 3), -2)]
 
@@ -102,3 +106,20 @@ def test_long_rows_stay_in_float():
     net.output(net.quantize(net.op("Softmax", real, axis=1), 1 / 4096, -128, out="y"), dtype=np.int8)
     assert "softmax" in "".join(operators(optimized(net.model())))
     check_quantized(net.model())
+
+
+def test_a_table_that_has_changed_ends_no_later():
+    """Where the powers of all elements are 0, whose sum is looked at bit by bit."""
+    net = Net(opset=21)
+    for dtype in (np.int8, np.int16):
+        x = net.dequantize(net.input(f"x_{dtype.__name__}", 1, 4, dtype=dtype), 1.0, 0, dtype)
+        for op in ("Softmax", "LogSoftmax"):
+            net.output(net.quantize(net.op(op, x, axis=-1), 1 / 256, 0, dtype), dtype=dtype)
+    model = compile_model(net.model(), options=CompileOptions(name="net"))
+    intact = model.bundle.files["net_weights.c"]
+    zeros, count = re.subn(r"(?s)(exp_table\w*\[\d+\] = \{).*?\}", r"\1 0 }", intact)
+    assert count >= 2
+    changed = replace(model, given_bundle=replace(model.bundle, files=model.bundle.files | {"net_weights.c": zeros}))
+    row = [[[127, -128, -128, -128]]]
+    found = changed.run({"x_int8": np.array(row, np.int8), "x_int16": np.array(row, np.int16)}, sanitize=True)
+    assert [array.shape for array in found.values()] == [(1, 1, 4)] * 4
