@@ -98,7 +98,10 @@ def kernel_branches(folder: Path) -> dict[str, dict[Branch, bool]]:
             continue  # of the harness
         texts: dict[str, list[str]] = {}
         for file, line in gcov(counts):
-            text = texts.setdefault(file, (counts.parent / Path(file).name).read_text().splitlines())
+            source = counts.parent / Path(file).name
+            if not source.is_file():
+                continue  # of a program that stands elsewhere
+            text = texts.setdefault(file, source.read_text().splitlines())
             function = line.get("function_name", "")
             kernel = next((k for k in kernels if function == k or function.startswith(f"{k}_")), None)
             if kernel is None:
