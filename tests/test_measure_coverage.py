@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from c_coverage import measure
-from measure_coverage import kernel_branches, kernel_table, python_table
+from measure_coverage import failed, kernel_branches, kernel_table, outcome, python_table
 from onnx_models import Net
 
 from mcugen.compiler import compile_model
@@ -46,6 +48,20 @@ def test_the_kernels_with_most_to_do_come_first():
         "| all 3 that were built | 6 | 50.0 % |",
     ]
     assert kernel_table(found, most=1).count("\n") == 3
+
+
+def test_tests_that_failed_are_named(tmp_path: Path):
+    """As pytest itself says it."""
+    tests = "import pytest\n@pytest.fixture\ndef broken(): raise KeyError\ndef test_begins(broken): pass\n"
+    tests += "@pytest.mark.parametrize('n', range(3))\ndef test_small(n): assert n < 2\n"
+    (tmp_path / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert outcome(said).startswith("1 failed, 2 passed, 1 error in ")
+    assert sorted(line.split(" - ")[0] for line in failed(said)) == [
+        "ERROR test_it.py::test_begins",
+        "FAILED test_it.py::test_small[2]",
+    ]
 
 
 @pytest.mark.skipif(shutil.which("gcov") is None, reason="needs gcov")

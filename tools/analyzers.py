@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heard import heard
-from unseen import unseen
+from unseen import unseen, without_assembly
 
 from mcugen.board import Board
 from mcugen.simulate.toolchain import ARM, RISCV
@@ -94,7 +94,7 @@ def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, li
     library = toolchain.library if toolchain else ()
     gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "/dev/null"]
     names = [name for name in files if name.endswith(".c")]
-    part = unseen(files, seen, numbers=True)
+    part = without_assembly(unseen(files, seen, numbers=True))
     for name in names:
         yield "gcc", [*gcc, *WARNINGS, name], files
         if "_selftest" not in name and name in part:

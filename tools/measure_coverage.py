@@ -41,7 +41,7 @@ Branch = tuple[str, int]
 
 
 def run(tests: Sequence[str]) -> str:
-    """Runs the tests under both measurements; what pytest said last."""
+    """Runs the tests under both measurements; what pytest said."""
     shutil.rmtree(BUILD, ignore_errors=True)
     (BUILD / "c").mkdir(parents=True)
     configuration = BUILD / "configuration"
@@ -51,13 +51,22 @@ def run(tests: Sequence[str]) -> str:
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     for step in (["combine", "-q"], ["json", "-q", "-o", str(BUILD / "python.json")]):
         subprocess.run([*_COVERAGE, step[0], f"--rcfile={configuration}", *step[1:]], cwd=ROOT, check=True)
-    said = done.stdout.strip().splitlines()[-1].strip("= ")
-    _SAID.write_text(said)
-    return said
+    _SAID.write_text(done.stdout)
+    return done.stdout
 
 
 _SAID = BUILD / "pytest.txt"
 _COVERAGE = (sys.executable, "-m", "coverage")
+
+
+def outcome(said: str) -> str:
+    """The last line of pytest's: how many passed."""
+    return said.strip().splitlines()[-1].strip("= ")
+
+
+def failed(said: str) -> list[str]:
+    """Tests that failed, or could not begin, with the reason, from pytest's summary."""
+    return [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
 
 
 # ------------------------------------------------------------------------------------------------------- Python
@@ -143,9 +152,9 @@ def main() -> None:
     tests = tests or ["-n", "2", "-m", "not slow"]
     said = _SAID.read_text() if options.kept else run(tests)
     kernels = kernel_branches(BUILD / "c")
-    measured = f"(`make coverage`: `pytest {shlex.join(tests)}`, {said}.)"
+    measured = f"(`make coverage`: `pytest {shlex.join(tests)}`, {outcome(said)}.)"
     text = "\n\n".join([python_table(BUILD / "python.json"), kernel_table(kernels), measured])
-    print(text)
+    print("\n".join([text, *failed(said)]))
     if options.write_docs:
         DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "coverage", text))
 

@@ -30,7 +30,6 @@ _KEYWORDS = frozenset(
     ["struct", "union", "enum", "typedef", "static", "const", "extern", "int", "void", "float", "double", "char"]
 )
 _ASSEMBLY = "__asm__ volatile("
-"""In functions of which no analyzer sees what they write: the declaration says that it may be anything."""
 _SMALL = 64
 """Numbers below it are told apart: shifts, bits, sizes of types, which rules ask for."""
 
@@ -72,8 +71,7 @@ def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> d
         known = "\n".join([alike(text), *sorted(map(alike, _reached(_words(text), given)))])
         own = hashlib.sha256(known.encode()).hexdigest()
         here.add(own)
-        is_opaque = numbers and _ASSEMBLY in function[0]
-        return f"{function[1]};" if own in seen or is_opaque else function[0]
+        return f"{function[1]};" if own in seen else function[0]
 
     def begun(table: re.Match[str]) -> str:
         own = re.sub(r"\d+", "0", of_model.sub("NAME", table[1] + table[3] + table[4]))
@@ -91,6 +89,16 @@ def unseen(files: Mapping[str, str], seen: set[str], numbers: bool = False) -> d
             del found[name]
     seen |= here
     return found
+
+
+def without_assembly(files: Mapping[str, str]) -> dict[str, str]:
+    """Files with declarations in place of functions in assembly: no analyzer sees what these write, and of what is
+    declared it takes that it may be anything."""
+
+    def declared(function: re.Match[str]) -> str:
+        return f"{function[1]};" if _ASSEMBLY in function[0] else function[0]
+
+    return {name: _FUNCTION.sub(declared, text) for name, text in files.items()}
 
 
 def _reached(words: frozenset[str], given: Mapping[str, list[Piece]]) -> set[str]:
