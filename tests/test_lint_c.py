@@ -143,6 +143,34 @@ def test_each_analyzer_is_heard(tool: str, tmp_path: Path):
     assert any(tool in f"{c.tool} {c.text}" for c in complaints(tmp_path, mcugen.load_board("nrf52840")))
 
 
+MEANT = {
+    "v != v": False,
+    "*p - *p == 0.0f": False,
+    "v != *p": True,
+    "v == v": True,
+    "v != v2": True,
+}
+
+
+@pytest.mark.parametrize("comparison", MEANT)
+def test_floats_are_compared_only_to_ask_for_nan(comparison: str, tmp_path: Path):
+    head = "int32_t net(float v, float v2, const float *p)"
+    body = f"{head};\n{head}\n{{\n    return v2 < *p || {comparison} || v > 0.0f ? 1 : 0;\n}}\n"
+    (tmp_path / "net.c").write_text(f"#include <stdint.h>\n{body}")
+    told = complaints(tmp_path, mcugen.load_board("host"))
+    assert any("-Wfloat-equal" in complaint.text for complaint in told) == MEANT[comparison]
+
+
+def test_products_are_places_or_numbers(tmp_path: Path):
+    """Of ints on a CPU of 64 bits: places in a tensor fit in an int, numbers may not."""
+    heads = ("int32_t place(const int32_t *x, int32_t a, int32_t b)", "int64_t number(int32_t a, int32_t b)")
+    bodies = ("return *(x + a * b);", "return a * b;")
+    functions = "".join(f"{h};\n{h}\n{{\n    {b}\n}}\n" for h, b in zip(heads, bodies, strict=True))
+    (tmp_path / "net.c").write_text(f"#include <stdint.h>\n{functions}")
+    (found,) = (c for c in complaints(tmp_path, mcugen.load_board("host")) if "widening" in c.text)
+    assert "int64_t" in found.text
+
+
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     "board", ["nrf52840", *(pytest.param(b, marks=pytest.mark.slow) for b in ("rp2040", "corstone300"))]

@@ -57,7 +57,12 @@ _ANALYZER = (
 """gcc 12 does not see what functions in assembly write and return; clang's analyzer and the sanitizers look instead."""
 _FLAGS = ("-std=c99", "-I.")
 _GCC_ONLY = ("--specs", "-mtune")
-_SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):\d+: (?:warning|error): (.*)$")
+_WITHIN_AN_ARRAY = "used as a pointer offset after an implicit widening conversion"
+"""What 64-bit CPUs are told of products of ints: places in a tensor, of which none has more than MAX_ELEMENTS of
+mcugen/limits.py. Products that are widened to be numbers are told."""
+_IS_NAN = re.compile(r"(?P<value>\*?\w+) (?:- (?P=value) == 0\.0f|!= (?P=value)\b)")
+"""A comparison of floats that is meant: whether a value is no number, or is finite."""
+_SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):(\d+): (?:warning|error): (.*)$")
 
 
 @dataclass(frozen=True, order=True)
@@ -78,7 +83,7 @@ def complaints(folder: Path, board: Board, seen: set[str] | None = None, kept: P
     found = set[Complaint]()
     for tool, command, given in _asked(board, files, set() if seen is None else seen):
         code, text = heard(command, given, kept)
-        told = set(_told(tool, text))
+        told = set(_told(tool, text, given))
         if code and not told:
             raise RuntimeError(f"{tool}: {text[-2000:]}")
         found |= told
@@ -105,7 +110,16 @@ def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, li
     yield "clang-tidy", [*tidy, *(n for n in names if n in part), "--", *target, *known, *_FLAGS], part
 
 
-def _told(tool: str, text: str) -> Iterator[Complaint]:
+def _told(tool: str, text: str, files: Files) -> Iterator[Complaint]:
     for line in text.splitlines():
-        if told := _SAID.match(line):
-            yield Complaint(tool, told[1], int(told[2]), told[3])
+        if (said := _SAID.match(line)) is None:
+            continue
+        file, number, column, words = said[1], int(said[2]), int(said[3]), said[4]
+        if _WITHIN_AN_ARRAY in words or ("-Wfloat-equal" in words and _asks_for_nan(files[file], number, column)):
+            continue
+        yield Complaint(tool, file, number, words)
+
+
+def _asks_for_nan(text: str, number: int, column: int) -> bool:
+    line = text.splitlines()[number - 1]
+    return any(found.start() < column <= found.end() for found in _IS_NAN.finditer(line))
