@@ -14,7 +14,7 @@ from onnx import helper
 from onnx_models import Net
 from shared_models import MODELS as FOLDER
 
-from mcugen import CompileOptions, compile_model
+from mcugen import CompileOptions, compile_model, load_board
 
 
 def resized(mode: str, **attributes: object) -> Net:
@@ -36,6 +36,17 @@ def padded() -> Net:
     net = Net()
     net.op("Pad", net.input("x", 4, 9), net.const([1, 3, 2, 4], np.int64), mode="reflect", out="y")
     net.output("y")
+    return net
+
+
+def depthwise() -> Net:
+    """In int8: on Helium a table tells where taps lie."""
+    net = Net()
+    scale, zero = net.const(0.02), net.const(0, np.int8)
+    x = net.op("DequantizeLinear", net.input("x", 1, 8, 5, 6, dtype=np.int8), scale, zero)
+    w = net.op("DequantizeLinear", net.const(np.arange(72).reshape(8, 1, 3, 3) - 36, np.int8), scale, zero)
+    net.op("QuantizeLinear", net.op("Conv", x, w, group=8), net.const(0.3), zero, out="y")
+    net.output("y", dtype=np.int8)
     return net
 
 
@@ -67,6 +78,7 @@ MODELS = {
     "cubic": lambda: resized("cubic").model(),
     "gather": lambda: gathered().model(),
     "pad": lambda: padded().model(),
+    "taps": lambda: depthwise().model(),
     "trees": lambda: forest(np.random.default_rng(0), 1),
     "trees of several scores": lambda: forest(np.random.default_rng(1), 4),
 }
@@ -77,7 +89,8 @@ MODELS = {
 def test_no_flip_of_an_index_leads_astray(kind: str):
     """Each bit of tables is flipped in turn, as far as they are small."""
     options = CompileOptions(name="net", checked_indices="trees" in kind)
-    compiled = compile_model(MODELS[kind](), options=options)
+    board = "corstone300" if kind == "taps" else "host"
+    compiled = compile_model(MODELS[kind](), load_board(board), options)
     found = campaign(compiled, 60)
     assert found.count("d") > 0, "the flips must be seen"
     assert found.count(BAD) == 0, found.bad_arrays

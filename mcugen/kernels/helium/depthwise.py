@@ -26,6 +26,7 @@ class TapPairs(Params):
     """Of a window."""
 
     pairs: Annotated[int, "pairs of taps; an odd last one has a weight of zero"]
+    reach: Annotated[int, "what their offsets lie below"]
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -41,7 +42,13 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
         site,
         packed,
         table,
-        [table.codes, padding(spec), shape.geometry, strip, TapPairs(pairs=taps.shape[1] // 2)],
+        [
+            table.codes,
+            padding(spec),
+            shape.geometry,
+            strip,
+            TapPairs(pairs=taps.shape[1] // 2, reach=int(offsets.max()) + 1),
+        ],
         [],
         working=("strip", strip.span * strip.pitch + VECTOR),
         orders=[rows(shape)],
