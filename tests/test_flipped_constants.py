@@ -12,9 +12,12 @@ import pytest
 from flip_constants import BAD, campaign, flips_of
 from onnx import helper
 from onnx_models import Net
+from portable_models import portable_models
 from shared_models import MODELS as FOLDER
 
 from mcugen import CompileOptions, compile_model, load_board
+from mcugen.lir.kernel import CHECKED
+from mcugen.report.kernels import declared_kernels
 
 
 def resized(mode: str, **attributes: object) -> Net:
@@ -94,6 +97,15 @@ def test_no_flip_of_an_index_leads_astray(kind: str):
     found = campaign(compiled, 60)
     assert found.count("d") > 0, "the flips must be seen"
     assert found.count(BAD) == 0, found.bad_arrays
+
+
+@pytest.mark.slow
+def test_no_flip_leads_a_kernel_astray():
+    """But kernels that `--checked-indices` leaves out, and trees, which look at nothing without it."""
+    unchecked = {kernel.name for kernel in declared_kernels() if CHECKED in kernel.lacks} | {"trees_table"}
+    portable = [p for p in portable_models() if p.model.bundle.constants and not p.kernels & unchecked]
+    led = {p.name: found.bad_arrays for p in portable if (found := campaign(p.model, 4)).count(BAD)}
+    assert led == {}
 
 
 def test_no_flip_of_a_state_leads_astray():

@@ -25,7 +25,7 @@ from mcugen.kernels.loops import Loops
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import BLOCK, CodeStore, int8_tensors, interleave
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
 from mcugen.numerics.fixedpoint import Range, Requantizer
@@ -479,6 +479,8 @@ def thumb1_steps(spec: TransposedSpec) -> int:
     return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
 
 
+_BY_VALUE = frozenset({CHECKED})
+"""Phases tell where their weights begin, and how many bytes windows take."""
 _PHASES = reads("phases", "by row of y in the stride: see templates/kernels/phases.j2", DType.INT32)
 _WORKING: tuple[Role, ...] = (
     scratch("patches", "what lies under some windows", DType.INT8, optional=True),
@@ -507,7 +509,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         without=dsp_conv.UNREAD,
         options=(dsp_conv.StreamOptions, Loops, dsp_conv.WrittenOut, PhaseOptions),
         needs=frozenset({"dsp"}),
-        lacks=frozenset({"mve"}),
+        lacks=frozenset({"mve"}) | _BY_VALUE,
         when=(dsp_conv.ungrouped, int8_tensors, dsp_conv.high_word, phases_in_pairs),
         emit=emit_dsp,
         extra=dsp_steps,
@@ -520,6 +522,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         optional=(layer.Padding, PhasePatches),
         options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw, PhaseOptions),
         needs=frozenset({"mve"}),
+        lacks=_BY_VALUE,
         when=(dsp_conv.ungrouped, layer.int8_requantized),
         emit=emit_mve,
         extra=mve_vectors,
@@ -539,6 +542,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         optional=(layer.Padding, PhasePatches),
         options=(scalar.ThumbOptions, RestOptions, PhaseOptions),
         needs=frozenset({"thumb1"}),
+        lacks=_BY_VALUE,
         when=(dsp_conv.ungrouped, scalar.to_int8, scalar.short_products),
         emit=emit_thumb1,
         extra=thumb1_steps,
