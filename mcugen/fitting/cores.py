@@ -32,6 +32,9 @@ can lie over what it reads."""
 MOST_STAGES = 4
 """In which an output takes the place of what it is made of, half of the rest each."""
 
+EQUAL_STAGES = (3, 4, 6, 8, 12, 16)
+"""Stages of as many units each, after which an output follows what it is made of at a short distance, as on one core."""
+
 MOST_KERNELS = 7
 """Kernels that are tried for portions: others than the layer's may need less memory."""
 
@@ -246,6 +249,9 @@ class _Ways:
                 yield self._made(number, [[((0, cut, False), (cut, length, True))] for cut in cuts])[:1]
             if overlap or size > given:
                 yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
+            if overlap:
+                words = _units_of_words(self.node, division)
+                yield from (self._made(number, [ways]) for ways in _equal(length, words, share))
 
     def in_two(self, share: float, nearby: int) -> Iterator[list[Forked]]:
         """In two portions, of which the first is about that share, and the same with borders made aside."""
@@ -293,6 +299,15 @@ def _staged(length: int, count: int, share: float) -> Stages:
     ends = [0, *(round(room * (1 - 0.5**n)) for n in range(1, count)), length]
     cuts = [(a, min(a + math.ceil(share * (b - a)), max(b - 1, a + 1)), b) for a, b in pairwise(ends)]
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
+
+
+def _equal(length: int, words: int, share: float) -> Iterator[Stages]:
+    """In stages of as many units each, the last one perhaps of fewer; portions begin at multiples of `words`."""
+    for step in dict.fromkeys(-(-length // (2 * words * n)) * 2 * words for n in EQUAL_STAGES):
+        ends = [*range(0, length, step), length]
+        cuts = [(a, a + max(round(share * (b - a) / words), 1) * words, b) for a, b in pairwise(ends)]
+        if all(a < cut < b for a, cut, b in cuts):
+            yield [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
 def _borders(node: Node, division: Division, share: float) -> Iterator[tuple[int, int]]:
