@@ -33,7 +33,10 @@ MOST_STAGES = 4
 """In which an output takes the place of what it is made of, half of the rest each."""
 
 EQUAL_STAGES = (3, 4, 6, 8, 12, 16)
-"""Stages of as many units each, after which an output follows what it is made of at a short distance, as on one core."""
+"""Stages of as many units each: an output follows what it is made of at a short distance, as on one core."""
+
+UNITS_AT_ONCE = (6, 4)
+"""That kernels compute: portions are whole such groups, where the rest is a stage of its own by a kernel of fewer."""
 
 MOST_KERNELS = 7
 """Kernels that are tried for portions: others than the layer's may need less memory."""
@@ -134,7 +137,9 @@ class Forms:
         kernels = self._as_small(node, kernel) if kernel else [None]
         ways = _Ways(node)
         made = list(self._even(ways, kernels))
-        made += self._uneven(ways, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
+        if whole > UNEVEN_FROM:
+            made += self._uneven(ways, [k for k in kernels if k])
+            made += self._with_rest(ways, [k for k in kernels if k])
         if kernel and kernel.name not in self.wanted and whole > UNEVEN_FROM:
             made += self._with_more_flash(ways, kernel, spare)
         faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
@@ -192,16 +197,24 @@ class Forms:
             kinds = ways.in_two(self._share(ways.node, kernel, smaller), UNEVEN_CUTS)
             yield from (self._best(kind, (kernel, smaller)) for kind in kinds if kind)
 
+    def _with_rest(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Portions of whole groups of units by a kernel, and the rest by one of fewer at once."""
+        for kernel, smaller in combinations(kernels, 2):
+            forks = ways.with_rest(self._share(ways.node, kernel, kernel))
+            yield from (self._form(fork, (kernel, kernel), (smaller, smaller)) for fork in forks)
+
     def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
         """Of cuts of one kind, that which takes least."""
         return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.time)
 
-    def _form(self, fork: Forked, by_core: ByCore) -> Form:
-        """Portions by a kernel for each core; those that it does not fit by their fastest."""
+    def _form(self, fork: Forked, by_core: ByCore, at_last: ByCore | None = None) -> Form:
+        """Portions by a kernel for each core, and those of the last stage by others; where one does not fit, by the
+        fastest.
+        """
         kernels, time = dict[Node, Kernel](), 0.0
-        for stage in fork.stages:
-            each = list[float]()
-            for share, side, wanted in zip(stage, (self.first, self.other), by_core, strict=False):
+        for number, stage in enumerate(fork.stages, 1):
+            each, chosen_by = list[float](), at_last if at_last and number == len(fork.stages) else by_core
+            for share, side, wanted in zip(stage, (self.first, self.other), chosen_by, strict=False):
                 chosen = {node: side.nearest(node, wanted) for node in share.body.nodes}
                 each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
                 kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
@@ -264,6 +277,14 @@ class _Ways:
             for before in dict.fromkeys(_lone_borders(self.node, division)):
                 yield self._made(number, [_bordered(cut, length, before, 0) for cut in cuts])
 
+    def with_rest(self, share: float) -> list[Forked]:
+        """In two stages, of which the first is of whole groups of units."""
+        return [
+            fork
+            for number, division in enumerate(self._divisions)
+            for fork in self._made(number, list(_rests(division.length, _units_of_words(self.node, division), share)))
+        ]
+
     def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
         forms = (self._fork(number, stages) for stages in ways)
         return [form for form in forms if form is not None]
@@ -299,6 +320,17 @@ def _staged(length: int, count: int, share: float) -> Stages:
     ends = [0, *(round(room * (1 - 0.5**n)) for n in range(1, count)), length]
     cuts = [(a, min(a + math.ceil(share * (b - a)), max(b - 1, a + 1)), b) for a, b in pairwise(ends)]
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
+
+
+def _rests(length: int, words: int, share: float) -> Iterator[Stages]:
+    """In two stages: as many whole groups as go into two portions at multiples of `words`, and the rest."""
+    for units in UNITS_AT_ONCE:
+        group = math.lcm(units, words)
+        groups = length // (2 * group) * 2
+        end, first = groups * group, round(share * groups) * group
+        middle = end + round(share * (length - end) / words) * words
+        if 0 < first < end < middle < length:
+            yield [*_halves(0, first, end), *_halves(end, middle, length)]
 
 
 def _equal(length: int, words: int, share: float) -> Iterator[Stages]:
