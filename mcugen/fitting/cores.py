@@ -76,11 +76,14 @@ ByCore = tuple[Kernel | None, Kernel | None]
 
 @dataclass(frozen=True)
 class Side:
-    """A core: what its CPU has, what kernels take there, and the time of an instruction by that of the first core."""
+    """A core: what its CPU has, what kernels take there, and the time of an instruction by that of the first core, of
+    some kernels by another pace.
+    """
 
     features: frozenset[str]
     costs: CostTable
     pace: float = 1.0
+    paces: Mapping[str, float] = field(default_factory=dict)
     _fitting: dict[Node, list[Kernel]] = field(default_factory=dict, repr=False, compare=False)
     _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
@@ -97,7 +100,7 @@ class Side:
             return self.pace * _PER_ELEMENT * node.output.type.count
         if (node, kernel.name) not in self._times:
             self._times[node, kernel.name] = self.costs.instructions(node, kernel)
-        return self.pace * self._times[node, kernel.name]
+        return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
 
     def nearest(self, node: Node, wanted: Kernel | None) -> Kernel | None:
         """That kernel where it fits, else the fastest one; None where there is no choice."""
