@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 
@@ -84,11 +84,18 @@ class Side:
     costs: CostTable
     pace: float = 1.0
     paces: Mapping[str, float] = field(default_factory=dict)
+    _alike: dict[Hashable, Node] = field(default_factory=dict, repr=False, compare=False)
     _fitting: dict[Node, list[Kernel]] = field(default_factory=dict, repr=False, compare=False)
     _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
+    def alike(self, node: Node) -> Node:
+        """The first one seen that computes the same, as portions in the middle of a layer do; kept, as are its data."""
+        inputs = tuple(v and (v.type, None if v.data is None else id(v.data)) for v in node.inputs)
+        return self._alike.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
+
     def fitting(self, node: Node) -> list[Kernel]:
         """The kernels that its CPU can compute a node with."""
+        node = self.alike(node)
         if node not in self._fitting:
             self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
         return self._fitting[node]
@@ -98,6 +105,7 @@ class Side:
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
             return self.pace * _PER_ELEMENT * node.output.type.count
+        node = self.alike(node)
         if (node, kernel.name) not in self._times:
             self._times[node, kernel.name] = self.costs.instructions(node, kernel)
         return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
