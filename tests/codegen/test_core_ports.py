@@ -29,6 +29,7 @@ CHIPS = [
     ("cortex-m7", "HSEM"),
     ("cortex-m4", "HSEM"),
     ("cortex-m33", "FREERTOS"),
+    ("cortex-m0plus", "FREERTOS"),
 ]
 FREERTOS = {
     "FreeRTOS.h": "#include <stddef.h>\ntypedef unsigned long TickType_t;\ntypedef long BaseType_t;\n"
