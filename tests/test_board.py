@@ -279,7 +279,8 @@ def test_the_guide_to_board_files_is_right(tmp_path: Path):
 def test_the_guide_to_board_files_names_all_fields():
     named = set(re.findall(r"`(\w+)`", GUIDE.read_text()))
     for path in resource_dir("boards").glob("*.toml"):
-        used = set(re.findall(r"^(\w+) =|[{ ](\w+) = ", path.read_text(), re.MULTILINE))
+        text = re.sub(r"(paces = ){.*?}", r"\1", path.read_text())  # whose keys are kernels
+        used = set(re.findall(r"^(\w+) =|[{ ](\w+) = ", text, re.MULTILINE))
         assert {key for pair in used for key in pair if key} - {"abstract"} <= named, path.name
 
 
