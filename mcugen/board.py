@@ -10,7 +10,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
@@ -163,6 +163,8 @@ class Core:
     """The chip as this core sees it: CPU, clock, memories and their cost, caches. None: as the first one does."""
     pace: float = 1.0
     """Time of an instruction, by what one takes on the first core."""
+    paces: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some."""
 
 
 @dataclass(frozen=True)
@@ -454,6 +456,11 @@ class _Fields:
     def table(self, key: str) -> _Fields:
         return _Fields(self._path, self._get(key, dict, "a table"), f"{self._prefix}{key}.")
 
+    def positives(self, key: str) -> dict[str, float]:
+        """A table of numbers above 0, by names of any kind."""
+        table = self.table(key)
+        return {name: table.positive(name) for name in table._table}
+
     def tables(self, key: str) -> list[_Fields]:
         value = self._get(key, list, "a list of tables")
         if not value or not all(isinstance(item, dict) for item in value):
@@ -636,12 +643,13 @@ def _cores(fields: _Fields, cpu: str, clock_hz: int) -> tuple[Core, ...]:
 
 def _core(table: _Fields, cpu: str, clock_hz: int) -> Core:
     if "board" not in table:
-        table.without(("pace",), "board")
+        table.without(("pace", "paces"), "board")
         return Core(table.text("name"), cpu, clock_hz)
     board = load_board(table.beside("board"))
     if board.cores:
         table.fail("board", "must name a board file without 'cores'", repr(board.name))
-    return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"))
+    paces = table.positives("paces") if "paces" in table else {}
+    return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces)
 
 
 def _energy(fields: _Fields) -> Energy | None:

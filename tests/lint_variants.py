@@ -8,7 +8,7 @@ FOLDER`, in this folder with the paths of pyproject.toml, writes them to FOLDER/
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -53,8 +53,8 @@ LESSONS: Mapping[str, Training] = {
     "nearest": Training("nearest:3:4:2"),
     "statistics": Training("statistics"),
 }
-PORTS = ("SEV", "POSIX", "MU", "HSEM")
-"""Of mcugen_cores.h; that of FreeRTOS needs its headers."""
+PORTS = {"m4": ("SEV", "MU", "HSEM"), PLAIN: ("POSIX",)}
+"""Of mcugen_cores.h, by whose C library has what they include; that of FreeRTOS needs its headers."""
 
 
 def embedding() -> Net:
@@ -119,13 +119,13 @@ def cpu_of(board: Board) -> str:
     return next((cpu for feature, cpu in cpus.items() if feature in board.features), PLAIN)
 
 
-def write_headers(folder: Path) -> None:
+def write_headers(folder: Path, ports: Sequence[str]) -> None:
     """What no model includes by itself: the runtime's headers, once with each port."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in runtime_headers().items():
         (folder / name).write_text(path.read_text())
     (folder / "store.c").write_text('#include "mcugen_store.h"\n')
-    for port in PORTS:
+    for port in ports:
         cache = "#define MCUGEN_CORES_CACHE\n" if port in ("MU", "HSEM") else ""
         (folder / f"port_{port.lower()}.c").write_text(
             f'#define MCUGEN_CORES_{port}\n{cache}#include "mcugen_cores.h"\n'
@@ -141,7 +141,8 @@ def main() -> None:
         for file, text in bundle.files.items():
             if file.endswith((".c", ".h")):
                 (folder / file).write_text(text)
-    write_headers(place / "m4" / f"{VARIANT}headers")
+    for cpu, ports in PORTS.items():
+        write_headers(place / cpu / f"{VARIANT}headers", ports)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ Equal cores are Arm's SSE-200 under QEMU; unlike ones are simulated one after th
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +21,8 @@ from markers import between_markers, replace_between_markers
 from mcugen.board import load_board
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
-from mcugen.evaluate import timed
+from mcugen.evaluate import as_stored, random_samples, sample_endpoints, timed
+from mcugen.lir.program import MOVE
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
 from mcugen.simulate.both_cores import run_on_both_cores
@@ -73,11 +76,13 @@ HEADINGS = (
 
 
 Rows = list[tuple[str, ...]]
+LEAST_MEASURED = 20_000
+"""Instructions of a kernel from which on its pace is told."""
 
 
 def main(
-    tables: Annotated[str, typer.Option(help="measured, unlike and zoo, by commas")] = "measured,unlike",
-    boards: Annotated[str, typer.Option(help="of the zoo's table, by commas")] = ",".join(BOARDS),
+    tables: Annotated[str, typer.Option(help="measured, unlike, zoo and paces, by commas")] = "measured,unlike",
+    boards: Annotated[str, typer.Option(help="of the zoo's table, and of paces, by commas")] = ",".join(BOARDS),
     models: Annotated[str, typer.Option(help="of the zoo's table, by commas: it keeps others")] = ",".join(ZOO),
 ) -> None:
     """Measures, and writes the tables."""
@@ -86,6 +91,10 @@ def main(
         write("measured", HEADINGS, [measured(*each, board) for each in paths.items() for board in BOARDS])
     if "unlike" in wanted:
         write("unlike", UNLIKE_HEADINGS, [joined(*each, board) for each in paths.items() for board in UNLIKE])
+    if "paces" in wanted:
+        for board in boards.split(","):
+            found = paces(list(paths.values()), board)
+            typer.echo(f"{board}: paces = {{ {', '.join(f'{name} = {pace:.2f}' for name, pace in found.items())} }}")
     if "zoo" in wanted:
         for name in models.split(","):
             write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","))))
@@ -122,6 +131,27 @@ def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
     waiting = " and ".join(f"{abs(100 * share):.0f}" for share in cores.waiting)
     time = (f"{alone:.3f}", f"{cores.total / 1e3:.3f}", f"{cores.total / 1e3 / alone:.3f}")
     return (title, board, *time, f"{cores.pace / (1 + cores.pace):.3f}", f"{cores.pace:.2f}", waiting, f"{arena:.3f}")
+
+
+def paces(models: Sequence[Path], board: str) -> dict[str, float]:
+    """By kernel of these models how many times as long an instruction takes on the second core as on the first."""
+    first, other = defaultdict[str, list[float]](lambda: [0.0, 0.0]), defaultdict[str, list[float]](lambda: [0.0, 0.0])
+    for model in models:
+        compiled = compile_model(model, board, CompileOptions("net", cores=2))
+        (sample,) = random_samples(sample_endpoints(compiled)).inputs
+        stored = [as_stored(sample, compiled.program.inputs)]
+        seen = compiled.board.seen_by_helper(compiled.draft.placement.arenas[0])
+        for sums, side in ((first, compiled.board), (other, seen)) if seen else ():
+            run = simulate(compiled.bundle, side, stored, per_layer=True, cycles=True)
+            assert run.cycles is not None and run.cycles.layers is not None and run.layer_instructions is not None
+            each = zip(compiled.report.layers, run.cycles.layers, run.layer_instructions, strict=True)
+            for layer, cycles, instructions in each:
+                sums[layer.kernel][0] += cycles / side.clock_hz
+                sums[layer.kernel][1] += instructions
+    long = {
+        name: (first[name], other[name]) for name in sorted(first) if first[name][1] >= LEAST_MEASURED and name != MOVE
+    }
+    return {name: (b[0] / b[1]) / (a[0] / a[1]) for name, (a, b) in long.items()}
 
 
 def measured(title: str, model: Path | onnx.ModelProto, board: str) -> tuple[str, ...]:

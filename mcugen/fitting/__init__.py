@@ -136,8 +136,9 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
     helper = board.helper
     assert helper is not None
     other = helper.board or board
-    cores = Side(board.features, cost_table(board.cpu)), Side(other.features, cost_table(other.cpu), helper.pace)
-    return Forms(*cores, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
+    first = Side(board.features, cost_table(board.cpu))
+    second = Side(other.features, cost_table(other.cpu), helper.pace, helper.paces)
+    return Forms(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 
@@ -31,6 +31,12 @@ can lie over what it reads."""
 
 MOST_STAGES = 4
 """In which an output takes the place of what it is made of, half of the rest each."""
+
+EQUAL_STAGES = (3, 4, 6, 8, 12, 16)
+"""Stages of as many units each: an output follows what it is made of at a short distance, as on one core."""
+
+UNITS_AT_ONCE = (6, 4)
+"""That kernels compute: portions are whole such groups, where the rest is a stage of its own by a kernel of fewer."""
 
 MOST_KERNELS = 7
 """Kernels that are tried for portions: others than the layer's may need less memory."""
@@ -70,16 +76,26 @@ ByCore = tuple[Kernel | None, Kernel | None]
 
 @dataclass(frozen=True)
 class Side:
-    """A core: what its CPU has, what kernels take there, and the time of an instruction by that of the first core."""
+    """A core: what its CPU has, what kernels take there, and the time of an instruction by that of the first core, of
+    some kernels by another pace.
+    """
 
     features: frozenset[str]
     costs: CostTable
     pace: float = 1.0
+    paces: Mapping[str, float] = field(default_factory=dict)
+    _alike: dict[Hashable, Node] = field(default_factory=dict, repr=False, compare=False)
     _fitting: dict[Node, list[Kernel]] = field(default_factory=dict, repr=False, compare=False)
     _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
+    def alike(self, node: Node) -> Node:
+        """The first one seen that computes the same, as portions in the middle of a layer do; kept, as are its data."""
+        inputs = tuple(v and (v.type, None if v.data is None else id(v.data)) for v in node.inputs)
+        return self._alike.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
+
     def fitting(self, node: Node) -> list[Kernel]:
         """The kernels that its CPU can compute a node with."""
+        node = self.alike(node)
         if node not in self._fitting:
             self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
         return self._fitting[node]
@@ -89,9 +105,10 @@ class Side:
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
             return self.pace * _PER_ELEMENT * node.output.type.count
+        node = self.alike(node)
         if (node, kernel.name) not in self._times:
             self._times[node, kernel.name] = self.costs.instructions(node, kernel)
-        return self.pace * self._times[node, kernel.name]
+        return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
 
     def nearest(self, node: Node, wanted: Kernel | None) -> Kernel | None:
         """That kernel where it fits, else the fastest one; None where there is no choice."""
@@ -131,7 +148,9 @@ class Forms:
         kernels = self._as_small(node, kernel) if kernel else [None]
         ways = _Ways(node)
         made = list(self._even(ways, kernels))
-        made += self._uneven(ways, [k for k in kernels if k]) if whole > UNEVEN_FROM else []
+        if whole > UNEVEN_FROM:
+            made += self._uneven(ways, [k for k in kernels if k])
+            made += self._with_rest(ways, [k for k in kernels if k])
         if kernel and kernel.name not in self.wanted and whole > UNEVEN_FROM:
             made += self._with_more_flash(ways, kernel, spare)
         faster = sorted((form for form in made if form.time < whole), key=lambda form: form.time)
@@ -189,16 +208,24 @@ class Forms:
             kinds = ways.in_two(self._share(ways.node, kernel, smaller), UNEVEN_CUTS)
             yield from (self._best(kind, (kernel, smaller)) for kind in kinds if kind)
 
+    def _with_rest(self, ways: _Ways, kernels: Sequence[Kernel]) -> Iterator[Form]:
+        """Portions of whole groups of units by a kernel, and the rest by one of fewer at once."""
+        for kernel, smaller in combinations(kernels, 2):
+            forks = ways.with_rest(self._share(ways.node, kernel, kernel))
+            yield from (self._form(fork, (kernel, kernel), (smaller, smaller)) for fork in forks)
+
     def _best(self, ways: Sequence[Forked], by_core: ByCore) -> Form:
         """Of cuts of one kind, that which takes least."""
         return min((self._form(fork, by_core) for fork in ways), key=lambda form: form.time)
 
-    def _form(self, fork: Forked, by_core: ByCore) -> Form:
-        """Portions by a kernel for each core; those that it does not fit by their fastest."""
+    def _form(self, fork: Forked, by_core: ByCore, at_last: ByCore | None = None) -> Form:
+        """Portions by a kernel for each core, and those of the last stage by others; where one does not fit, by the
+        fastest.
+        """
         kernels, time = dict[Node, Kernel](), 0.0
-        for stage in fork.stages:
-            each = list[float]()
-            for share, side, wanted in zip(stage, (self.first, self.other), by_core, strict=False):
+        for number, stage in enumerate(fork.stages, 1):
+            each, chosen_by = list[float](), at_last if at_last and number == len(fork.stages) else by_core
+            for share, side, wanted in zip(stage, (self.first, self.other), chosen_by, strict=False):
                 chosen = {node: side.nearest(node, wanted) for node in share.body.nodes}
                 each.append(sum(side.time(node, kernel) for node, kernel in chosen.items()))
                 kernels |= {node: kernel for node, kernel in chosen.items() if kernel}
@@ -246,6 +273,9 @@ class _Ways:
                 yield self._made(number, [[((0, cut, False), (cut, length, True))] for cut in cuts])[:1]
             if overlap or size > given:
                 yield from (self._made(number, [_staged(length, n, share)]) for n in range(2, MOST_STAGES + 1))
+            if overlap:
+                words = _units_of_words(self.node, division)
+                yield from (self._made(number, [ways]) for ways in _equal(length, words, share))
 
     def in_two(self, share: float, nearby: int) -> Iterator[list[Forked]]:
         """In two portions, of which the first is about that share, and the same with borders made aside."""
@@ -257,6 +287,14 @@ class _Ways:
                 yield self._made(number, [_bordered(cut, length, before, behind) for cut in cuts])
             for before in dict.fromkeys(_lone_borders(self.node, division)):
                 yield self._made(number, [_bordered(cut, length, before, 0) for cut in cuts])
+
+    def with_rest(self, share: float) -> list[Forked]:
+        """In two stages, of which the first is of whole groups of units."""
+        return [
+            fork
+            for number, division in enumerate(self._divisions)
+            for fork in self._made(number, list(_rests(division.length, _units_of_words(self.node, division), share)))
+        ]
 
     def _made(self, number: int, ways: Sequence[Stages]) -> list[Forked]:
         forms = (self._fork(number, stages) for stages in ways)
@@ -293,6 +331,26 @@ def _staged(length: int, count: int, share: float) -> Stages:
     ends = [0, *(round(room * (1 - 0.5**n)) for n in range(1, count)), length]
     cuts = [(a, min(a + math.ceil(share * (b - a)), max(b - 1, a + 1)), b) for a, b in pairwise(ends)]
     return [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
+
+
+def _rests(length: int, words: int, share: float) -> Iterator[Stages]:
+    """In two stages: as many whole groups as go into two portions at multiples of `words`, and the rest."""
+    for units in UNITS_AT_ONCE:
+        group = math.lcm(units, words)
+        groups = length // (2 * group) * 2
+        end, first = groups * group, round(share * groups) * group
+        middle = end + round(share * (length - end) / words) * words
+        if 0 < first < end < middle < length:
+            yield [*_halves(0, first, end), *_halves(end, middle, length)]
+
+
+def _equal(length: int, words: int, share: float) -> Iterator[Stages]:
+    """In stages of as many units each, the last one perhaps of fewer; portions begin at multiples of `words`."""
+    for step in dict.fromkeys(-(-length // (2 * words * n)) * 2 * words for n in EQUAL_STAGES):
+        ends = [*range(0, length, step), length]
+        cuts = [(a, a + max(round(share * (b - a) / words), 1) * words, b) for a, b in pairwise(ends)]
+        if all(a < cut < b for a, cut, b in cuts):
+            yield [stage for a, cut, b in cuts for stage in _halves(a, cut, b)]
 
 
 def _borders(node: Node, division: Division, share: float) -> Iterator[tuple[int, int]]:

@@ -618,6 +618,17 @@ def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
     return frozenset({UPDATABLE} if four_bits in when else ())
 
 
+def slower_rows(spec: ConvSpec) -> float:
+    """How many times the instructions of wide rows those of one pixel take: each is copied and looked up by itself."""
+    shape = spec.shape
+    products = shape.in_c // shape.groups * shape.out_c
+    return 1.0 + ROW_OF_ONE / products if shape.in_w == 1 < shape.k_h else 1.0
+
+
+ROW_OF_ONE = 30.0
+"""Products that a row of one pixel takes as long as, for an output pixel (dory_tcn_int, docs/two_cores.md)."""
+
+
 def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
@@ -652,6 +663,7 @@ def _conv(
         when=(several_rows, shared_channels, *when),
         loads=0.125 if pairs_of_weights in when else 0.25,
         stalls=STALLS.get(name, {}),
+        slowdown=slower_rows,
         emit=emit_conv,
         extra=extra,
     )

@@ -52,7 +52,22 @@
 #define MCUGEN_CORE_PATIENCE 100000000u
 #endif
 #ifndef MCUGEN_CORE_LOAD
-#if defined(__GNUC__)
+#if defined(__clang__) && defined(__ARM_ARCH_6M__)
+/* Clang would call a library for words, which Armv6-M loads and stores in one go. */
+static inline uint32_t mcugen_core_load(const uint32_t *p)
+{
+    const uint32_t value = *(const volatile uint32_t *)p;
+    __asm volatile("dmb" ::: "memory");
+    return value;
+}
+static inline void mcugen_core_store(uint32_t *p, uint32_t value)
+{
+    __asm volatile("dmb" ::: "memory");
+    *(volatile uint32_t *)p = value;
+}
+#define MCUGEN_CORE_LOAD(p) mcugen_core_load(p)
+#define MCUGEN_CORE_STORE(p, v) mcugen_core_store((p), (v))
+#elif defined(__GNUC__)
 #define MCUGEN_CORE_LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define MCUGEN_CORE_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #else

@@ -14,11 +14,14 @@
 #define MCUGEN_CORES_TICKS ((TickType_t)10)
 #endif
 
-static TaskHandle_t mcugen_cores_worker; /* NULL until it has waited for the first time */
+/* NULL until it has waited for the first time. A word of any CPU that FreeRTOS runs on, fenced: clang would call a
+ * library for an atomic one on Armv6-M. */
+static TaskHandle_t volatile mcugen_cores_worker;
 
 static inline void mcugen_cores_freertos_signal(void)
 {
-    const TaskHandle_t worker = __atomic_load_n(&mcugen_cores_worker, __ATOMIC_ACQUIRE);
+    const TaskHandle_t worker = mcugen_cores_worker;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (worker != NULL && worker != xTaskGetCurrentTaskHandle()) { /* a run polls: it needs no signal */
         (void)xTaskNotifyGive(worker);
     }
@@ -26,7 +29,8 @@ static inline void mcugen_cores_freertos_signal(void)
 
 static inline void mcugen_cores_freertos_wait(void)
 {
-    __atomic_store_n(&mcugen_cores_worker, xTaskGetCurrentTaskHandle(), __ATOMIC_RELEASE);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    mcugen_cores_worker = xTaskGetCurrentTaskHandle();
     (void)ulTaskNotifyTake(pdTRUE, MCUGEN_CORES_TICKS);
 }
 

@@ -130,6 +130,29 @@ def test_lines_whose_pixels_are_no_words_are_shared(dilation: int) -> None:
     assert min(form.time for form in forms) < 0.6 * side.time(node, side.nearest(node, None))
 
 
+def test_stages_are_whole_groups_of_pixels() -> None:
+    """64 pixels, of which a kernel takes six at a time: 60 and 4, or equal stages; all have one core's integers."""
+    net, rng = Net(), np.random.default_rng(4)
+    x = net.dequantize(net.input("x", 1, 32, 64, dtype=np.int8), 0.05, 3)
+    w = net.dequantize(net.const(rng.integers(-127, 128, (32, 32, 3)), np.int8), 0.004)
+    y = net.op("Conv", x, w, pads=[16, 0], dilations=[8])
+    net.output(net.quantize(y, 0.6, -2, out="y"), dtype=np.int8)
+    graph, board = optimized(net.model()), two_cores("rp2040")
+    (node,) = (node for node in graph.nodes if node.op.name == "conv")
+    side = Side(board.features, cost_table(board.cpu))
+    kernel = side.nearest(node, None)
+    time = side.time(node, kernel)
+    _, forms = Forms(side, side).of(node, kernel)
+    (feed,) = (rng.integers(-128, 128, v.type.shape).astype(np.int8) for v in node.inputs[:1] if v)
+    whole = node.op.evaluate(node.sig, feed, *(v.data for v in node.inputs[1:] if v and v.data is not None))[0]
+    pixels = {tuple(share.makes.count // 32 for share in form.fork.shares): form for form in reversed(forms)}
+    for wanted in ((30, 30, 2, 2), (4,) * 16):
+        assert pixels[wanted].time < 0.62 * time
+        np.testing.assert_array_equal(pixels[wanted].fork.evaluate(node.sig, feed)[0], whole)
+    rest, even = (min(f.time for cut, f in pixels.items() if len(cut) == n) for n in (4, 2))
+    assert rest < even < time
+
+
 def test_one_core_is_as_ever() -> None:
     files = compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", CompileOptions("net")).bundle.files
     assert "mcugen_cores.h" not in files and "run_cores" not in str(files["net.c"])
