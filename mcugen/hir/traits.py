@@ -60,6 +60,10 @@ class Weighted:
         return None
 
 
+class Interpolating:
+    """Results lie between neighbouring elements of its only input, whose scale they may share: no code is requantized."""
+
+
 class Clampable:
     """Can clamp its real-valued result for nothing."""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
-from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import Interpolating, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.resize import (
     MOST_LANE_BITS,
@@ -217,7 +217,7 @@ def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
 
 
 @dataclass(frozen=True)
-class ResizeLinear(Quantizable, Permutable, Rowwise, Operator):
+class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
     """Linear interpolation along the one or two axes that have taps; None where an axis stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_linear"
