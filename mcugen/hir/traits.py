@@ -61,7 +61,7 @@ class Weighted:
 
 
 class Interpolating:
-    """Results lie between neighbouring elements of its only input, whose scale they may share: no code is requantized."""
+    """Results lie between neighbouring elements of the only input, whose scale they may share: none is requantized."""
 
 
 class Clampable:

@@ -325,8 +325,8 @@ class LaneOptions(Options):
 def paired_taps(taps: Array, stride: int) -> Array:
     """[C, line, point] 3×3 taps → [C, 5, 2], as the strip kernels multiply them.
 
-    Taps of two lines for points 0, 1 and 2; those of the third for points (0, 1) and (2), with nothing. Lines are (0, 2)
-    and 1; with stride 2, where what follows a pair of lines is the next pair, (0, 1) and 2.
+    Taps of two lines for points 0, 1 and 2; those of the third for points (0, 1) and (2), with nothing. Lines are
+    (0, 2) and 1; with stride 2, where what follows a pair of lines is the next pair, (0, 1) and 2.
     """
     last, alone = (2, 1) if stride == 1 else (1, 2)
     outer = np.stack([taps[:, 0], taps[:, last]], -1)

@@ -159,7 +159,7 @@ class _Assigner:
         return node.op.alike(node) if isinstance(node.op, Cell) and _is_cell(node) else []
 
     def _is_as_wide(self, node: Node) -> bool:
-        """Whether an input and its output may share a scale: all compute in one type with ranges of much the same length."""
+        """Whether input and output may share a scale: all compute in one type with ranges of much the same length."""
         x, y = node.input(0), node.output
         kinds = {self.precision.get(n, DType.FLOAT32) for n in self._ends((x, y))}
         wide, narrow = self._span(x), self._span(y)
