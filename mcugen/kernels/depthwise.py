@@ -387,6 +387,11 @@ def strip_count(spec: ConvSpec) -> int:
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
 
 
+def stride_way(spec: ConvSpec) -> str:
+    """Strips of stride 1 give two lines at once, those of stride 2 one."""
+    return f"stride{spec.shape.stride_h}"
+
+
 def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
     """The numbers of a way to cut."""
     lines, points = way.lines, way.points
@@ -765,6 +770,7 @@ _THREE_BY_THREE = Kernel(
     loads=0.0,
     emit=emit_strips,
     extra=strip_count,
+    way=stride_way,
     slowdown=slower_strips,
 )
 
