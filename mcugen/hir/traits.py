@@ -60,6 +60,10 @@ class Weighted:
         return None
 
 
+class Interpolating:
+    """Results lie between neighbouring elements of the only input, whose scale they may share: none is requantized."""
+
+
 class Clampable:
     """Can clamp its real-valued result for nothing."""
 

@@ -78,11 +78,17 @@ class Strips:
         """About how many a channel takes: a block is two points of two lines, or of one."""
         blocks = (self.points.out + 1) // 2
         pairs, odd = divmod(self.lines.out, 2) if self.stride == 1 else (0, self.lines.out)
-        return pairs * (25 + 46 * blocks) + odd * (25 + 26 * blocks) + (pairs + odd) * 5 * self.points.size
+        gathering = (5.0 if self.stride == 1 else 3.5) * self.points.size
+        return pairs * (25 + 46 * blocks) + odd * (25 + 26 * blocks) + (pairs + odd) * gathering
+
+    @property
+    def strip(self) -> int:
+        """32-bit words of a strip; with stride 2 also those on which it slides."""
+        return 10 * self.points.extent if self.stride == 1 else 8 * self.points.extent + self.lines.out
 
     def may_overwrite_input(self) -> bool:
         """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
-        return stays_behind(self, 2 // self.stride, 5 - self.stride, 2)
+        return stays_behind(self, 2 // self.stride, 4, 2)
 
 
 def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
@@ -316,13 +322,15 @@ class LaneOptions(Options):
 # --------------------------------------------------------------------------------------------------- emission
 
 
-def paired_taps(taps: Array) -> Array:
+def paired_taps(taps: Array, stride: int) -> Array:
     """[C, line, point] 3×3 taps → [C, 5, 2], as the strip kernels multiply them.
 
-    Taps (0, 2) of the lines for points 0, 1 and 2; taps (1) for points (0, 1) and (2), with nothing.
+    Taps of two lines for points 0, 1 and 2; those of the third for points (0, 1) and (2), with nothing. Lines are
+    (0, 2) and 1; with stride 2, where what follows a pair of lines is the next pair, (0, 1) and 2.
     """
-    outer = np.stack([taps[:, 0], taps[:, 2]], -1)
-    inner = np.pad(taps[:, 1], ((0, 0), (0, 1))).reshape(-1, 2, 2)
+    last, alone = (2, 1) if stride == 1 else (1, 2)
+    outer = np.stack([taps[:, 0], taps[:, last]], -1)
+    inner = np.pad(taps[:, alone], ((0, 0), (0, 1))).reshape(-1, 2, 2)
     return np.concatenate([outer, inner], 1)
 
 
@@ -343,8 +351,8 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     assert scale is not None
     taps = spec.weights.reshape(-1, 3, 3).astype(np.int64)
     turned = taps.transpose(0, 2, 1) if way.columns else taps
-    bias, pairs = spec.folded_bias << scale, paired_taps(turned)
-    strip = site.scratch("strip", DType.INT32, 10 * way.points.extent)
+    bias, pairs = spec.folded_bias << scale, paired_taps(turned, way.stride)
+    strip = site.scratch("strip", DType.INT32, way.strip)
     if Gain in site.kernel.options:
         in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # the tenth is nothing
         stored = nibbles(pairs[..., 0], pairs[..., 1]) if four_bits in site.kernel.when else in_bytes
@@ -377,6 +385,11 @@ def strip_count(spec: ConvSpec) -> int:
     shape = spec.shape
     way = strips(shape)
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
+
+
+def stride_way(spec: ConvSpec) -> str:
+    """Strips of stride 1 give two lines at once, those of stride 2 one."""
+    return f"stride{spec.shape.stride_h}"
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
@@ -757,6 +770,7 @@ _THREE_BY_THREE = Kernel(
     loads=0.0,
     emit=emit_strips,
     extra=strip_count,
+    way=stride_way,
     slowdown=slower_strips,
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
-from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import Interpolating, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.resize import (
     MOST_LANE_BITS,
@@ -217,7 +217,7 @@ def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
 
 
 @dataclass(frozen=True)
-class ResizeLinear(Quantizable, Permutable, Rowwise, Operator):
+class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
     """Linear interpolation along the one or two axes that have taps; None where an axis stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_linear"
@@ -328,11 +328,13 @@ class ResizeLinear(Quantizable, Permutable, Rowwise, Operator):
         builder.call(node, call)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
-        """Whether weights have few bits and channels fill words; not if codes need a product on Thumb-1 or Helium."""
+        """Whether weights have few bits and channels fill words; not if codes need a product on Helium, nor on Thumb-1,
+        which takes words of bytes apart to load them.
+        """
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
         fits = x.dtype is y.dtype is DType.INT8 and walk.inner % LANES == 0 and bits <= MOST_LANE_BITS
-        return fits and (same_codes(x, y) or not features & {"thumb1", "mve"})
+        return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
         """By weights of few bits behind the point; the sum has one at least, for rounding."""

@@ -12,13 +12,16 @@ from mcugen.errors import McugenError
 from mcugen.evaluation.layers import APART, AS_WANTED, BETWEEN, NO_INTEGER_FORM
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
-from mcugen.hir.traits import Cell, Quantizable, bias_input, weight_axes
+from mcugen.hir.traits import Cell, Interpolating, Quantizable, bias_input, weight_axes
 from mcugen.hir.types import DType, TensorType
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
 
 MOST_APART = 4.0
 """Ratio of the ranges of a concatenation and a part that may still share a scale: it costs the part two bits."""
+
+MOST_WIDER = 1.5
+"""The same of an input and what is interpolated: sharing saves time alone, and costs half a bit."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,17 @@ class _Assigner:
         if node in self.movers:
             small = self._small_parts(node)
             return [*node.outputs, *(v for v in _activations(node) if v not in small)]
+        if isinstance(node.op, Interpolating):
+            return [node.input(0), node.output] if self._is_as_wide(node) else []
         return node.op.alike(node) if isinstance(node.op, Cell) and _is_cell(node) else []
+
+    def _is_as_wide(self, node: Node) -> bool:
+        """Whether input and output may share a scale: all compute in one type with ranges of much the same length."""
+        x, y = node.input(0), node.output
+        kinds = {self.precision.get(n, DType.FLOAT32) for n in self._ends((x, y))}
+        wide, narrow = self._span(x), self._span(y)
+        as_wide = wide is None or narrow is None or wide <= MOST_WIDER * narrow
+        return len(kinds) == 1 and DType.FLOAT32 not in kinds and as_wide
 
     def _groups(self) -> dict[Value, list[Value]]:
         """float32 activations joined by what only moves data and the like, by a representative (union-find)."""

@@ -56,6 +56,28 @@ def test_data_movement_shares_the_scale() -> None:
     assert not joined(assignment, "x", "a") and not joined(assignment, "cat", "y")
 
 
+def upsampled() -> onnx.ModelProto:
+    """A layer's result, enlarged by linear interpolation, and a layer that reads it."""
+    net = Net(opset=17)
+    x = net.input("x", 1, 4, 8, 8)
+    a = net.op("Conv", x, net.const(random_weights(1, 4, 4, 1, 1)), out="a")
+    large = net.op("Resize", a, "", net.const([1, 1, 2, 2]), mode="linear", out="large")
+    net.op("Conv", large, net.const(random_weights(2, 2, 4, 1, 1)), out="y")
+    net.output("y")
+    return net.model()
+
+
+def test_interpolation_shares_the_scale_of_ranges_much_alike() -> None:
+    assert joined(placed(upsampled(), spans={"a": 4.0, "large": 3.5}), "a", "large")
+    assert not joined(placed(upsampled(), spans={"a": 9.0, "large": 3.5}), "a", "large")
+
+
+def test_interpolation_shares_no_scale_with_another_type() -> None:
+    assignment = placed(upsampled(), {"a": DType.INT16}, {"a": 4.0, "large": 4.0})
+    assert not joined(assignment, "a", "large")
+    assert (assignment.dtypes["a"], assignment.dtypes["large"]) == (DType.INT16, DType.INT8)
+
+
 def concatenation(*, computed: bool) -> onnx.ModelProto:
     """Scores and coordinates side by side; a layer reads them, or the caller."""
     net = Net()
