@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float, int8, int16x8, w4a8 and auto at 60 % of the bytes beside ONNX Runtime's quantizer, on the shared models.
 
-Calibration, and all that `auto` chooses and is judged by, is of the calibration split; every figure is of the evaluation
-split.
+Calibration, and all that `auto` chooses and is judged by, is of the calibration split, all else of evaluation.
 ONNX Runtime's row is that of its settings that is best there, which favours it. Intervals of 95 % are of 2,000 paired
 bootstrap samples. Flash and instructions: the code for an nRF52840 under QEMU. Writes a table of docs/quantization.md;
 what was computed is kept, so that a run that was interrupted goes on.
