@@ -366,8 +366,8 @@ def _candidate(
     `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
     """
     made = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
-    program, code = made.program, costs.code_of(kernel.name)
-    stored: dict[object, int] = {instr.function_key: code for instr in program.instrs}
+    program = made.program
+    stored: dict[object, int] = dict(costs.code_of({instr.function_key: kernel.name for instr in program.instrs}))
     stored.update(made.constants)
     flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
     around = alive.get(node.outputs[0].name)
