@@ -41,15 +41,15 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function, and those of
-    helpers that all its functions share.
+    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function, and of helpers
+    that all functions of the kernel share.
     """
 
     per: Mapping[str, tuple[float, ...]]
     code: int
-    shared: int = 0
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """The same of cycles, by core, on memory that keeps pace with it."""
+    shared: int = 0
 
 
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
@@ -134,5 +134,5 @@ def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
             for core, each in entry.get("cycles", {}).items()
         }
         per = {way: by_terms(counts) for way, counts in ways.items()}
-        kernels[name] = KernelCost(per, entry["code"], entry.get("shared", 0), cycles)
+        kernels[name] = KernelCost(per, entry["code"], cycles, entry.get("shared", 0))
     return CostTable(kernels, cpu)
