@@ -32,7 +32,7 @@ from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plausibility import with_plausibility
 from mcugen.plugins import registry_of
-from mcugen.quant.estimate import estimated, hold_out, judged_samples
+from mcugen.quant.estimate import apart, estimated, hold_out, judged_samples
 from mcugen.quant.finetune import finetuned
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.profile import Profile, profile_model, profile_notes
@@ -120,14 +120,15 @@ class Compilation:
         if not self.quantizing.is_wanted:
             raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
         basis = self._basis
-        if self.quantizing.precision == MIXED:
-            self.search = self.make_search()
-            found = self.search.run()
-        else:
-            found = basis.maker.quantize(basis.layers)
         samples, kind = judged_samples(basis.held, basis.known, basis.data)
         made_up = bool(self.quantizing.synthetic) and basis.data is None
         kind = "synthetic" if made_up else kind
+        if self.quantizing.precision == MIXED:
+            self.search = self.make_search()
+            found = self.search.run()
+            found = replace(found, notes=(*found.notes, self.search.told(kind)))
+        else:
+            found = basis.maker.quantize(basis.layers)
         judge = partial(estimated, samples=samples, kind=kind)
         found = self._finetuned(found, judge) if self.quantizing.finetune else judge(found)
         given, data = basis.given, basis.data
@@ -165,25 +166,30 @@ class Compilation:
             given = Samples(made, None, (note,))
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
         usable, strays = self._usable(given) if not self.quantizing.synthetic or given is None else (given.inputs, [])
-        known, held = hold_out(usable, bool(self.options.states))
-        if self.quantizing.precision == MIXED or profile is not None:
-            known, held = usable, ()  # nothing is held out that precisions are chosen by, or that was profiled
+        known: Sequence[Mapping[str, Array]] = usable
+        held: Sequence[Mapping[str, Array]] = ()
+        if profile is None and self.quantizing.precision != MIXED:
+            known, held = hold_out(usable, bool(self.options.states))
+        elif profile is None and data is None:  # evaluation data are what precisions are judged by
+            known, held = apart(usable, bool(self.options.states))
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
         wanted = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32) | wanted
         layers, raised = rescued(maker, wanted)
-        return _Basis(maker, given, data, known, held, layers, [*strays, *raised])
+        return _Basis(maker, given, data, known, held, profile is not None, layers, [*strays, *raised])
 
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""
         basis, judging = self._basis, self.judging
         graph = self.float_model.graph
         endpoints = graph_endpoints(graph, self.options.states)
-        samples = basis.data or basis.given or random_samples(endpoints)
+        given = basis.given and basis.given.only(basis.held or basis.known)
+        samples = basis.data or given or random_samples(endpoints)
         metric = metric_of(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
         demand = Demand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
         search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
+        search.is_crossed = samples is given and not (basis.held or basis.is_profiled or self.options.states)
         deadline = Deadline.of(self.options, self.target)
         search.pace = Pace(deadline, self._timed) if deadline else None
         if self.workers.cluster:
@@ -401,6 +407,7 @@ class _Basis:
     data: Samples | None
     known: Sequence[Mapping[str, Array]]
     held: Sequence[Mapping[str, Array]]
+    is_profiled: bool
     layers: Mapping[str, DType]
     notes: Sequence[str]
 

@@ -9,6 +9,9 @@ instructions), first to int16 activations, then to float32, until the goal holds
 code. Then layers are lowered again where the goal holds without them, those first that brought least for their cost;
 of a small network all assignments are tried, the cheapest first.
 
+What is raised is chosen by one half of the samples and judged by the other; where they are few, by both halves, each
+with ranges and weights of the other (cross-validation).
+
 A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is compiled to know its cost.
 """
 
@@ -19,22 +22,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel, is_known
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
-from mcugen.evaluation.accuracy import judged, reals, run_onnxruntime
-from mcugen.evaluation.metrics import METRICS, Judged, Metric
-from mcugen.evaluation.samples import Samples, as_stored
+from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
+from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
+from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
 from mcugen.quant.few_bits import stored_share
 from mcugen.quant.plan import Codes
-from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
+from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
+from mcugen.quant.samples import halves
 from mcugen.report.tradeoffs import Goal, Tradeoff
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
@@ -53,6 +57,9 @@ WORK_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
 """Of an estimate, where nothing can be measured; without an FPU, float32 takes SOFT_FLOAT times as many."""
 
 SOFT_FLOAT = 10
+
+LEAST_JUDGED = 4
+"""Samples that each half must have to be judged by what the other one tells."""
 
 MOST_ASSIGNMENTS = 32
 """Of a small network: they are all tried, as the walk need not end at the cheapest."""
@@ -104,6 +111,8 @@ class _Trial:
     quantization: Quantization
     compiled: CompiledModel
     sample: Mapping[str, Array]
+    has_own_weights: bool
+    """Else those of the search."""
 
     @cached_property
     def counted(self) -> int | None:
@@ -196,8 +205,21 @@ def _work(graph: Graph, soft: int) -> int:
 
 
 @dataclass
+class _Half:
+    """A quantizer of one half of the samples, the codes of its weights, and where the samples are that it judges."""
+
+    quantizer: Quantizer
+    places: Sequence[int]
+    codes: dict[str, Codes] = field(default_factory=dict)
+
+
+@dataclass
 class Search:
-    """One search; `samples` are in reals, for the float model."""
+    """One search; `samples`, in reals, for the float model, are what it is judged by, and chosen by those of the
+    quantizer.
+
+    `is_crossed`: these are the same, so that each half is judged by what the other one tells.
+    """
 
     quantizer: Quantizer
     board: Board
@@ -211,6 +233,7 @@ class Search:
     """Who answers questions, in any order; else this search does."""
     pace: Pace | None = None
     """Of a deadline, which the fastest program must keep."""
+    is_crossed: bool = False
     steps: list[Tradeoff] = field(default_factory=list)
 
     def run(self) -> Quantization:
@@ -223,12 +246,21 @@ class Search:
             now = self._cheapest(now)
         return now.quantization
 
+    def told(self, kind: str) -> str:
+        """How the model that was found is judged, by samples of a kind of mcugen.evaluation.accuracy.KINDS."""
+        last = next(step for step in reversed(self.steps) if step.holds)
+        count = len(self.samples.inputs)
+        samples = f"{count} sample{'s' * (count != 1)} {KINDS[kind]}"
+        if self._halves:
+            samples += ", each half by ranges and weights of the other"
+        return f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
+
     def _start(self) -> None:
         """All layers in int8, some with weights of 4 bits where the budget asks for it; the float model's outputs."""
-        model = self.quantizer.model
-        self._reference = run_onnxruntime(model.proto, self.samples.inputs, None, model.first_states, model.states)
+        self._reference = self._exact(self.samples.inputs)
         self._first = self._within_budget()
         self._codes = dict(self._first.quantization.plan.layers)
+        self._halves = list(self._crossed())
         if self.pace is not None and not self._is_timely(self._first.quantization):
             assert self.pace.missed is not None
             self.pace.deadline.require(self.pace.missed)
@@ -236,6 +268,28 @@ class Search:
         self.goal = self.demand.goal(self._judged(first, self._reference))
         self._scores: dict[str, float] = {}
         self._raised: list[str] = []
+
+    def _exact(self, samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+        """The float model's outputs."""
+        model = self.quantizer.model
+        return run_onnxruntime(model.proto, samples, None, model.first_states, model.states)
+
+    def _crossed(self) -> Iterator[_Half]:
+        """Quantizers of a half of the samples, for the other one; none where these are another's, or too few."""
+        made, inputs = self.quantizer, self.samples.inputs
+        parts = halves(inputs)
+        if not self.is_crossed or min(map(len, parts)) < LEAST_JUDGED:
+            return
+        for known, unseen in (parts, parts[::-1]):
+            half = _Half(quantizer(made.source, made.model, made.scheme, [inputs[i] for i in known]), unseen)
+            half.codes |= half.quantizer.quantize(self._first.wanted).plan.layers
+            yield half
+
+    @cached_property
+    def _probes(self) -> Sequence[Mapping[str, Array]]:
+        """Samples that precisions are chosen by: of the quantizer, spread over all; of a stream the first."""
+        known = self.quantizer.samples or self.samples.inputs
+        return known[:PROBED] if self.options.states else [known[i] for i in spread(len(known), PROBED)]
 
     def _within_budget(self) -> _Trial:
         """The model in int8, or with as many weights of 4 bits as are needed. DoesNotFitError, ConstraintError."""
@@ -269,13 +323,19 @@ class Search:
 
     def _noise_of(self, wanted: Mapping[str, DType]) -> float:
         """Of the outputs, with the best codes for these precisions."""
-        return self._mse(self._outputs_in_reals(self.quantizer.quantize(wanted)), self._reference)
+        return self._mse(self._outputs_in_reals(self.quantizer.quantize(wanted), self._probes), self._exact_probes)
+
+    @cached_property
+    def _exact_probes(self) -> Sequence[Mapping[str, Array]]:
+        return self._exact(self._probes)
 
     # ------------------------------------------------------------------------------------------------ the walk
 
     def _ascend(self, now: _Trial) -> _Trial:
         """Raises layers, the most rewarding first."""
-        self._codes |= self._wide_codes(now)
+        self._codes |= self._wide_codes(self.quantizer, now)
+        for half in self._halves:
+            half.codes |= self._wide_codes(half.quantizer, now)
         for dtype in LADDER[1:]:
             layers = self._by_sensitivity(now, dtype)
             for done, layer in enumerate(layers):
@@ -330,10 +390,10 @@ class Search:
                 return trial
         return now
 
-    def _wide_codes(self, now: _Trial) -> Mapping[str, Codes]:
+    def _wide_codes(self, maker: Quantizer, now: _Trial) -> Mapping[str, Codes]:
         """Weights for inputs that are nearly exact. In all int8, they make up for errors that will be gone."""
         wide = dict.fromkeys(self._candidates(now, DType.INT16), DType.INT16)
-        return self.quantizer.quantize({**now.wanted, **wide}).plan.layers
+        return maker.quantize({**now.wanted, **wide}).plan.layers
 
     def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
         """Layers that can be raised to `dtype`, by noise for each unit of cost.
@@ -382,7 +442,7 @@ class Search:
 
     def trial(self, wanted: Mapping[str, DType]) -> _Trial:
         """With weights of its own. DoesNotFitError."""
-        return self._compiled(wanted, self.quantizer.quantize(wanted))
+        return self._compiled(wanted, self.quantizer.quantize(wanted), has_own_weights=True)
 
     def _trial(self, wanted: Mapping[str, DType], *layers: str) -> _Trial | None:
         """A model; None if the layers cannot be as wanted, or if it is too large."""
@@ -393,12 +453,12 @@ class Search:
         if most is not None and stored_share(quantization.model, quantization.plan) > most:
             return None
         with suppress(DoesNotFitError):
-            return self._compiled(wanted, quantization)
+            return self._compiled(wanted, quantization, has_own_weights=False)
         return None
 
-    def _compiled(self, wanted: Mapping[str, DType], quantization: Quantization) -> _Trial:
+    def _compiled(self, wanted: Mapping[str, DType], quantization: Quantization, has_own_weights: bool) -> _Trial:
         compiled = compile_model(quantization, self.board, self.options)
-        return _Trial(wanted, quantization, compiled, self.samples.inputs[0])
+        return _Trial(wanted, quantization, compiled, self.samples.inputs[0], has_own_weights)
 
     def _is_timely(self, quantization: Quantization) -> bool:
         """Whether its fastest program is fast enough, if it must be."""
@@ -409,7 +469,7 @@ class Search:
 
     def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
         """Whether the goal holds; a line of the table."""
-        found = self._judged(trial.compiled, self._outputs(trial.compiled))
+        found = self._judged(trial.compiled, self._unseen_outputs(trial))
         in_c = self._in_c(trial) if self.goal.met(found) else None
         holds = in_c is not None and self.goal.met(in_c)
         report, counted = trial.compiled.report, trial.counted if holds else None
@@ -418,6 +478,7 @@ class Search:
                 layer=layer,
                 precision=dtype.value,
                 value=self.goal.metric.compute(found),
+                chance=chance(self.goal.metric, found),
                 confirmed=None if in_c is None else self.goal.metric.compute(in_c),
                 arena=report.ram.arena,
                 weights=report.flash.weights,
@@ -430,28 +491,36 @@ class Search:
         return holds
 
     def _judged(self, compiled: CompiledModel, outputs: Sequence[Mapping[str, Array]]) -> Judged:
-        count = len(outputs)
-        labels = None if self.samples.labels is None else self.samples.labels[:count]
-        inputs = self.samples.inputs[:count]
-        return judged(compiled.program.outputs, outputs, self._reference[:count], labels, inputs)
+        samples = self.samples
+        return judged(compiled.program.outputs, outputs, self._reference, samples.labels, samples.inputs)
 
-    def _outputs(self, compiled: CompiledModel, count: int | None = None) -> list[dict[str, Array]]:
-        """Of the quantized model in ONNX Runtime."""
-        return compiled.reference(self._stored(compiled, count))
+    def _unseen_outputs(self, trial: _Trial) -> list[dict[str, Array]]:
+        """Of the quantized model in ONNX Runtime; of few samples, of models that the other half makes."""
+        if not self._halves:
+            return trial.compiled.reference(self._stored(trial.compiled))
+        found: dict[int, dict[str, Array]] = {}
+        for half in self._halves:
+            made = half.quantizer.quantize(trial.wanted, None if trial.has_own_weights else half.codes)
+            some = [self.samples.inputs[place] for place in half.places]
+            found |= zip(half.places, self._outputs_in_reals(made, some), strict=True)
+        return [found[place] for place in range(len(found))]
 
-    def _stored(self, compiled: CompiledModel, count: int | None = None) -> list[dict[str, Array]]:
-        return [as_stored(sample, compiled.program.inputs) for sample in islice(self.samples.inputs, count)]
+    def _stored(self, compiled: CompiledModel) -> list[dict[str, Array]]:
+        return [as_stored(sample, compiled.program.inputs) for sample in self.samples.inputs]
 
     def _probe(self, wanted: Mapping[str, DType]) -> list[dict[str, Array]]:
-        """The outputs of a model on the first samples, in reals, whether it fits the board or not."""
-        return self._outputs_in_reals(self.quantizer.quantize(wanted, self._codes))
+        """The outputs of a model that is chosen by, in reals, whether it fits the board or not."""
+        return self._outputs_in_reals(self.quantizer.quantize(wanted, self._codes), self._probes)
 
-    def _outputs_in_reals(self, quantization: Quantization) -> list[dict[str, Array]]:
+    def _outputs_in_reals(
+        self, quantization: Quantization, samples: Sequence[Mapping[str, Array]]
+    ) -> list[dict[str, Array]]:
         is_real = not (self.quantizer.scheme.integer_io or self.options.states)
         if is_real and is_known(quantization.proto):  # it takes and gives what the float model does
-            return run_onnxruntime(quantization.proto, self.samples.inputs[:PROBED])
+            return run_onnxruntime(quantization.proto, samples)
         host = compile_model(quantization, "host", self._unlimited)
-        return reals(self._outputs(host, PROBED), host.program.outputs)
+        stored = [as_stored(sample, host.program.inputs) for sample in samples]
+        return reals(host.reference(stored), host.program.outputs)
 
     @property
     def _unlimited(self) -> CompileOptions:
@@ -459,7 +528,7 @@ class Search:
         return replace(self.options, max_ram=None, max_flash=None)
 
     def _mse(self, outputs: Sequence[Mapping[str, Array]], wanted: Sequence[Mapping[str, Array]]) -> float:
-        return METRICS["mse"].compute(Judged(outputs, wanted[: len(outputs)]))
+        return METRICS["mse"].compute(Judged(outputs, wanted))
 
     def _in_c(self, trial: _Trial) -> Judged:
         """What the generated code computes, built for this computer: a microcontroller's code gives the same bits.

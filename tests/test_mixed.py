@@ -27,8 +27,10 @@ from mcugen.importer.load import load
 from mcugen.latency import Deadline, Pace
 from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.options import MIXED, CompileOptions
+from mcugen.quant.estimate import apart
 from mcugen.quant.few_bits import most_valuable, stored_share
 from mcugen.quant.quantize import Quantization, float_model, quantizer
+from mcugen.quant.samples import halves, in_own_order
 from mcugen.quant.scheme import Scheme
 from mcugen.report.figures import Report
 from mcugen.report.text import print_tradeoffs
@@ -272,6 +274,77 @@ def outputs(right: int) -> Judged:
     scores: list[Array] = [np.eye(2)[[int(i >= right)]] for i in range(10)]
     rows = [{"y": row} for row in scores]
     return Judged(rows, rows, labels=np.zeros(10, int))
+
+
+def unseen(count: int = 70) -> Samples:
+    """In an order of their own, each once."""
+    return Samples([dict(each) for each in in_own_order(normal_samples(sensitive_net(), count))], None)
+
+
+def test_a_half_is_held_out_whatever_the_order() -> None:
+    samples, labels = unseen().inputs, np.arange(70)
+    known, held = apart(samples, is_stream=False)
+    assert len(known) == len(held) == 35
+    assert not {id(s) for s in known} & {id(s) for s in held}
+    shuffled = [samples[i] for i in np.random.default_rng(0).permutation(70)]
+    again = apart(in_own_order(shuffled), is_stream=False)
+    assert [list(map(id, part)) for part in again] == [list(map(id, part)) for part in (known, held)]
+    places = [next(i for i, each in enumerate(samples) if each is s) for s in held]
+    assert Samples(samples, labels).only(held).labels.tolist() == places  # type: ignore[union-attr]
+
+
+def test_equal_samples_are_in_one_half() -> None:
+    samples = unseen(40).inputs
+    twice = in_own_order([*samples, *({name: array.copy() for name, array in s.items()} for s in samples)])
+    known, held = ([next(iter(s.values())).tobytes() for s in part] for part in apart(twice, is_stream=False))
+    assert len(known) == len(held) == 40 and not set(known) & set(held)
+
+
+def test_a_stream_is_judged_by_its_end_and_few_samples_by_no_half() -> None:
+    samples = unseen().inputs
+    known, held = apart(samples, is_stream=True)
+    assert [*map(id, known), *map(id, held)] == [*map(id, samples)] and len(held) == 35
+    assert apart(samples[:60], is_stream=False) == (samples[:60], ())
+
+
+def test_few_samples_are_judged_by_what_the_other_half_tells() -> None:
+    """Each half's outputs are those of a model that has not seen it; so the goal is harder to reach."""
+    samples = unseen(12)
+    made = []
+    for is_crossed in (False, True):
+        walk = search(sensitive_net(), samples, Demand(METRICS["sqnr"], min_sqnr=22))
+        walk.is_crossed = is_crossed
+        made.append(walk.run())
+        assert ("each half" in walk.told("calibration")) == is_crossed
+        assert "12 samples" in walk.told("calibration")
+    first, second = (walk_of(samples, crossed).steps[0] for crossed in (False, True))
+    assert first.value != second.value
+    assert raised(made[0]) == {"c"} < raised(made[1])
+
+
+def walk_of(samples: Samples, is_crossed: bool) -> Search:
+    """One that ends with the first model."""
+    walk = search(sensitive_net(), samples, Demand(METRICS["sqnr"], min_sqnr=-50))
+    walk.is_crossed = is_crossed
+    walk.run()
+    return walk
+
+
+def test_a_half_is_judged_as_if_it_had_been_held_out() -> None:
+    samples = unseen(12)
+    even, odd = halves(samples.inputs)
+    power, noise = 0.0, 0.0
+    for known, held in ((even, odd), (odd, even)):
+        source = load(sensitive_net())
+        scheme = Scheme(optimize_rounding=False)
+        fused = float_model(source, CompileOptions(), scheme, wide=True)
+        maker = quantizer(source, fused, scheme, [samples.inputs[i] for i in known])
+        some = [samples.inputs[i] for i in held]
+        real, found = (run_onnxruntime(proto, some) for proto in (fused.proto, maker.quantize().proto))
+        pairs = [(a[n].astype(float), b[n]) for a, b in zip(real, found, strict=True) for n in a]
+        power += sum(float(np.square(a).sum()) for a, _ in pairs)
+        noise += sum(float(np.square(a - b).sum()) for a, b in pairs)
+    assert walk_of(samples, is_crossed=True).steps[0].value == pytest.approx(10 * math.log10(power / noise), abs=1e-6)
 
 
 def test_goals() -> None:

@@ -3,8 +3,9 @@
 
 A model of many layers is compiled once for every kernel that fits some of them. Instructions, and estimated cycles of
 each core on memory that never lets it wait, are fitted to the terms of mcugen.kernels.cost by non-negative least
-squares of relative errors; code is the size of the kernel's functions. What memories let the CPU wait for constants is
-no matter of the fits: it follows from the board (mcugen.memory.reading).
+squares of relative errors; code is what the functions of most calls take, with all that they call: what is named after
+the kernel is each function's own, what begins with mcugen_ is there once for all of them. What memories let the CPU
+wait for constants is no matter of the fits: it follows from the board (mcugen.memory.reading).
 
 With a library (--cmsis-nn-include, --cmsis-nn-lib) its kernels are measured too, each of their ways by itself, and
 those of our own that stand against them and are the operators' only ones.
@@ -17,7 +18,7 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import product, repeat
@@ -49,6 +50,7 @@ from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.pipeline import optimize
 from mcugen.report.kernels import declared_kernels
 from mcugen.simulate import Setup, simulate
+from mcugen.simulate.build import build_target
 from mcugen.simulate.machines import find_machine
 
 COSTS = Path(__file__).resolve().parents[1] / "boards" / "costs"
@@ -449,20 +451,27 @@ class Measured:
     """What is known of a kernel: layers by the ways that it took."""
 
     layers: dict[str, list[Observation]] = field(default_factory=lambda: defaultdict(list))
-    code: list[int] = field(default_factory=list)
+    code: list[Code] = field(default_factory=list)
     is_compared: bool = False
     """Whether it is measured to compare a library with our own kernels, where none is better than a wrong one."""
 
 
-Found = dict[str, tuple[list[tuple[str, Observation]], int]]
-"""By kernel: layers and the ways that they took, and the code of one function."""
+Code = tuple[int, int]
+"""Bytes of a layer's function and of what it calls: its own, and those that are shared."""
+
+Found = dict[str, tuple[list[tuple[str, Observation]], list[Code]]]
+"""By kernel: layers and the ways that they took, and the code of each."""
 
 
-def observe(model: bytes, board_name: str, kernel: str) -> Found:
+def observe(model: bytes, board_name: str, kernel: str, code_only: bool = False) -> Found:
     """The layers that one of our kernels computes on a board."""
     is_short = any(SHORT_LOOPS in k.needs for k in declared_kernels() if k.name == kernel)
     options = CompileOptions(name="costs", kernels=(kernel,), optimize="flash" if is_short else "balanced")
-    return _observed(model, board_name, options, lambda _, node: [k for k in own_kernels(node.op) if k.name == kernel])
+
+    def named(_: CompiledModel, node: Node) -> list[Kernel]:
+        return [k for k in own_kernels(node.op) if k.name == kernel]
+
+    return _observed(model, board_name, options, named, code_only)
 
 
 def observe_own(model: bytes, board_name: str) -> Found:
@@ -483,9 +492,13 @@ def observe_library(model: bytes, board_name: str, library: LibraryFiles) -> Fou
 
 
 def _observed(
-    model: bytes, board_name: str, options: CompileOptions, kernels: Callable[[CompiledModel, Node], list[Kernel]]
+    model: bytes,
+    board_name: str,
+    options: CompileOptions,
+    kernels: Callable[[CompiledModel, Node], list[Kernel]],
+    code_only: bool = False,
 ) -> Found:
-    """The layers that are computed by one of the `kernels` of their node."""
+    """The layers that are computed by one of the `kernels` of their node; `code_only`: nothing is run."""
     board = roomy(board_name)
     board = replace(board, cflags=(*board.cflags, "-fno-inline-functions-called-once"))  # all functions have a symbol
     compiled = compile_model(onnx.load_from_string(model), board, options)
@@ -496,6 +509,10 @@ def _observed(
         return {}
     found: dict[str, list[tuple[str, Observation]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
+        if code_only:
+            build_target(compiled.bundle, board, find_machine(board), Path(folder), hooks=False)
+            names = {k for each in wanted.values() for k in each} & {head.kernel for head in heads}
+            return {name: ([], _code_of(compiled, name, Path(folder))) for name in names}
         sample = random_inputs(compiled)
         run = simulate(
             compiled.bundle,
@@ -516,10 +533,45 @@ def _observed(
     return {name: (layers, code[name]) for name, layers in found.items()}
 
 
-def _code_of(compiled: CompiledModel, kernel: str, folder: Path) -> int:
-    """Bytes of one function of a kernel, with all that it calls."""
-    functions = len({i.function_key for i in compiled.program.instrs if i.kernel == kernel})
-    return _code_bytes(folder / "model.elf", kernel) // max(functions, 1) + _library_bytes(compiled, kernel, folder)
+def _code_of(compiled: CompiledModel, kernel: str, folder: Path) -> list[Code]:
+    """Of each call of a kernel."""
+    elf, library = folder / "model.elf", _library_bytes(compiled, kernel, folder)
+    sizes, calls = dict(_functions(elf)), _calls(compiled.board, elf)
+    is_own = re.compile(rf"{kernel}(_|\.|$)").match
+    outside = [name for caller, names in calls.items() if not is_own(caller) for name in names if is_own(name)]
+    found = []
+    for name in outside:
+        reached = [each for each in _reached(name, calls) if is_own(each) or each.startswith("mcugen_")]
+        shared = sum(sizes.get(each, 0) for each in reached if not is_own(each))
+        found.append((sum(sizes.get(each, 0) for each in reached) - shared + library, shared))
+    return found
+
+
+def _reached(function: str, calls: Mapping[str, Sequence[str]]) -> set[str]:
+    """It, and all that it calls."""
+    found, left = {function}, [function]
+    while left:
+        new = set(calls.get(left.pop(), ())) - found
+        found |= new
+        left += new
+    return found
+
+
+def _calls(board: Board, elf: Path) -> dict[str, list[str]]:
+    """By function, those that its instructions name, as often as they do, or whose addresses lie behind them."""
+    tool = find_machine(board).toolchain.objdump
+    text = subprocess.run([tool, "-d", str(elf)], capture_output=True, text=True, check=True).stdout
+    places = {int(place, 16): name for place, name in re.findall(r"^([0-9a-f]+) <(\S+)>:$", text, re.M)}
+    found: dict[str, list[str]] = defaultdict(list)
+    function = ""
+    for line in text.splitlines():
+        if head := re.match(r"[0-9a-f]+ <(\S+)>:$", line):
+            function = head[1]
+        elif word := re.search(r"\.word\t0x([0-9a-f]+)", line):
+            found[function] += [places[place] for place in [int(word[1], 16) & ~1] if place in places]
+        else:
+            found[function] += [name for name in re.findall(r"<([^>+]+)>", line) if name != function]
+    return found
 
 
 def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
@@ -554,12 +606,6 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array
         return rng.standard_normal(shape).astype(dtype)
     limits = np.iinfo(dtype)
     return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-
-
-def _code_bytes(elf: Path, kernel: str) -> int:
-    """Bytes of all functions whose names begin with the kernel's, or with mcugen_ and a word of it: shared ones."""
-    begin = (f"{kernel}_", *(f"mcugen_{word}_" for word in kernel.split("_")))
-    return sum(size for name, size in _functions(elf) if name == kernel or name.startswith(begin))
 
 
 def _functions(elf: Path) -> Iterator[tuple[str, int]]:
@@ -623,12 +669,22 @@ def _fitting(models: Sequence[onnx.ModelProto], board_name: str) -> list[tuple[o
 
 
 def measure(
-    board_name: str, pool: ProcessPoolExecutor, console: Console, only: str, library: LibraryFiles | None, all_own: bool
+    board_name: str,
+    pool: ProcessPoolExecutor,
+    console: Console,
+    only: str,
+    library: LibraryFiles | None,
+    all_own: bool,
+    code_only: bool,
 ) -> dict[str, Measured]:
     """Kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
     own = declared(roomy(board_name).features, only) if all_own else []
     jobs = [
-        (f"{board_name} {kernel.name}", False, pool.submit(observe, model.SerializeToString(), board_name, kernel.name))
+        (
+            f"{board_name} {kernel.name}",
+            False,
+            pool.submit(observe, model.SerializeToString(), board_name, kernel.name, code_only),
+        )
         for kernel, model in takers(own, board_name)
     ]
     for model in [model for kind in ("int8", "int16") if library for model in library_models(kind)]:
@@ -646,7 +702,7 @@ def measure(
             if only in kernel:
                 for way, layer in layers:
                     found[kernel].layers[way].append(layer)
-                found[kernel].code += [code] if code else []
+                found[kernel].code += code
                 found[kernel].is_compared = is_compared
     for kernel in own:
         if kernel.name not in found:
@@ -672,15 +728,31 @@ def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -
         kernels.pop(kernel, None)
         if not ways:
             continue
-        code = round(float(np.median(measured.code))) if measured.code else 0
-        kernels[kernel] = (
-            {"code": code, "instructions": ways[""]} if ways.keys() == {""} else {"code": code, "ways": ways}
-        )
+        code = _as_stored(measured.code)
+        kernels[kernel] = code | ({"instructions": ways[""]} if ways.keys() == {""} else {"ways": ways})
         if cycles := cycles_of(kernel, by_core, ways.keys(), console):
             kernels[kernel]["cycles"] = cycles
-        console.print(f"{cpu} {kernel}: code {code}")
+        console.print(f"{cpu} {kernel}: {code}")
     COSTS.mkdir(exist_ok=True)
     path.write_text(json.dumps({"kernels": dict(sorted(kernels.items()))}, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def write_code(cpu: str, found: dict[str, Measured], console: Console) -> None:
+    """Renews the bytes of code in the table of a CPU, of kernels whose instructions are known."""
+    path = COSTS / f"{cpu}.json"
+    kernels = json.loads(path.read_text("utf-8"))["kernels"]
+    for kernel, measured in found.items():
+        if kernel in kernels and measured.code:
+            before, code = kernels[kernel]["code"], _as_stored(measured.code)
+            kernels[kernel] = {key: each for key, each in kernels[kernel].items() if key != "shared"} | code
+            console.print(f"{cpu} {kernel}: {code}, was {before}")
+    path.write_text(json.dumps({"kernels": kernels}, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def _as_stored(codes: Sequence[Code]) -> dict[str, int]:
+    """What most layers' functions take."""
+    own, shared = (round(float(np.median(each))) for each in zip(*codes, strict=True)) if codes else (0, 0)
+    return {"code": own} | ({"shared": shared} if shared else {})
 
 
 def cycles_of(
@@ -707,6 +779,7 @@ def main(
     library_only: Annotated[
         bool, typer.Option("--library-only", help="only the library, and what stands against it alone")
     ] = False,
+    code_only: Annotated[bool, typer.Option("--code-only", help="only bytes of code; nothing is run")] = False,
     cmsis_nn_include: CmsisNnInclude = None,
     cmsis_nn_lib: CmsisNnLib = None,
 ) -> None:
@@ -719,12 +792,15 @@ def main(
     with ProcessPoolExecutor(2) as pool:
         for name in cpu or BOARDS:
             given = library if library is not None and library.archive_for(name).is_file() else None
-            boards = (BOARDS[name], *OTHER_CORES.get(name, ()))
+            boards = (BOARDS[name], *(() if code_only else OTHER_CORES.get(name, ())))
             measured = {
-                load_board(board).core: measure(board, pool, console, kernel, given, not library_only)
+                load_board(board).core: measure(board, pool, console, kernel, given, not library_only, code_only)
                 for board in boards
             }
-            write(name, measured, console)
+            if code_only:
+                write_code(name, next(iter(measured.values())), console)
+            else:
+                write(name, measured, console)
 
 
 if __name__ == "__main__":

@@ -67,12 +67,12 @@ class QuantizationEstimate:
 
     def __str__(self) -> str:
         noise = "exact" if self.sqnr_db is None else f"SQNR {self.sqnr_db:.1f} dB"
-        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {_KINDS[self.kind]}"
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {KINDS[self.kind]}"
         same = "" if self.agreement is None else f"{100 * self.agreement:.1f} % agreement, "
         return f"{same}{noise} against float32 on {samples}"
 
 
-_KINDS = {
+KINDS = {
     "held out": "not calibrated on",
     "evaluation": "of --data",
     "calibration": "calibrated on",

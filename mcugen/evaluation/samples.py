@@ -37,6 +37,13 @@ class Samples:
     raw: tuple[Array, ...] | None = None
     """Of a model whose input is made of raw data: that data."""
 
+    def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
+        """These very inputs, some of them or in another order, with their labels."""
+        places = {id(sample): place for place, sample in enumerate(self.inputs)}
+        found = [places[id(sample)] for sample in inputs]
+        labels = None if self.labels is None else self.labels[found]
+        return Samples([self.inputs[place] for place in found], labels, self.notes)
+
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
         """What generated code is given: the `stored` inputs, or raw data under the only input's name."""
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]

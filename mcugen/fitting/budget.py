@@ -160,7 +160,7 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     costs = cost_table(board.cpu)
     calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
     functions = {i.function_key: i.kernel for i in calls}
-    code = BASE + sum(costs.code_of(kernel) for kernel in functions.values())
+    code = BASE + sum(costs.code_of(functions).values())
     code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code

@@ -71,6 +71,10 @@ class Limits:
         """Bytes that a plan takes beyond."""
         return max(cost.ram - self.ram, 0) + max(cost.flash - self.flash, 0)
 
+    def missed(self, cost: Cost) -> tuple[int, float]:
+        """By how many bytes and by how many instructions a plan is beyond: nothing else counts before that."""
+        return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
+
     def counted(self, offer: Sequence[Candidate]) -> list[Candidate]:
         """Candidates as they count outside of bodies."""
         return [replace(c, ram=0) if c.ram <= self.taken else c for c in offer]
@@ -362,8 +366,8 @@ def _candidate(
     `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
     """
     made = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
-    program, code = made.program, costs.code_of(kernel.name)
-    stored: dict[object, int] = {instr.function_key: code for instr in program.instrs}
+    program = made.program
+    stored: dict[object, int] = dict(costs.code_of({instr.function_key: kernel.name for instr in program.instrs}))
     stored.update(made.constants)
     flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
     around = alive.get(node.outputs[0].name)
@@ -469,7 +473,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fl
     if goal != "speed":
         return taken
     surely = _where_faster(taken, _balanced(offers, limits, floor))
-    fits = limits.excess(_Plan(surely, floor).cost()) <= limits.excess(_Plan(taken, floor).cost())
+    fits = limits.missed(_Plan(surely, floor).cost()) <= limits.missed(_Plan(taken, floor).cost())
     return surely if fits else taken
 
 
@@ -495,32 +499,28 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
     if goal == "flash":
         return _traded(offers, limits, floor)
-    slowest = limits.instructions
     if goal == "balanced":
-        slowest = min(slowest, _slowest(offers, limits, floor))
+        limits = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
+    return _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal))).taken
 
-    def rank(cost: Cost) -> tuple[float, float, float]:
-        return limits.excess(cost), max(cost.instructions - slowest, 0.0), cost.rank(goal)
 
-    return _best_end(offers, floor, rank).taken
+def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
+    """Of plans within the limits, or of those that miss them least, that of the least `worth`."""
+    return lambda cost: (*limits.missed(cost), worth(cost))
 
 
 def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
     """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash."""
 
-    def late(cost: Cost) -> float:
-        return max(cost.instructions - limits.instructions, 0.0)
-
-    smallest = _best_end(offers, floor, lambda cost: (limits.excess(cost), late(cost), cost.rank("flash")))
-    least = smallest.cost()
+    least = _best_end(offers, floor, _within(limits, lambda cost: cost.rank("flash"))).cost()
     most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
     if limits.flash < most.flash:
         most = replace(most, flash=max(limits.flash, least.flash))
 
-    def rank(cost: Cost) -> tuple[float, float, float]:
-        trade = math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
-        return most.excess(cost), late(cost), trade
+    def trade(cost: Cost) -> float:
+        return math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
 
+    rank = _within(most, trade)
     found = _best_end(offers, floor, rank)
     while True:
         others = [_end(start, offers, floor, rank) for start in _with_one_kernel(found.taken, offers)]
@@ -538,8 +538,8 @@ def _with_one_kernel(taken: Sequence[Candidate], offers: Sequence[Sequence[Candi
 
 def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> float:
     """The most instructions that `balanced` may take: where there is room, bytes that it saves serve nobody."""
-    room = replace(limits, ram=int(ENOUGH * limits.ram), flash=int(ENOUGH * limits.flash))
-    fastest = _best_end(offers, floor, lambda cost: (room.excess(cost), cost.rank("speed"))).cost()
+    room = Limits(int(ENOUGH * limits.ram), int(ENOUGH * limits.flash), limits.taken)
+    fastest = _best_end(offers, floor, _within(room, lambda cost: cost.rank("speed"))).cost()
     return math.inf if room.excess(fastest) else MOST_SLOWDOWN * fastest.instructions
 
 

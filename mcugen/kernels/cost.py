@@ -7,7 +7,7 @@ The coefficients are measured under QEMU by tools/measure_costs.py, which writes
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -41,12 +41,15 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function with helpers."""
+    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function, and of helpers
+    that all functions of the kernel share.
+    """
 
     per: Mapping[str, tuple[float, ...]]
     code: int
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """The same of cycles, by core, on memory that keeps pace with it."""
+    shared: int = 0
 
 
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
@@ -80,7 +83,7 @@ class CostTable:
 
     def cycles(self, node: Node, kernel: Kernel) -> float | None:
         """Of a node by that kernel on the core, waits for memory left out; None where they were not fitted."""
-        per = self.kernels.get(kernel.name, UNKNOWN).cycles.get(self.core, {}).get(kernel.way_of(node))
+        per = self._cost(kernel.name).cycles.get(self.core, {}).get(kernel.way_of(node))
         return None if per is None else _total(per, node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
@@ -92,12 +95,19 @@ class CostTable:
         return self._per(node, kernel) is not None
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
-        found = self.kernels.get(kernel.name, UNKNOWN)
+        found = self._cost(kernel.name)
         return None if found is UNKNOWN else found.per.get(kernel.way_of(node))
 
-    def code_of(self, kernel: str) -> int:
-        """Bytes of one C function of a kernel of that name, by estimate where it was not measured."""
-        return self.kernels.get(kernel, UNKNOWN).code
+    def code_of(self, functions: Mapping[tuple[object, ...], str]) -> dict[Hashable, int]:
+        """Bytes of C functions, whose kernels' names these are, and by kernel those of the helpers that they share.
+
+        By estimate where a kernel was not measured.
+        """
+        own: dict[Hashable, int] = {key: self._cost(kernel).code for key, kernel in functions.items()}
+        return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
+
+    def _cost(self, kernel: str) -> KernelCost:
+        return self.kernels.get(kernel, UNKNOWN)
 
 
 def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
@@ -123,5 +133,6 @@ def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
             core: {way: by_terms(counts) for way, counts in each.items()}
             for core, each in entry.get("cycles", {}).items()
         }
-        kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"], cycles)
+        per = {way: by_terms(counts) for way, counts in ways.items()}
+        kernels[name] = KernelCost(per, entry["code"], cycles, entry.get("shared", 0))
     return CostTable(kernels, cpu)

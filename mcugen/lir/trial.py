@@ -32,8 +32,8 @@ class Trial:
     @cached_property
     def constants(self) -> Mapping[object, int]:
         """Bytes that lie in flash, by what they are."""
-        found = (b for b in self.program.buffers if b.space is Space.CONST and b.data is not None)
-        return {b.data.tobytes(): b.nbytes for b in found if b.data is not None}
+        constants = ((b.data, b.nbytes) for b in self.program.buffers if b.space is Space.CONST)
+        return {data.tobytes(): nbytes for data, nbytes in constants if data is not None}
 
 
 _TRIALS: dict[Hashable, tuple[Trial, Kernel, list[Array]]] = {}
@@ -45,10 +45,12 @@ def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
     data = [v.data for v in node.inputs if v is not None and v.data is not None]
     inputs = tuple(v and (node.inputs.index(v), v.type, v.data is not None) for v in node.inputs)
     key = (id(kernel), features, node.op, inputs, tuple(v.type for v in node.outputs), tuple(map(id, data)))
-    if key not in _TRIALS:
-        builder = Builder(Program("trial"), features)
-        builder.emit_by(kernel, node)
-        while len(_TRIALS) >= KEPT:
-            del _TRIALS[next(iter(_TRIALS))]
-        _TRIALS[key] = Trial.of(node, builder), kernel, data
-    return _TRIALS[key][0]
+    if (known := _TRIALS.get(key)) is not None:
+        return known[0]
+    builder = Builder(Program("trial"), features)
+    builder.emit_by(kernel, node)
+    made = Trial.of(node, builder)
+    while len(_TRIALS) >= KEPT:
+        del _TRIALS[next(iter(_TRIALS))]
+    _TRIALS[key] = made, kernel, data
+    return made

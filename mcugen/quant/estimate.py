@@ -19,6 +19,7 @@ from mcugen.quant.compare import compare_layers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.quantize import Quantization, with_states
+from mcugen.quant.samples import halves
 
 Sample = Mapping[str, Array]
 
@@ -26,6 +27,9 @@ SHARE = 5
 """One sample of so many is held out,"""
 LEAST_HELD, MOST_HELD = 4, 32
 """and how many at least (else none), and at most."""
+
+LEAST_HALF = 32
+"""Samples that each half must have where one is to choose precisions by, and one to judge them."""
 
 LEAST_JUDGED, MOST_JUDGED = 4, 64
 MOST_MACS = 2 * 10**9
@@ -47,6 +51,15 @@ def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sampl
         return samples[:-count], samples[-count:]
     held = {(2 * i + 1) * len(samples) // (2 * count) for i in range(count)}
     return [s for i, s in enumerate(samples) if i not in held], [samples[i] for i in sorted(held)]
+
+
+def apart(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
+    """Those to choose precisions by, and those to judge them by: a half each (of a stream the end), or none of few."""
+    places, half = range(len(samples)), len(samples) // 2
+    held, known = (places[half:], places[:half]) if is_stream else halves(samples)
+    if min(len(held), len(known)) < LEAST_HALF:
+        return samples, ()
+    return [samples[i] for i in known], [samples[i] for i in held]
 
 
 def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:

@@ -121,6 +121,17 @@ class Quantizer:
         return self._last[1]
 
     def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
+        assignment, plan = self._planned(wanted)
+        if known is None:
+            plan = self._refined(self._with_few_bits(plan, wanted))
+        else:
+            plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
+        proto = self._written(plan)
+        notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
+        return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
+
+    def _planned(self, wanted: Mapping[str, DType]) -> tuple[Assignment, Plan]:
+        """All but the weights, whose types are those of `wanted`."""
         self._require_layers(wanted)
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
         computed = {name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in wanted.items()}
@@ -130,13 +141,7 @@ class Quantizer:
         able = [*self.bearing_few_bits(plan), *cells]
         plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
         plan.two_bits = self._with_two_bits(plan, wanted)
-        if known is None:
-            plan = self._refined(self._with_few_bits(plan, wanted))
-        else:
-            plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
-        proto = self._written(plan)
-        notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
-        return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
+        return assignment, plan
 
     def _with_two_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> frozenset[str]:
         """The layers whose weights are to take 2 bits. UsageError for those that do not."""
@@ -159,10 +164,11 @@ class Quantizer:
         Up to so many ways, the most promising first. Where 4 bits are not enough, fully connected layers have INT2, as
         few of them as will do. ConstraintError if neither is enough.
         """
-        plan = self.quantize({**wanted, **dict.fromkeys(layers, DType.INT4)}).plan
-        room = few_bits.room_for_wide(self.model, plan, share)
+        coarse = {**wanted, **dict.fromkeys(layers, DType.INT4)}
+        room = few_bits.room_for_wide(self.model, self._sized(coarse), share)
         if room < 0:
-            return [self._narrowest({**wanted, **dict.fromkeys(layers, DType.INT4)}, layers, share)]
+            return [self._narrowest(coarse, layers, share)]
+        plan = self.quantize(coarse).plan
         able = [n for n in few_bits.candidates(self.model, plan) if n.output.name in plan.few_bits]
         ways = few_bits.choices(self.model, plan, able, self.samples, room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
@@ -170,13 +176,17 @@ class Quantizer:
     def _narrowest(self, wanted: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
         """`wanted` with INT2 for as few of the layers as will do. ConstraintError if all are not enough."""
         able = [n.output.name for n in self.model.graph.nodes if n.output.name in layers and takes_two_bits(n)]
-        plan = self.quantize({**wanted, **dict.fromkeys(able, DType.INT2)}).plan
-        least = few_bits.stored_share(self.model, plan)
+        coarse = {**wanted, **dict.fromkeys(able, DType.INT2)}
+        least = few_bits.stored_share(self.model, self._sized(coarse))
         if least > share:
             rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
             raise ConstraintError(rule, f"{100 * least:.0f} % with 2 or 4 bits wherever that can be", "allow more")
-        narrow = few_bits.narrowest(self.model, plan, self.samples, share)
+        narrow = few_bits.narrowest(self.model, self.quantize(coarse).plan, self.samples, share)
         return {**wanted, **dict.fromkeys(narrow, DType.INT2)}
+
+    def _sized(self, wanted: Mapping[str, DType]) -> Plan:
+        """A plan whose weights have the sizes that they will have."""
+        return self._nearest(self._planned(wanted)[1])
 
     def with_codes(self, found: Quantization, codes: Mapping[str, Codes]) -> Quantization:
         """The same model with other codes."""

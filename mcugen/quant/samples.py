@@ -41,6 +41,14 @@ def distinct(samples: Sequence[Sample]) -> list[Sample]:
     return list({_digest(sample): sample for sample in reversed(samples)}.values())[::-1]
 
 
+def halves(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
+    """Places of every second sample, and of the others; equal ones are all in one half."""
+    kinds: dict[bytes, int] = {}
+    numbers = [kinds.setdefault(_digest(sample), len(kinds)) for sample in samples]
+    even, odd = ([place for place, number in enumerate(numbers) if number % 2 == rest] for rest in (0, 1))
+    return even, odd
+
+
 def _digest(sample: Sample) -> bytes:
     digest = hashlib.sha256()
     for name in sorted(sample):

@@ -67,7 +67,7 @@ def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> 
 def _step_figures(goal: Goal, step: Tradeoff) -> tuple[str, ...]:
     return (
         step.precision,
-        goal.metric.show(step.value),
+        step.shown(goal.metric),
         f"{step.arena:,}",
         f"{step.weights:,}",
         f"{'~' * step.is_estimate}{step.instructions:,}",

@@ -52,7 +52,8 @@ class Goal:
 class Tradeoff:
     """One model on the way: which layer was changed, and what came of it.
 
-    `value` is the metric in ONNX Runtime, `confirmed` that of the generated code where it was asked for. Bytes of
+    `value` is the metric in ONNX Runtime, of which `chance` may be due to that; `confirmed` that of the generated code
+    where it was asked for. Bytes of
     arena and weights are measured; `instructions` are counted where the goal held, else `is_estimate`: by the costs of
     kernels, or from multiply-accumulates. `kept` is False where the change was taken back.
     """
@@ -60,6 +61,7 @@ class Tradeoff:
     layer: str
     precision: str
     value: float
+    chance: float
     confirmed: float | None
     arena: int
     weights: int
@@ -67,3 +69,7 @@ class Tradeoff:
     is_estimate: bool
     holds: bool
     kept: bool
+
+    def shown(self, metric: Metric) -> str:
+        """The metric for people, with what of it may be chance."""
+        return metric.show(self.value) + (f" ±{100 * self.chance:.2f}" if self.chance else "")

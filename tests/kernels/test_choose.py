@@ -163,8 +163,15 @@ def test_kernels_without_a_measurement_have_a_guess() -> None:
     guess = sum(p * t for p, t in zip(UNKNOWN.per[""], work(node, unknown), strict=True))
     assert not table.knows(node, unknown)
     assert table.instructions(node, unknown) == guess > 0
-    assert table.code_of("a user's own") == UNKNOWN.code
+    assert table.code_of({("f",): "a user's own"}) == {("f",): UNKNOWN.code}
     assert cost_table("no such cpu") is not None
+
+
+def test_helpers_of_a_kernel_are_there_once() -> None:
+    table = CostTable({"k": KernelCost({}, 100, shared=40), "other": KernelCost({}, 7)})
+    code = table.code_of({("k", 1): "k", ("k", 2): "k", ("other",): "other"})
+    assert sorted(code.values()) == [7, 40, 100, 100]
+    assert table.code_of({("k", 3): "k"}).keys() & code.keys() == {"k"}
 
 
 def test_each_way_of_a_kernel_has_costs_of_its_own() -> None:
