@@ -17,7 +17,7 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import Build as Shared
 from mcugen.fitting.sharing import Room, shared, shared_program
-from mcugen.fitting.staging import staged
+from mcugen.fitting.staging import copies_for, left_beside_copies, staged, waits_most
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
@@ -69,6 +69,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         return planned(lowered(way, board, options, kernels=kernels), enough)
 
     def attempt(name: str, build: Build, goal: str, within: CompileOptions) -> Attempt:
+        restart()
         program = build(graph, board, within)
         use = use_of(program, board, options)
         if options.cores > 1:
@@ -76,19 +77,32 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
             room = Room(None if within.max_ram is None else within.max_ram - use.ram, most - use.flash)
             program = _on_two_cores(graph, program, board, options, by, room)
             use = use_of(program, board, options)
-        return Attempt(name, program, use, goal)
+        made = Attempt(name, program, use, goal)
+        return replace(made, waits=copies_for(made, board, options).waits)
 
-    asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
-    if budget.excess(asked.use):
-        narrow = budget.narrowed(asked.use)
+    def serving(narrow: Budget) -> list[Attempt]:
         within = replace(options, max_ram=narrow.ram, max_flash=narrow.flash)
-        serving = [step for step in FALLBACKS if set(step.serves) & set(narrow.limits)]
-        steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
+        steps = [step for step in FALLBACKS if set(step.serves) & set(narrow.limits)]
+        steps = [step for step in steps if step.goal != options.optimize]  # that is what was asked for
         steps = [step for step in steps if graph.lesson is not None or not step.of_lessons]
         if options.weights_reader:
             steps = [step for step in steps if not step.in_rows]
-        made = _made(asked, steps, lambda step: attempt(step.name, step.build, step.goal, within))
-        taken = cheapest([asked, *made], budget, board)
+        return _made(asked, steps, lambda step: attempt(step.name, step.build, step.goal, within))
+
+    asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
+    attempts = [asked]
+    if budget.excess(asked.use):
+        attempts += serving(budget.narrowed(asked.use))
+        taken = cheapest(attempts, budget, board)
+    if waits_most(taken, board, options):  # its arena may leave no room for copies of weights
+        left = left_beside_copies(taken, board, options)
+        smaller = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
+        attempts += (
+            serving(replace(budget, ram=left))
+            if left
+            else [attempt(step.name, step.build, step.goal, options) for step in smaller]
+        )
+        taken = cheapest(attempts, budget, board)
     taken = staged(taken, board, options)
     layer_by_layer = None
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):

@@ -103,6 +103,13 @@ class Attempt:
     use: Use
     goal: str = ""
     """What the step makes it for, if that is all it does."""
+    waits: float = 0.0
+    """Cycles that the CPU waits for constants, by estimate, where those of a serial flash are copied if that pays."""
+
+    @property
+    def time(self) -> float:
+        """Instructions, and cycles of waiting, by estimate."""
+        return self.instructions + self.waits
 
     @property
     def instructions(self) -> float:
@@ -171,11 +178,11 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
 
 
 def cheapest(attempts: Sequence[Attempt], budget: Budget, board: Board | None = None) -> Attempt:
-    """Of those that fit the one with the fewest instructions, the first of several. DoesNotFitError if none fits."""
+    """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits."""
     fitting = [a for a in attempts if not budget.excess(a.use)]
     if not fitting:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
-    return min(fitting, key=lambda a: a.instructions)
+    return min(fitting, key=lambda a: a.time)
 
 
 def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from mcugen.board import Board, Memory, Serial
 from mcugen.fitting.budget import STACK, Attempt, Budget, use_of
-from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
+from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, Cost
 from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
 from mcugen.lir.weights import is_read, with_staged_weights
 from mcugen.memory.peak import busiest, moments
-from mcugen.memory.place import memory_of_arena, memory_of_weights
+from mcugen.memory.place import copies_of, hottest, memory_of_arena, memory_of_weights
 from mcugen.memory.plan import Planned, plan_memory
-from mcugen.memory.reading import COPY, readings, saved_by_copy, waits_for_constants
+from mcugen.memory.reading import COPY, Constant, constants_of, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import AUTO_PLACE, CompileOptions, Places
+from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
 
 LEAST = 200
 LEAST_SHARE = 0.001
@@ -26,6 +27,9 @@ TRIES = 6
 """So often memory is planned anew, with fewer copies, until it is no more than allowed."""
 
 
+PLANNED = 17 / 16
+"""How many times the bytes that are in use at once an arena may take."""
+
 LEAST_WAITS = 10_000
 """Cycles that `balanced` waits for weights at least before start-up copies them."""
 
@@ -33,29 +37,155 @@ MOST_COPIED = 2 / 3
 """Of the arena's memory, what copies of weights may take without being asked for."""
 
 
+Gains = Mapping[range, Mapping[Buffer, float]]
+"""Cycles that copies of constants save, by the instruction that reads them, or by the block that it is in."""
+
+
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
     """Options that have start-up copy weights to RAM, from flash on a serial bus, where all of them fit: for `speed`,
     and for `balanced` where it were more than MOST_SLOWDOWN times as slow, and RAM stays under ENOUGH of the board's.
 
-    What the user says of places, of budgets or of a file of weights, stands.
+    What the user says of places, of budgets or of a file of weights, stands. Beyond that quarter `balanced` copies what
+    it reads most often, as long as that is the better trade of time and RAM.
     """
-    said = options.place != Places() or options.max_ram is not None
-    in_file = options.weights_blob or options.updatable or options.weights_reader
-    if options.optimize not in ("balanced", "speed") or said or in_file:
+    if not _may_copy(board, options) or any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs):
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
-    left = _room(board, fast) - program.arena_size - program.state_size
-    fits = nbytes <= min(MOST_COPIED * fast.room, left)
-    if not isinstance(slow.access, Serial) or not nbytes or not fits:
+    nbytes, room = constant_bytes(program), room_for_copies(program, board, options)
+    if not nbytes:
         return options
-    if options.optimize == "balanced":
-        waits = waits_for_constants(program, board, slow)
-        is_slow = waits > max((MOST_SLOWDOWN - 1) * (program.instructions_estimate or 0), LEAST_WAITS)
-        is_cached = _stay_cached(board, (slow, nbytes), (fast, program.arena_size))
-        if not is_slow or is_cached or nbytes + program.arena_size > ENOUGH * board.total_ram:
-            return options
-    return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
+    if options.optimize == "speed":
+        return _copying(options, fast, nbytes) if nbytes <= room else options
+    waits, instructions = waits_for_constants(program, board, slow), program.instructions_estimate or 0.0
+    is_slow = waits > max((MOST_SLOWDOWN - 1) * instructions, LEAST_WAITS)
+    if not is_slow or _stay_cached(board, (slow, nbytes), (fast, program.arena_size)):
+        return options
+    if nbytes <= room and nbytes + program.arena_size <= ENOUGH * board.total_ram:
+        return _copying(options, fast, nbytes)
+    return _best_trade(program, board, options, waits, room)
+
+
+def _may_copy(board: Board, options: CompileOptions) -> bool:
+    """Whether start-up may copy weights without being asked to."""
+    said = options.place != Places() or options.max_ram is not None
+    in_file = options.weights_blob or options.updatable or options.weights_reader
+    return options.optimize in ("balanced", "speed") and reads_serially(board, options) and not said and not in_file
+
+
+def reads_serially(board: Board, options: CompileOptions) -> bool:
+    """Whether weights come from flash on a serial bus."""
+    return isinstance(memory_of_weights(board, options.place).access, Serial)
+
+
+def _copying(options: CompileOptions, memory: Memory, nbytes: int) -> CompileOptions:
+    return replace(options, place=Places(hot_weights=(memory.name, nbytes)))
+
+
+def constant_bytes(program: Program) -> int:
+    """Those that copies of all constants take."""
+    return sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
+
+
+def room_for_copies(program: Program, board: Board, options: CompileOptions) -> int:
+    """Bytes of the arena's memory that copies of constants may take."""
+    memory = memory_of_arena(board, options.place)
+    return int(min(MOST_COPIED * memory.room, _room(board, memory) - program.arena_size - program.state_size))
+
+
+def _best_trade(program: Program, board: Board, options: CompileOptions, waits: float, room: int) -> CompileOptions:
+    """As many of the constants that are read most often as serve `balanced` best."""
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    each = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
+    for constant in constants_of(program, board, slow):
+        each[constant.buffer] += constant.waits(board, slow) or 0.0
+    instructions, taken = program.instructions_estimate or 0.0, 0
+
+    def rank() -> float:
+        return Cost(instructions + waits, program.arena_size + taken, program.weights_size).rank(options.optimize)
+
+    least, chosen = rank(), options
+    for buffer in hottest(program):
+        taken, waits = taken + aligned(buffer.nbytes), waits - each[buffer]
+        if taken > room:
+            break
+        if rank() < least:
+            least, chosen = rank(), _copying(options, fast, taken)
+    return chosen
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Of constants: those that start-up makes, by the options, or those before layers."""
+
+    options: CompileOptions
+    held: Mapping[int, Sequence[Buffer]]
+    """What is copied, by the first index of the instruction or block that reads it (Program.wholes)."""
+    most: int
+    """Bytes that the arena may take with these."""
+    waits: float
+    """Cycles that the CPU still waits for constants, by estimate."""
+    ram: int
+    """Bytes of the arena, and of start-up's copies."""
+
+    def rank(self, program: Program) -> float:
+        """As `balanced` sees it."""
+        return Cost((program.instructions_estimate or 0.0) + self.waits, self.ram, program.weights_size).rank(GOALS[0])
+
+
+def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copies:
+    """What serves the goal best, by estimate.
+
+    For `speed` the arena may grow as far as memory and budget allow, and for `balanced` as far as that is a better
+    trade, if weights lie in flash on a serial bus; for other goals it may not, so that weights take room that other
+    layers leave free.
+    """
+    program, chosen = attempt.program, with_copies(attempt.program, board, options)
+    slow = memory_of_weights(board, options.place)
+    copied = copies_of(program, board, chosen.place)
+    waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
+    ram = program.arena_size + sum(aligned(b.nbytes) for b in copied)
+    start = Copies(chosen, {}, program.arena_size, waits, ram)
+    gains = _gains(program, board, options)
+    is_settled = chosen is not options and (options.optimize != GOALS[0] or ram <= ENOUGH * board.total_ram)
+    if not gains or is_settled:
+        return start
+    total = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow))
+
+    def before_layers(most: int) -> Copies:
+        held = _side_by_side(program, gains, most)
+        saved = sum(each[b] for whole, each in gains.items() for b in held.get(whole.start, ()))
+        return Copies(options, held, most, total - saved, most if most > program.arena_size else program.arena_size)
+
+    if options.optimize != GOALS[0] or not _may_copy(board, options):
+        return before_layers(_most_ram(attempt, board, options))
+    room = program.arena_size + room_for_copies(program, board, options)
+    ways = [before_layers(most) for most in _levels(program, gains, room)]
+    return min([start] * (chosen is not options) + ways, key=lambda way: way.rank(program))
+
+
+def _levels(program: Program, gains: Gains, room: int) -> list[int]:
+    """Sizes of the arena with room for all copies of an instruction or block, and the size that it has.
+
+    Plans take some percent more than what lies side by side.
+    """
+    taken = [moment.nbytes for moment in moments(program)[1:]]
+    needed = [
+        aligned(int(PLANNED * (max(taken[index] for index in whole) + sum(aligned(b.nbytes) for b in saved))))
+        for whole, saved in gains.items()
+    ]
+    return sorted({program.arena_size, *(most for most in needed if program.arena_size < most <= room)})
+
+
+def waits_most(attempt: Attempt, board: Board, options: CompileOptions) -> bool:
+    """Whether a program, with its copies, is more than MOST_SLOWDOWN times as slow for flash on a serial bus."""
+    return _may_copy(board, options) and attempt.waits > max((MOST_SLOWDOWN - 1) * attempt.instructions, LEAST_WAITS)
+
+
+def left_beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> int | None:
+    """Bytes of RAM that start-up's copies of all constants would leave; None if they leave none, or enough."""
+    memory, nbytes = memory_of_arena(board, options.place), constant_bytes(attempt.program)
+    left = _room(board, memory) - nbytes
+    return left if nbytes <= MOST_COPIED * memory.room and 0 < left < attempt.use.ram else None
 
 
 def _stay_cached(board: Board, constants: tuple[Memory, int], arena: tuple[Memory, int]) -> bool:
@@ -76,19 +206,9 @@ def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
 
 
 def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
-    """The program with such copies, where they save cycles by the board's memories; the attempt itself if none do.
-
-    For `speed` the arena may grow as far as memory and budget allow; for other goals it may not, so that weights take
-    room that other layers leave free.
-    """
-    gains = _gains(attempt.program, board, with_copies(attempt.program, board, options))
-    most = _most_ram(attempt, board, options) if gains else 0
-    taken = [moment.nbytes for moment in moments(attempt.program)[1:]] if gains else []
-    chosen: Mapping[int, Sequence[Buffer]] = {
-        index: held
-        for index, held in gains.items()
-        if taken[index] + sum(aligned(b.nbytes) for b in held) <= most  # as far as buffers can lie side by side
-    }
+    """The program with such copies, where they save cycles by the board's memories; the attempt itself if none do."""
+    copies = copies_for(attempt, board, options)
+    chosen, most = copies.held, copies.most
     if not chosen:
         return attempt
     before = Planned.of(attempt.program)  # it shares its buffers with what is tried
@@ -98,7 +218,7 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
         program = with_staged_weights(attempt.program, chosen)
         plan_memory(program, most)
         if program.arena_size <= most and not Budget.of(options).excess(use_of(program, board, options)):
-            return Attempt(attempt.step, _planned(program, attempt.program), use_of(program, board, options))
+            return replace(attempt, program=_planned(program, attempt.program), use=use_of(program, board, options))
         chosen = _without_busiest(program, chosen)
     before.restore(attempt.program)
     return attempt
@@ -113,29 +233,53 @@ def _planned(program: Program, without: Program) -> Program:
     return program
 
 
-def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int, list[Buffer]]:
-    """The constants that are worth a copy, by the index of the instruction that reads them."""
+def _side_by_side(program: Program, gains: Gains, most: int) -> dict[int, Sequence[Buffer]]:
+    """What fits if the arena takes at most so much, as far as buffers can lie side by side: those that gain most for
+    their bytes.
+    """
+    taken = [moment.nbytes for moment in moments(program)[1:]] if gains else []
+    found: dict[int, Sequence[Buffer]] = {}
+    for whole, saved in gains.items():
+        room, held = most - max(taken[index] for index in whole), list[Buffer]()
+        for buffer in sorted(saved, key=lambda b: -saved[b] / b.nbytes):
+            if aligned(buffer.nbytes) <= room:
+                held.append(buffer)
+                room -= aligned(buffer.nbytes)
+        if held:
+            found[whole.start] = [buffer for buffer in saved if buffer in held]
+    return found
+
+
+def _gains(program: Program, board: Board, options: CompileOptions) -> Gains:
+    """Of the constants that are worth a copy."""
     places = options.place
     is_told = bool(options.weights_reader or places.hot_weights) or program.handover is not None
     if options.optimize == "flash" or is_told:
         return {}
-    slow, fast = memory_of_weights(board, places), memory_of_arena(board, places)
+    memories = memory_of_weights(board, places), memory_of_arena(board, places)
     least = max(LEAST, LEAST_SHARE * (program.instructions_estimate or 0))
-    found, depth = {}, 0
-    for index, instr in enumerate(program.instrs):
-        depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
-        if depth or instr.control is not Control.NONE:
-            continue
-        passes = readings(instr, board, slow)
-        constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
-        times = options.times.get((instr.name, instr.kernel))
-        if times is not None:
-            held = list(constants) if times.plain - times.copied > LEAST else []
-        else:
-            held = [b for b in constants if saved_by_copy(board, slow, fast, b.nbytes, passes) > least]
-        if held:
-            found[index] = held
+    found = {}
+    for whole, constants in groupby(constants_of(program, board, memories[0]), key=lambda constant: constant.whole):
+        if program.instrs[whole.start].control in (Control.IF, Control.FORK):
+            continue  # it may not run; the other core reads them as well
+        if saved := _worth_a_copy(list(constants), board, memories, options, least):
+            found[whole] = saved
     return found
+
+
+def _worth_a_copy(
+    constants: Sequence[Constant], board: Board, memories: tuple[Memory, Memory], options: CompileOptions, least: float
+) -> dict[Buffer, float]:
+    """Of the constants of an instruction or a block, what copies save: more than `least` cycles each."""
+    saved = dict.fromkeys((c.buffer for c in constants if is_read(c.buffer)), 0.0)
+    for constant in constants:
+        if constant.buffer in saved:
+            saved[constant.buffer] += constant.saved_by_copy(board, *memories)
+    instr = constants[0].instr
+    times = options.times.get((instr.name, instr.kernel))
+    if times is not None:
+        return saved if times.plain - times.copied > LEAST else {}
+    return {buffer: cycles for buffer, cycles in saved.items() if cycles > least}
 
 
 def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:

@@ -7,7 +7,8 @@ import math
 from dataclasses import replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import use_of
+from mcugen.fitting.budget import Attempt, use_of
+from mcugen.fitting.staging import copies_for, reads_serially
 from mcugen.fitting.streaming import Streaming, in_order_of_rows, ram_of, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
@@ -40,11 +41,11 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
         return plain
     before = _cost(plain, board, options)
     has_room = before.ram <= ENOUGH * board.total_ram
-    slowest = MOST_SLOWDOWN * before.instructions if has_room else math.inf
+    slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
     best, least = plain, LEAST_GAIN
     for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(graph, plan), board, options)
-        after = _cost(program, board, options)
+        after = _cost(program, board, options, is_planned=False)
         promised = replace(after, ram=ram_of(plan))
         if after.instructions > slowest or _trade(promised, before) >= least:
             continue
@@ -54,8 +55,14 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     return best
 
 
-def _cost(program: Program, board: Board, options: CompileOptions) -> Cost:
-    return Cost(program.instructions_estimate or 0.0, program.arena_size, use_of(program, board, options).flash)
+def _cost(program: Program, board: Board, options: CompileOptions, *, is_planned: bool = True) -> Cost:
+    """Of a program, with what it waits for a serial flash, and copies of that, once it is planned."""
+    use = use_of(program, board, options)
+    instructions, ram = program.instructions_estimate or 0.0, program.arena_size
+    if is_planned and reads_serially(board, options):
+        copies = copies_for(Attempt("", program, use), board, options)
+        instructions, ram = instructions + copies.waits, copies.ram
+    return Cost(instructions, ram, use.flash)
 
 
 def _trade(after: Cost, before: Cost) -> float:

@@ -503,6 +503,16 @@ class Program:
                 begun.append(index)
         return found
 
+    def wholes(self) -> list[range]:
+        """All instructions, in order: those of each outermost block together, others alone."""
+        begun, found, depth = 0, list[range](), 0
+        for index, instr in enumerate(self.instrs):
+            depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
+            if not depth:
+                found.append(range(begun, index + 1))
+                begun = index + 1
+        return found
+
     def cases(self, start: int, end: int) -> list[tuple[int, int]]:
         """First and last instruction (the markers) of each case of the stream between these markers, in order."""
         inside = [(i, j) for i, j in self.blocks() if start < i < end and self.instrs[i].control is Control.CASE]

@@ -26,21 +26,23 @@ STAGE_WEIGHTS_KERNEL = Kernel(
 
 
 def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Buffer]]) -> Program:
-    """Another program, which copies constants to buffers of their own before the instruction that reads them.
+    """Another program, which copies constants to buffers of their own before the instruction or block that reads them.
 
-    `staged` are the constants by the instruction's index; those live no longer than it. No two programs share
-    instructions; but they share buffers, so that the one is to be run whose memory was planned last.
+    `staged` are the constants by the index of the first instruction of one of `Program.wholes`; copies live no longer
+    than that. No two programs share instructions; but they share buffers, so that the one is to be run whose memory
+    was planned last.
     """
     made = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
     groups = max((instr.group for instr in program.instrs), default=0)
-    for index, instr in enumerate(program.instrs):
-        constants = staged.get(index, ())
-        if constants and not instr.group:
+    for whole in program.wholes():
+        instrs = [program.instrs[index] for index in whole]
+        constants, group = staged.get(whole.start, ()), instrs[0].group
+        if constants and not group:
             groups += 1
-        group = instr.group or (groups if constants else 0)
+            group = groups
         held = {buffer: _held(made, buffer) for buffer in constants}
-        made.instrs += [replace(_staging(instr, buffer, held[buffer]), group=group) for buffer in constants]
-        made.instrs.append(replace(instr, operands=_with_held(instr, held), group=group))
+        made.instrs += [replace(_staging(instrs[0], buffer, held[buffer]), group=group) for buffer in constants]
+        made.instrs += [replace(i, operands=_with_held(i, held), group=i.group or group) for i in instrs]
     return made
 
 
@@ -86,7 +88,7 @@ def _held(program: Program, constant: Buffer) -> Buffer:
 
 
 def _with_held(instr: Instr, held: Mapping[Buffer, Buffer]) -> tuple[Operand, ...]:
-    return tuple(Operand(o.role, o.access, held.get(o.buffer, o.buffer)) for o in instr.operands)
+    return tuple(replace(o, buffer=held.get(o.buffer, o.buffer)) for o in instr.operands)
 
 
 def _reading(layer: Instr, constant: Buffer, held: Buffer) -> Instr:

@@ -52,7 +52,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spil
     of the wrong kind.
     """
     weights = _weights_memory(program, board, places)
-    copies = _copies(program, board, places)
+    copies = copies_of(program, board, places)
     room = _left(board, copies)
     for memory in room:
         if room[memory] < 0:
@@ -80,7 +80,7 @@ def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
 
 def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> tuple[int, str]:
     """Bytes of RAM that a program takes more than `place` has for it, where memories' sizes tell; and of which."""
-    room = _left(board, _copies(program, board, places))
+    room = _left(board, copies_of(program, board, places))
     asked = _arena_memories(board, places)
     arena = sum(program.area_sizes)
     most = sum(room[m] for m in asked) if places.arena or may_spill else max(room[m] for m in asked)
@@ -140,16 +140,16 @@ def memory_of_arena(board: Board, places: Places) -> Memory:
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
     """Bytes of RAM that copies of weights take."""
-    return sum(aligned(buffer.nbytes) for buffer in _copies(program, board, places))
+    return sum(aligned(buffer.nbytes) for buffer in copies_of(program, board, places))
 
 
-def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
+def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
     """The constants that are to lie in RAM: of hot weights, those that are read most often for their size."""
     copies: dict[Buffer, Memory] = {}
     if places.hot_weights:
         name, allowed = places.hot_weights
-        memory, reads = _ram(board, name, "hot-weights"), traffic(program)
-        for buffer in sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name)):
+        memory = _ram(board, name, "hot-weights")
+        for buffer in hottest(program):
             if aligned(buffer.nbytes) <= allowed:
                 copies[buffer] = memory
                 allowed -= aligned(buffer.nbytes)
@@ -157,6 +157,12 @@ def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memo
         memory = board.memory(places.weights)
         copies |= {b: memory for b in _constants(program) if b not in copies}
     return copies
+
+
+def hottest(program: Program) -> list[Buffer]:
+    """The constants, those first that are read most often for their size."""
+    reads = traffic(program)
+    return sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name))
 
 
 def _constants(program: Program) -> list[Buffer]:

@@ -3,28 +3,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from mcugen.board import Board, Memory
-from mcugen.lir.program import Instr, Program, Space
-from mcugen.memory.traffic import loads_in_pass, passes_of
+from mcugen.lir.program import Buffer, Control, Instr, Program, Space
+from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of
 
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
 
 
-def readings(instr: Instr, board: Board, memory: Memory) -> float:
+@dataclass(frozen=True)
+class Constant:
+    """Constants of an instruction, which may run several times."""
+
+    instr: Instr
+    buffer: Buffer
+    whole: range
+    """The indices of the instruction, or of the outermost block around it (Program.wholes)."""
+    runs: int
+    passes: float
+    """How often a run reads all of them."""
+    between: int
+    """Bytes of constants that the block goes through from one run to the next."""
+
+    def waits(self, board: Board, memory: Memory) -> float | None:
+        """Cycles that the CPU waits for them, if they lie in a memory; None where the board does not tell."""
+        nbytes, first = self.buffer.nbytes, board.reading(memory, self.buffer.nbytes)
+        if first is None:
+            return None
+        within = (self.passes - 1) * (board.reading_again(memory, nbytes) or 0)
+        later = (board.reading_again(memory, self.between) or 0) * nbytes / max(self.between, 1)
+        return first + (self.runs - 1) * later + self.runs * within
+
+    def saved_by_copy(self, board: Board, slow: Memory, fast: Memory) -> float:
+        """Cycles that a copy before the whole saves; 0 where waits are unknown."""
+        waits, once = self.waits(board, slow), board.reading(slow, self.buffer.nbytes)
+        fast_waits = board.reading_again(fast, self.buffer.nbytes)
+        if waits is None or once is None or fast_waits is None:
+            return 0.0
+        return waits - once - self.runs * self.passes * fast_waits - COPY * self.buffer.nbytes
+
+
+def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Constant]:
+    """What all instructions read, in order, if it lies in a memory."""
+    runs = {id(instr): times for instr, times in runs_of(program)}
+    for whole in program.wholes():
+        reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
+        between = sum(b.nbytes for b in dict.fromkeys(b for _, b in reading))
+        for instr, buffer in reading:
+            yield Constant(instr, buffer, whole, runs[id(instr)], _readings(instr, board, memory), between)
+
+
+def _constants(instr: Instr) -> dict[Buffer, None]:
+    if instr.moves_nothing or instr.control is not Control.NONE:
+        return {}
+    return dict.fromkeys(o.buffer for o in instr.operands if o.buffer.space is Space.CONST and o.buffer.nbytes)
+
+
+def _readings(instr: Instr, board: Board, memory: Memory) -> float:
     """How often a layer reads its constants: word by word, or by lines where a cache serves several loads at once."""
     loads = loads_in_pass(instr)
     if board.cache(memory, "data") is not None:
         loads = min(loads, 1.0)
     return max(loads * passes_of(instr), 1.0)
-
-
-def saved_by_copy(board: Board, slow: Memory, fast: Memory, nbytes: int, times: float) -> float:
-    """Cycles that a copy of constants saves, if they are gone through so many times; 0 where waits are unknown."""
-    slow_waits, fast_waits = board.reading_again(slow, nbytes), board.reading_again(fast, nbytes)
-    if slow_waits is None or fast_waits is None:
-        return 0.0
-    return (times - 1) * slow_waits - times * fast_waits - COPY * nbytes
 
 
 def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
@@ -33,12 +76,7 @@ def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memo
     What pays is thought to be copied to a `fast` memory, if there is one.
     """
     total = 0.0
-    for instr in program.instrs:
-        for operand in instr.operands:
-            nbytes, times = operand.buffer.nbytes, readings(instr, board, slow)
-            first = board.reading(slow, nbytes) if operand.buffer.space is Space.CONST else None
-            if first is not None:
-                again = (times - 1) * (board.reading_again(slow, nbytes) or 0)
-                saved = saved_by_copy(board, slow, fast, nbytes, times) if fast else 0.0
-                total += first + again - max(saved, 0.0)
+    for constant in constants_of(program, board, slow):
+        saved = constant.saved_by_copy(board, slow, fast) if fast else 0.0
+        total += (constant.waits(board, slow) or 0.0) - max(saved, 0.0)
     return total

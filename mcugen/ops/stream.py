@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -125,13 +125,20 @@ class Event(NamedTuple):
     lags: tuple[int, ...] = ()
 
 
+class Pace(NamedTuple):
+    """Of a layer, what decides when its rows can be made: as Layer has it."""
+
+    reads: tuple[tuple[int, RowWindow], ...]
+    rows: int
+
+
 class Schedule:
     """When which rows of which tensor are made: none before somebody reads them.
 
     Tensors below `sources` have no layer. All `results` come at one pace.
     """
 
-    def __init__(self, heights: Sequence[int], layers: Sequence[Layer], sources: int, results: Sequence[int]) -> None:
+    def __init__(self, heights: Sequence[int], layers: Sequence[Pace], sources: int, results: Sequence[int]) -> None:
         self._heights, self._layers, self._sources = heights, layers, sources
         self._made = [0] * len(heights)
         self.events: list[Event] = []
@@ -186,6 +193,10 @@ class Schedule:
         self._made[tensor] += self.step(tensor)
 
 
+_schedule = lru_cache(maxsize=4096)(Schedule)
+"""Several ways to group a graph have many groups in common, and a schedule is most of the work of making one."""
+
+
 @dataclass(frozen=True)
 class Streamed(Operator):
     """A group of layers that is computed row by row. `tensors` are the sources (its inputs), then each layer's output.
@@ -232,7 +243,8 @@ class Streamed(Operator):
     @cached_property
     def schedule(self) -> Schedule:
         """What happens in which order."""
-        return Schedule([t.height for t in self.tensors], self.layers, self.sources, self.results)
+        paces = tuple(Pace(layer.reads, layer.rows) for layer in self.layers)
+        return _schedule(tuple(t.height for t in self.tensors), paces, self.sources, self.results)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """As the layers one by one."""
