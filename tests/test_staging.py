@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from mobile_networks import u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from shared_models import MODELS
 
@@ -18,8 +19,9 @@ from mcugen.board import Board, board_names, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError
 from mcugen.hir.interpreter import interpret
-from mcugen.lir.program import STAGE_WEIGHTS
+from mcugen.lir.program import STAGE_WEIGHTS, Control
 from mcugen.memory.plan import plan_memory
+from mcugen.memory.reading import waits_for_constants
 from mcugen.simulate import simulate
 from mcugen.simulate.timings import TIMINGS
 
@@ -147,7 +149,57 @@ def test_bits_stay(options: dict[str, object]):
     assert_close(outputs_in_c(found, feeds), interpret(found.graph, feeds))
 
 
+def test_what_a_group_reads_for_each_row_is_copied_before_it():
+    """Row by row, a layer goes through its weights again and again."""
+    program = compiled(HOST, size=LARGE, optimize="ram").program
+    (begin, end), *_ = (b for b in program.blocks() if program.instrs[b[0]].control is Control.STREAM)
+    within = {o.buffer for instr in program.instrs[begin:end] for o in instr.operands}
+    copies = [i for i in program.instrs[:begin] if i.kernel == STAGE_WEIGHTS]
+    assert copies
+    assert {i.operand("y").buffer for i in copies} <= within
+    assert {i.operand("x").buffer for i in copies}.isdisjoint(within)
+
+
+def test_what_a_loop_reads_in_each_step_is_copied_before_it():
+    """A Scan whose body has a product: its weights would be read once a step."""
+    net = Net()
+    body = Net(prefix="b.")
+    weights = body.const(np.random.default_rng(3).standard_normal((32, 32)) / 8, np.float32)
+    made = body.op("Tanh", body.op("Add", body.op("MatMul", body.input("h", 1, 32), weights), body.input("row", 1, 32)))
+    body.output(body.op("Identity", made), body.op("Identity", made))
+    start = net.const(np.zeros((1, 32)), np.float32)
+    _, rows = net.ops(
+        "Scan", start, net.input("x", 12, 1, 32), outs=["last", "rows"], body=body.graph("body"), num_scan_inputs=1
+    )
+    net.output(rows)
+    model = net.model()
+    found = compile_model(model, HOST, SPEED)
+    loop = next(i for i, instr in enumerate(found.program.instrs) if instr.control is Control.FOR)
+    copies = [i.operand("x").buffer.nbytes for i in found.program.instrs[:loop] if i.kernel == STAGE_WEIGHTS]
+    assert 4 * 32 * 32 in copies
+    feeds = random_feeds(model)
+    assert_close(outputs_in_c(found, feeds), interpret(found.graph, feeds))
+
+
 RP2350 = load_board("rp2350")
+
+
+def with_ram(nbytes: int) -> Board:
+    """An RP2350 with so much of it."""
+    memories = tuple(replace(m, size=nbytes) if m.kind == "ram" else m for m in RP2350.memories)
+    return replace(RP2350, memories=memories)
+
+
+@pytest.mark.parametrize("goal", ["speed", "balanced"])
+@pytest.mark.parametrize("nbytes", [150_000, 90_000])
+def test_waits_for_a_serial_flash_are_a_part_of_the_trade(goal: str, nbytes: int):
+    """A U-Net whose bottleneck has most of the weights, and little of the activations: with its arena as large as there
+    is memory, or computed row by row, it waited for flash three to ten times as long as it computed.
+    """
+    board = with_ram(nbytes)
+    found = compile_model(u_net(32, is_integer=True), board, CompileOptions(optimize=goal)).program
+    assert waits_for_constants(found, board, board.memory("flash")) < 0.25 * (found.instructions_estimate or 0)
+    assert found.arena_size < nbytes
 
 
 def smaller(board: Board, times: int) -> Board:
