@@ -27,6 +27,10 @@ TRIES = 6
 """So often memory is planned anew, with fewer copies, until it is no more than allowed."""
 
 
+SURELY = 1.0
+"""Of a program's instructions, the waits from which on `balanced` trades RAM for them: estimates of what a small cache
+holds may be several times too high."""
+
 PLANNED = 17 / 16
 """How many times the bytes that are in use at once an arena may take."""
 
@@ -62,19 +66,21 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
         return options
     if nbytes <= room and nbytes + program.arena_size <= ENOUGH * board.total_ram:
         return _copying(options, fast, nbytes)
-    return _best_trade(program, board, options, waits, room)
+    return _best_trade(program, board, options, waits, room) if waits > SURELY * instructions else options
 
 
 def _may_copy(board: Board, options: CompileOptions) -> bool:
     """Whether start-up may copy weights without being asked to."""
     said = options.place != Places() or options.max_ram is not None
     in_file = options.weights_blob or options.updatable or options.weights_reader
-    return options.optimize in ("balanced", "speed") and reads_serially(board, options) and not said and not in_file
+    is_serial = isinstance(memory_of_weights(board, options.place).access, Serial)
+    return options.optimize in ("balanced", "speed") and is_serial and not said and not in_file
 
 
-def reads_serially(board: Board, options: CompileOptions) -> bool:
-    """Whether weights come from flash on a serial bus."""
-    return isinstance(memory_of_weights(board, options.place).access, Serial)
+def trades_waits(program: Program, board: Board, options: CompileOptions) -> bool:
+    """Whether what a program waits for flash on a serial bus may count against RAM."""
+    waits = waits_for_constants(program, board, memory_of_weights(board, options.place))
+    return _may_copy(board, options) and waits > SURELY * (program.instructions_estimate or 0.0)
 
 
 def _copying(options: CompileOptions, memory: Memory, nbytes: int) -> CompileOptions:
@@ -156,7 +162,7 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
         saved = sum(each[b] for whole, each in gains.items() for b in held.get(whole.start, ()))
         return Copies(options, held, most, total - saved, most if most > program.arena_size else program.arena_size)
 
-    if options.optimize != GOALS[0] or not _may_copy(board, options):
+    if options.optimize != GOALS[0] or not trades_waits(program, board, options):
         return before_layers(_most_ram(attempt, board, options))
     room = program.arena_size + room_for_copies(program, board, options)
     ways = [before_layers(most) for most in _levels(program, gains, room)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, use_of
-from mcugen.fitting.staging import copies_for, reads_serially
+from mcugen.fitting.staging import copies_for, trades_waits
 from mcugen.fitting.streaming import Streaming, in_order_of_rows, ram_of, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
@@ -39,30 +39,31 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     streaming = Streaming(graph, board.features, cost_table(board.cpu), most=most)
     if streaming.least > most:
         return plain
-    before = _cost(plain, board, options)
+    waits = trades_waits(plain, board, options)
+    before = _cost(plain, board, options, waits=waits)
     has_room = before.ram <= ENOUGH * board.total_ram
     slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
     best, least = plain, LEAST_GAIN
     for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(graph, plan), board, options)
-        after = _cost(program, board, options, is_planned=False)
+        after = _cost(program, board, options)
         promised = replace(after, ram=ram_of(plan))
         if after.instructions > slowest or _trade(promised, before) >= least:
             continue
-        found = _trade(_cost(planned(program), board, options), before)
+        found = _trade(_cost(planned(program), board, options, waits=waits), before)
         if found <= least:
             best, least = program, found
     return best
 
 
-def _cost(program: Program, board: Board, options: CompileOptions, *, is_planned: bool = True) -> Cost:
-    """Of a program, with what it waits for a serial flash, and copies of that, once it is planned."""
+def _cost(program: Program, board: Board, options: CompileOptions, *, waits: bool = False) -> Cost:
+    """Of a program; once it is planned, with its `waits` for flash, and with copies of that."""
     use = use_of(program, board, options)
-    instructions, ram = program.instructions_estimate or 0.0, program.arena_size
-    if is_planned and reads_serially(board, options):
-        copies = copies_for(Attempt("", program, use), board, options)
-        instructions, ram = instructions + copies.waits, copies.ram
-    return Cost(instructions, ram, use.flash)
+    instructions = program.instructions_estimate or 0.0
+    if not waits:
+        return Cost(instructions, program.arena_size, use.flash)
+    copies = copies_for(Attempt("", program, use), board, options)
+    return Cost(instructions + copies.waits, copies.ram, use.flash)
 
 
 def _trade(after: Cost, before: Cost) -> float:
