@@ -499,9 +499,12 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
     if goal == "flash":
         return _traded(offers, limits, floor)
+    best = _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal)))
     if goal == "balanced":
-        limits = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
-    return _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal))).taken
+        slowest = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
+        if slowest.missed(best.cost()) > limits.missed(best.cost()):  # else no descent has to keep to that limit
+            best = _best_end(offers, floor, _within(slowest, lambda cost: cost.rank(goal)))
+    return best.taken
 
 
 def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
