@@ -499,11 +499,14 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
     if goal == "flash":
         return _traded(offers, limits, floor)
-    best = _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal)))
+    free = best = _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal)))
     if goal == "balanced":
-        slowest = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
-        if slowest.missed(best.cost()) > limits.missed(best.cost()):  # else no descent has to keep to that limit
-            best = _best_end(offers, floor, _within(slowest, lambda cost: cost.rank(goal)))
+        slowest = min(limits.instructions, _slowest(offers, limits, floor))
+        rank = _within(replace(limits, instructions=slowest), lambda cost: cost.rank(goal))
+        best = _best_end(offers, floor, rank)
+        # that limit may end descents early; estimates of RAM do not tell small differences
+        if rank(free.cost()) < (*rank(best.cost())[:2], best.cost().rank(goal) - CLEARLY):
+            best = free
     return best.taken
 
 
