@@ -13,7 +13,7 @@ from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, Cost
 from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
 from mcugen.lir.weights import is_read, with_staged_weights
 from mcugen.memory.peak import busiest, moments
-from mcugen.memory.place import copies_of, hottest, memory_of_arena, memory_of_weights
+from mcugen.memory.place import copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.reading import COPY, Constant, constants_of, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
@@ -55,7 +55,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if not _may_copy(board, options) or any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs):
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    nbytes, room = constant_bytes(program), room_for_copies(program, board, options)
+    nbytes, room = _constant_bytes(program), _room_for_copies(program, board, options)
     if not nbytes:
         return options
     if options.optimize == "speed":
@@ -87,12 +87,12 @@ def _copying(options: CompileOptions, memory: Memory, nbytes: int) -> CompileOpt
     return replace(options, place=Places(hot_weights=(memory.name, nbytes)))
 
 
-def constant_bytes(program: Program) -> int:
+def _constant_bytes(program: Program) -> int:
     """Those that copies of all constants take."""
     return sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
 
 
-def room_for_copies(program: Program, board: Board, options: CompileOptions) -> int:
+def _room_for_copies(program: Program, board: Board, options: CompileOptions) -> int:
     """Bytes of the arena's memory that copies of constants may take."""
     memory = memory_of_arena(board, options.place)
     return int(min(MOST_COPIED * memory.room, _room(board, memory) - program.arena_size - program.state_size))
@@ -149,22 +149,22 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     slow = memory_of_weights(board, options.place)
     copied = copies_of(program, board, chosen.place)
     waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
-    ram = program.arena_size + sum(aligned(b.nbytes) for b in copied)
+    ram = program.arena_size + copied_bytes(program, board, chosen.place)
     start = Copies(chosen, {}, program.arena_size, waits, ram)
     gains = _gains(program, board, options)
     is_settled = chosen is not options and (options.optimize != GOALS[0] or ram <= ENOUGH * board.total_ram)
     if not gains or is_settled:
         return start
-    total = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow))
+    total = waits_for_constants(program, board, slow)
 
     def before_layers(most: int) -> Copies:
         held = _side_by_side(program, gains, most)
         saved = sum(each[b] for whole, each in gains.items() for b in held.get(whole.start, ()))
-        return Copies(options, held, most, total - saved, most if most > program.arena_size else program.arena_size)
+        return Copies(options, held, most, total - saved, max(most, program.arena_size))
 
     if options.optimize != GOALS[0] or not trades_waits(program, board, options):
         return before_layers(_most_ram(attempt, board, options))
-    room = program.arena_size + room_for_copies(program, board, options)
+    room = program.arena_size + _room_for_copies(program, board, options)
     ways = [before_layers(most) for most in _levels(program, gains, room)]
     return min([start] * (chosen is not options) + ways, key=lambda way: way.rank(program))
 
@@ -189,7 +189,7 @@ def waits_most(attempt: Attempt, board: Board, options: CompileOptions) -> bool:
 
 def left_beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> int | None:
     """Bytes of RAM that start-up's copies of all constants would leave; None if they leave none, or enough."""
-    memory, nbytes = memory_of_arena(board, options.place), constant_bytes(attempt.program)
+    memory, nbytes = memory_of_arena(board, options.place), _constant_bytes(attempt.program)
     left = _room(board, memory) - nbytes
     return left if nbytes <= MOST_COPIED * memory.room and 0 < left < attempt.use.ram else None
 
