@@ -1128,13 +1128,18 @@ def _places(texts: list[str]) -> Places:
             raise UsageError("--place must read WHAT=MEMORY of arena, weights and hot-weights", f"'{part}'", examples)
         pairs.append((what, where))
     named = _named_once("--place", pairs)
-    hot = named.get("hot-weights", "")
-    memory, _, size = hot.rpartition(":")
-    nbytes = _positive(size)
-    if hot and not (memory and nbytes):
-        raise UsageError("--place hot-weights must read MEMORY:BYTES", f"'{hot}'", "e.g. hot-weights=dtcm:32768")
+    hot = tuple(_hot_weights(text) for text in named.get("hot-weights", "").split("+") if text)
     arena = tuple(named["arena"].split("+")) if "arena" in named else ()
-    return Places(arena, named.get("weights", ""), (memory, nbytes) if nbytes else None)
+    return Places(arena, named.get("weights", ""), hot)
+
+
+def _hot_weights(text: str) -> tuple[str, int]:
+    memory, _, size = text.rpartition(":")
+    nbytes = _positive(size)
+    if not memory or not nbytes:
+        rule = "--place hot-weights must read MEMORY:BYTES, of several with + between them"
+        raise UsageError(rule, f"'{text}'", "e.g. hot-weights=dtcm:32768")
+    return memory, nbytes
 
 
 def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:

@@ -32,7 +32,7 @@ from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
-from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory_of_weights, place
+from mcugen.memory.place import Placement, copied_bytes, copies_of, memory_of_arena, memory_of_weights, place
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.options import (
@@ -225,9 +225,10 @@ def _with_input(
 
 def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:
     nbytes = copied_bytes(program, board, options.place)
-    took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
+    took = time_of_copies(board, options, nbytes)
+    to = " and ".join(dict.fromkeys(f"'{memory.name}'" for memory in copies_of(program, board, options.place).values()))
     stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
-    return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
+    return f"start-up copies {nbytes:,} bytes of weights to {to} for speed, in about {took:,} cycles; {stay}"
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:

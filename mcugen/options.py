@@ -99,18 +99,27 @@ class Places:
 
     `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
     A RAM in `weights` gets copies of all weights, that of `hot_weights` copies of so many bytes at most, of the weights
-    that are read most often for their size.
+    that are read most often for their size; of several such pairs, each next one of what is left.
     """
 
     arena: tuple[str, ...] = ()
     weights: str = ""
-    hot_weights: tuple[str, int] | None = None
+    hot_weights: tuple[str, int] | tuple[tuple[str, int], ...] = ()
+
+    @property
+    def hot(self) -> tuple[tuple[str, int], ...]:
+        """The pairs of hot_weights."""
+        match self.hot_weights:
+            case (str(memory), int(nbytes)):
+                return ((memory, nbytes),)
+            case pairs:
+                return pairs
 
     def describe(self) -> str:
         """As the command line has it."""
         parts = [f"arena={'+'.join(self.arena)}"] * bool(self.arena) + [f"weights={self.weights}"] * bool(self.weights)
-        if self.hot_weights:
-            parts.append(f"hot-weights={self.hot_weights[0]}:{self.hot_weights[1]}")
+        if self.hot:
+            parts.append(f"hot-weights={'+'.join(f'{name}:{nbytes}' for name, nbytes in self.hot)}")
         return ",".join(parts)
 
 

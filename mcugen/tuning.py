@@ -158,8 +158,8 @@ def _roomy(board: Board) -> Board:
 
 def _placed(options: CompileOptions) -> CompileOptions:
     """For the candidates, which lie where the model does, without its budgets."""
-    hot = options.place.hot_weights
-    place = replace(options.place, hot_weights=hot and (hot[0], ROOM // 2))
+    hot = options.place.hot[:1]
+    place = replace(options.place, hot_weights=tuple((memory, ROOM // 2) for memory, _ in hot))
     return CompileOptions(optimize=options.optimize, place=place, plugins=options.plugins, updatable=options.updatable)
 
 

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from mcugen.board import Board, Memory, Serial
 from mcugen.fitting.budget import STACK, Attempt, Budget, use_of
+from mcugen.fitting.everywhere import leaves_all_places, with_copies_everywhere
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, Cost
 from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
 from mcugen.lir.weights import is_read, with_staged_weights
@@ -52,6 +53,8 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     What the user says of places, of budgets or of a file of weights, stands. Beyond that quarter `balanced` copies what
     it reads most often, as long as that is the better trade of time and RAM.
     """
+    if leaves_all_places(options):
+        return with_copies_everywhere(program, board, options)
     if not _may_copy(board, options) or any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs):
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
@@ -152,7 +155,8 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     ram = program.arena_size + copied_bytes(program, board, chosen.place)
     start = Copies(chosen, {}, program.arena_size, waits, ram)
     gains = _gains(program, board, options)
-    is_settled = chosen is not options and (options.optimize != GOALS[0] or ram <= ENOUGH * board.total_ram)
+    is_trade = options.optimize == GOALS[0] and not leaves_all_places(options)
+    is_settled = chosen is not options and not (is_trade and ram > ENOUGH * board.total_ram)
     if not gains or is_settled:
         return start
     total = waits_for_constants(program, board, slow)

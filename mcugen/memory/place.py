@@ -73,6 +73,11 @@ def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
     return sorted(memories, key=lambda m: (m.speed, m.origin == 0, m.name))
 
 
+def ram_by_speed(board: Board) -> list[Memory]:
+    """All RAM, the fastest first."""
+    return _by_speed(m for m in board.memories if m.kind == "ram")
+
+
 def _left(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memory, int]:
     """Bytes that copies of weights leave of each memory; less than none where these are too many."""
     return {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
@@ -146,17 +151,24 @@ def copied_bytes(program: Program, board: Board, places: Places) -> int:
 def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
     """The constants that are to lie in RAM: of hot weights, those that are read most often for their size."""
     copies: dict[Buffer, Memory] = {}
-    if places.hot_weights:
-        name, allowed = places.hot_weights
+    left = hottest(program) if places.hot else []
+    for name, allowed in places.hot:
         memory = _ram(board, name, "hot-weights")
-        for buffer in hottest(program):
-            if aligned(buffer.nbytes) <= allowed:
-                copies[buffer] = memory
-                allowed -= aligned(buffer.nbytes)
+        copies |= dict.fromkeys(fitting([b for b in left if b not in copies], allowed), memory)
     if places.weights and board.memory(places.weights).kind == "ram":
         memory = board.memory(places.weights)
         copies |= {b: memory for b in _constants(program) if b not in copies}
     return copies
+
+
+def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
+    """Those that lie side by side in so many bytes, where each is left out that does not fit beside those before it."""
+    found = list[Buffer]()
+    for buffer in buffers:
+        if aligned(buffer.nbytes) <= nbytes:
+            found.append(buffer)
+            nbytes -= aligned(buffer.nbytes)
+    return found
 
 
 def hottest(program: Program) -> list[Buffer]:
@@ -176,7 +188,7 @@ def _arena_memories(board: Board, places: Places) -> list[Memory]:
     """Those that are asked for, or all: the board's own first, or for AUTO_PLACE the fastest."""
     if places.arena and AUTO_PLACE not in places.arena:
         return list(dict.fromkeys(_ram(board, name, "arena") for name in places.arena))
-    rams = _by_speed(m for m in board.memories if m.kind == "ram")
+    rams = ram_by_speed(board)
     return rams if places.arena else list(dict.fromkeys((board.memory(board.arena_memory), *rams)))
 
 

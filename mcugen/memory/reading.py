@@ -80,3 +80,13 @@ def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memo
         saved = constant.saved_by_copy(board, slow, fast) if fast else 0.0
         total += (constant.waits(board, slow) or 0.0) - max(saved, 0.0)
     return total
+
+
+def saved_by_copies(program: Program, board: Board, slow: Memory, fast: Memory) -> dict[Buffer, float]:
+    """Cycles a call that each constant saves which lies in a `fast` memory all the time; 0 where waits are unknown."""
+    saved = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
+    for constant in constants_of(program, board, slow):
+        waits, less = constant.waits(board, slow), constant.waits(board, fast)
+        if waits is not None and less is not None:
+            saved[constant.buffer] += waits - less
+    return saved

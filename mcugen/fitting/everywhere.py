@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in all RAM of a board: which copies start-up makes where the user leaves all places to the compiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcugen.board import Board, Memory
+from mcugen.lir.program import Buffer, Program, aligned
+from mcugen.memory.place import BESIDE, fitting, hottest, memory_of_weights, ram_by_speed
+from mcugen.memory.reading import saved_by_copies
+from mcugen.options import AUTO_PLACE, CompileOptions, Places
+
+ANYWHERE = Places(arena=(AUTO_PLACE,))
+"""`--place auto`: the user says nothing but that all RAM may be used."""
+
+LEAST_SAVED = 0.01
+"""Of a call's instructions, cycles that all copies must save."""
+
+
+def leaves_all_places(options: CompileOptions) -> bool:
+    """Whether weights may be copied to any RAM; not for the least RAM, nor where another core reads them."""
+    in_file = options.weights_blob or options.updatable or options.weights_reader
+    return options.place == ANYWHERE and options.optimize != "ram" and options.cores == 1 and not in_file
+
+
+def with_copies_everywhere(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
+    """Options that have start-up copy to each RAM, the fastest first, of the weights that are read most often what
+    saves cycles there, beside the arena; the same options if that is not worth it.
+    """
+    slow, left = memory_of_weights(board, options.place), hottest(program)
+    most = math.inf if options.max_ram is None else options.max_ram - program.arena_size - program.state_size
+    copies, total = list[tuple[str, int]](), 0.0
+    for memory, room in _rooms(program, board):
+        saved = saved_by_copies(program, board, slow, memory)
+        chosen = _worth_it(fitting(left, int(min(room, most))), saved)
+        if chosen:
+            nbytes = sum(aligned(b.nbytes) for b in chosen)
+            copies.append((memory.name, nbytes))
+            total, most = total + sum(saved[b] for b in chosen), most - nbytes
+            left = [b for b in left if b not in chosen]
+    if total <= LEAST_SAVED * (program.instructions_estimate or 0.0):
+        return options
+    return replace(options, place=replace(options.place, hot_weights=tuple(copies)))
+
+
+def _rooms(program: Program, board: Board) -> list[tuple[Memory, int]]:
+    """Each RAM, the fastest first, and the bytes that the arena and the firmware's own variables leave."""
+    rooms, arena = list[tuple[Memory, int]](), program.arena_size + program.state_size
+    for memory in ram_by_speed(board):
+        room = memory.room - BESIDE
+        taken = arena if arena <= room else 0
+        arena -= taken
+        rooms.append((memory, max(room - taken, 0)))
+    return rooms
+
+
+def _worth_it(buffers: Sequence[Buffer], saved: dict[Buffer, float]) -> Sequence[Buffer]:
+    """Those before which, and with which, most is saved."""
+    sums = [sum(saved[b] for b in buffers[:count]) for count in range(len(buffers) + 1)]
+    return buffers[: sums.index(max(sums))]
