@@ -36,6 +36,7 @@ from mcugen.memory.place import Placement, copied_bytes, copies_of, memory_of_ar
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.options import (
+    AUTO_PLACE,
     FAMILIES,
     GOALS,
     LEARN_INTEGERS,
@@ -227,7 +228,8 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     nbytes = copied_bytes(program, board, options.place)
     took = time_of_copies(board, options, nbytes)
     to = " and ".join(dict.fromkeys(f"'{memory.name}'" for memory in copies_of(program, board, options.place).values()))
-    stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
+    also = f"arena={AUTO_PLACE}," if options.place.arena else ""
+    stay = f"--place {also}weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to {to} for speed, in about {took:,} cycles; {stay}"
 
 

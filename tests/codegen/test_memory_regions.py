@@ -20,9 +20,12 @@ from elftools.elf.elffile import ELFFile
 from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
-from mcugen.board import Board, Memory, load_board
+from mcugen.board import Board, Memory, Parallel, load_board
 from mcugen.codegen.write import write_folder
 from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.fitting.everywhere import ANYWHERE
+from mcugen.lir.program import Space, aligned
+from mcugen.memory.place import hottest
 from mcugen.simulate import Setup, simulate
 from mcugen.simulate.build import HARNESS, build_target
 from mcugen.simulate.execute import qemu_program
@@ -251,6 +254,58 @@ def test_states_and_sizes_besides_several_arenas_and_a_file_of_weights():
     outputs = simulate(model.bundle, model.board, samples, measure=False).outputs
     for found, wanted in zip(outputs, model.reference(samples), strict=True):
         np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_hot_weights_of_several_memories():
+    model = compiled(place=Places(hot_weights=(("fast", 700), ("mid", 3000))))
+    copies, order = model.draft.placement.copies, hottest(model.program)
+    places = [[order.index(b) for b, memory in copies.items() if memory.name == name] for name in ("fast", "mid")]
+    assert min(places[0]) == 0 < min(places[1])
+    assert sum(b.nbytes for b, memory in copies.items() if memory.name == "fast") <= 700
+    for memory in ("fast", "mid"):
+        assert f'MCUGEN_SECTION(".data.mcugen.{memory}.net")' in c_text(model)
+    given = sample(model)
+    assert_right(model, simulate(model.bundle, model.board, [given]).outputs[0], given)
+
+
+def slow_to_read(fast: int = 12288) -> Board:
+    """The same, but constants of its flash are waited for, and two RAMs have little room beside variables."""
+    waits = {"fast": 0, "mid": 1, "slow": 2, "zero": 0, "flash": 8, "qspi": 20}
+    toy = board(fast=fast)
+    memories = (
+        replace(
+            m, access=Parallel(waits[m.name], waits[m.name], toy.clock_hz), size=16384 if m.name == "mid" else m.size
+        )
+        for m in toy.memories
+    )
+    return replace(toy, memories=tuple(memories))
+
+
+def test_anywhere_weights_are_copied_to_the_fastest_memories_that_have_room():
+    model = compiled(slow_to_read(fast=11264), place=ANYWHERE)
+    copies = model.draft.placement.copies
+    assert {memory.name for memory in copies.values()} == {"fast", "mid"}
+    assert model.draft.placement.arenas[0].name == "fast"
+    constants = {b for b in model.program.buffers if b.space is Space.CONST and b.nbytes}
+    assert constants == set(copies)
+    assert "start-up copies" in " ".join(model.report.notes)
+    given = sample(model)
+    assert_right(model, simulate(model.bundle, model.board, [given]).outputs[0], given)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"place": Places(("auto",), weights="flash")}, {"optimize": "ram"}, {"max_ram": 3000}, {"updatable": True}],
+    ids=lambda each: "-".join(each),
+)
+def test_anywhere_but_not_where_that_is_not_wanted(options: dict[str, object]):
+    model = compiled(slow_to_read(), **{"place": ANYWHERE, **options})
+    held = sum(aligned(b.nbytes) for b in model.draft.placement.copies)
+    assert held + model.program.arena_size <= options.get("max_ram", 0) if "max_ram" in options else not held
+
+
+def test_anywhere_nothing_is_copied_that_saves_nothing():
+    assert not compiled(place=ANYWHERE).draft.placement.copies
 
 
 def test_hot_weights_are_those_read_most_often_for_their_size():
