@@ -32,7 +32,15 @@ from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.loops import wished_loops
-from mcugen.memory.place import Placement, copied_bytes, copies_of, memory_of_arena, memory_of_weights, place
+from mcugen.memory.place import (
+    Placement,
+    copied_bytes,
+    copies_of,
+    in_its_image,
+    memory_of_arena,
+    memory_of_weights,
+    place,
+)
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.options import (
@@ -111,7 +119,8 @@ def _compiled(
         options = chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
-        notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
+        notes += [*_cache_notes(target, placement, cached), *_image_notes(target, placement, program)]
+        notes += [*_core_notes(program, target, options)]
         notes += _arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -302,6 +311,17 @@ def _cache_notes(board: Board, placement: Placement, cached: tuple[bool, bool]) 
         "make that memory write-through, or uncached, before the first run (mcugen_cores_cache.h)"
         for core, is_cached in zip(board.cores, cached, strict=False)
         if is_cached
+    ]
+
+
+def _image_notes(board: Board, placement: Placement, program: Program) -> list[str]:
+    """What is told of a second core's firmware that has weights of its own."""
+    seen = board.seen_by_helper(placement.arenas[0]) if program.of_second_core() else None
+    if seen is None or in_its_image(placement, program, seen) == placement:
+        return []
+    return [
+        f"weights of core '{board.cores[1].name}' lie in its own image ('{seen.weights_memory}'), faster than where "
+        "start-up copies the first core's: build NAME_weights.c with -D'MCUGEN_COPIED(name)=' there"
     ]
 
 

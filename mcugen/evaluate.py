@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft
 from mcugen.codegen.render import render
@@ -21,6 +22,7 @@ from mcugen.evaluation.sample_results import SampleResults, farthest_results, sa
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
+from mcugen.memory.place import in_its_image
 from mcugen.options import DIVERGED_DB
 from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
@@ -70,9 +72,20 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
 
 def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution | None:
     """The first sample on the second core of a board, which computes all layers, if it is another kind of core."""
-    draft, is_shared = compiled.draft, any(layer.core is not None for layer in compiled.report.layers)
-    board = compiled.board.seen_by_helper(draft.placement.arenas[0]) if is_shared else None
-    return simulate(compiled.bundle, board, inputs[:1], per_layer=True, cycles=True) if board else None
+    is_shared = any(layer.core is not None for layer in compiled.report.layers)
+    firmware = on_helper(compiled) if is_shared else None
+    return simulate(*firmware, inputs[:1], per_layer=True, cycles=True) if firmware else None
+
+
+def on_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
+    """The model as another kind of core has it in its firmware, and the board as that sees it; None where there is no
+    such core.
+    """
+    draft = compiled.draft
+    board = compiled.board.seen_by_helper(draft.placement.arenas[0])
+    if board is None:
+        return None
+    return render(draft._replace(placement=in_its_image(draft.placement, draft.program, board))), board
 
 
 def step_cycles(

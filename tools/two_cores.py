@@ -21,7 +21,7 @@ from markers import between_markers, replace_between_markers
 from mcugen.board import load_board
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
-from mcugen.evaluate import as_stored, random_samples, sample_endpoints, timed
+from mcugen.evaluate import as_stored, on_helper, random_samples, sample_endpoints, timed
 from mcugen.lir.program import MOVE
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
@@ -140,9 +140,10 @@ def paces(models: Sequence[Path], board: str) -> dict[str, float]:
         compiled = compile_model(model, board, CompileOptions("net", cores=2))
         (sample,) = random_samples(sample_endpoints(compiled)).inputs
         stored = [as_stored(sample, compiled.program.inputs)]
-        seen = compiled.board.seen_by_helper(compiled.draft.placement.arenas[0])
-        for sums, side in ((first, compiled.board), (other, seen)) if seen else ():
-            run = simulate(compiled.bundle, side, stored, per_layer=True, cycles=True)
+        firmware = on_helper(compiled)
+        assert firmware is not None
+        for sums, (bundle, side) in ((first, (compiled.bundle, compiled.board)), (other, firmware)):
+            run = simulate(bundle, side, stored, per_layer=True, cycles=True)
             assert run.cycles is not None and run.cycles.layers is not None and run.layer_instructions is not None
             each = zip(compiled.report.layers, run.cycles.layers, run.layer_instructions, strict=True)
             for layer, cycles, instructions in each:

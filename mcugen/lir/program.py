@@ -552,14 +552,23 @@ class Program:
             ranges[given] = (ranges[given][0], len(self.instrs))
         return ranges
 
+    def forks(self) -> Iterator[tuple[int, int, int]]:
+        """The indices of each fork's marker, of the one before its second side, and of its end."""
+        for start, end in self.blocks():
+            if self.instrs[start].control is Control.FORK:
+                yield start, next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE), end
+
+    def of_second_core(self) -> list[Instr]:
+        """What a second core computes: its sides of forks, or its part of a pipeline over frames."""
+        if self.handover is not None:
+            return self.instrs[self.handover.stop :]
+        return [instr for _, middle, end in self.forks() for instr in self.instrs[middle + 1 : end]]
+
     def _keep_throughout_forks(self, ranges: dict[Buffer, tuple[int, int]]) -> None:
         """Lets what one side of a fork uses live while the other runs: what the second uses lives throughout, and of
         portions, which a marker names, both sides do. So neither shares memory with the other.
         """
-        for start, end in self.blocks():
-            if self.instrs[start].control is not Control.FORK:
-                continue
-            middle = next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE)
+        for start, middle, end in self.forks():
             named = {o.buffer for o in self.instrs[start].operands}
             for buffer, (first, last) in ranges.items():
                 if first <= end and last >= start and (named or last >= middle):

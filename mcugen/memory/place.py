@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError, UsageError
@@ -66,6 +66,24 @@ def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spil
         names_arena=bool(places.arena) or arenas != (board.memory(board.arena_memory),),
         names_weights=places.weights == weights.name or weights.name != board.weights_memory,
     )
+
+
+CODE = 24 * 1024
+"""Bytes that a second core's image takes besides constants, at most."""
+
+
+def in_its_image(placement: Placement, program: Program, seen: Board) -> Placement:
+    """As firmware of a second core has it, which sees the board `seen`: the constants that it reads lie where its image
+    lies, and are no copies in a RAM that the first core sees as well, if they fit there and are read as fast.
+    """
+    image = seen.memory(seen.weights_memory)
+    read = {o.buffer for instr in program.of_second_core() for o in instr.operands if o.buffer.space is Space.CONST}
+    taken = sum(aligned(b.nbytes) for b in read)
+    names = {m.name: m for m in seen.memories}
+    is_slower = any(names[m.name].speed < image.speed for m in placement.copies.values() if m.name in names)
+    if is_slower or taken + CODE > image.room:
+        return placement
+    return replace(placement, copies={b: memory for b, memory in placement.copies.items() if b not in read})
 
 
 def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
