@@ -162,9 +162,11 @@ class Core:
     board: Board | None = None
     """The chip as this core sees it: CPU, clock, memories and their cost, caches. None: as the first one does."""
     pace: float = 1.0
-    """Time of an instruction, by what one takes on the first core."""
+    """Time of an instruction, by what one takes on the first core, on average of many kernels."""
     paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some."""
+    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some. The
+    first core has such, too.
+    """
 
 
 @dataclass(frozen=True)
@@ -642,13 +644,13 @@ def _cores(fields: _Fields, cpu: str, clock_hz: int) -> tuple[Core, ...]:
 
 
 def _core(table: _Fields, cpu: str, clock_hz: int) -> Core:
+    paces = table.positives("paces") if "paces" in table else {}
     if "board" not in table:
-        table.without(("pace", "paces"), "board")
-        return Core(table.text("name"), cpu, clock_hz)
+        table.without(("pace",), "board")
+        return Core(table.text("name"), cpu, clock_hz, paces=paces)
     board = load_board(table.beside("board"))
     if board.cores:
         table.fail("board", "must name a board file without 'cores'", repr(board.name))
-    paces = table.positives("paces") if "paces" in table else {}
     return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces)
 
 

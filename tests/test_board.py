@@ -287,7 +287,9 @@ def test_the_guide_to_board_files_names_all_fields():
 def test_a_second_core_has_a_board_file_of_its_own(tmp_path: Path):
     write(tmp_path, MINIMAL, "small.toml")
     core = '{ name = "b", board = "small", pace = 2, paces = { add_s8 = 1.5 } }'
-    board = load_board(write(tmp_path, MINIMAL + f'\ncores = [{{ name = "a" }}, {core}]'))
+    first = '{ name = "a", paces = { add_s8 = 1.25 } }'
+    board = load_board(write(tmp_path, MINIMAL + f"\ncores = [{first}, {core}]"))
+    assert board.cores[0].paces == {"add_s8": 1.25}
     assert board.helper is not None and board.helper.board is not None
     assert (board.helper.board.name, board.helper.pace, board.helper.paces) == ("small", 2.0, {"add_s8": 1.5})
     assert hash(board) == hash(replace(board))

@@ -93,8 +93,9 @@ def main(
         write("unlike", UNLIKE_HEADINGS, [joined(*each, board) for each in paths.items() for board in UNLIKE])
     if "paces" in wanted:
         for board in boards.split(","):
-            found = paces(list(paths.values()), board)
-            typer.echo(f"{board}: paces = {{ {', '.join(f'{name} = {pace:.2f}' for name, pace in found.items())} }}")
+            for name, found in zip(("first", "second"), paces(list(paths.values()), board), strict=True):
+                each = ", ".join(f"{kernel} = {pace:.2f}" for kernel, pace in found.items())
+                typer.echo(f"{board}, {name} core: paces = {{ {each} }}")
     if "zoo" in wanted:
         for name in models.split(","):
             write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","))))
@@ -133,26 +134,25 @@ def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
     return (title, board, *time, f"{cores.pace / (1 + cores.pace):.3f}", f"{cores.pace:.2f}", waiting, f"{arena:.3f}")
 
 
-def paces(models: Sequence[Path], board: str) -> dict[str, float]:
-    """By kernel of these models how many times as long an instruction takes on the second core as on the first."""
-    first, other = defaultdict[str, list[float]](lambda: [0.0, 0.0]), defaultdict[str, list[float]](lambda: [0.0, 0.0])
+def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
+    """By kernel of these models the time of an instruction on each core, by that of all on the first core."""
+    cores = [defaultdict[str, list[float]](lambda: [0.0, 0.0]) for _ in range(2)]
     for model in models:
         compiled = compile_model(model, board, CompileOptions("net", cores=2))
         (sample,) = random_samples(sample_endpoints(compiled)).inputs
         stored = [as_stored(sample, compiled.program.inputs)]
         firmware = on_helper(compiled)
         assert firmware is not None
-        for sums, (bundle, side) in ((first, (compiled.bundle, compiled.board)), (other, firmware)):
+        for sums, (bundle, side) in zip(cores, ((compiled.bundle, compiled.board), firmware), strict=True):
             run = simulate(bundle, side, stored, per_layer=True, cycles=True)
             assert run.cycles is not None and run.cycles.layers is not None and run.layer_instructions is not None
             each = zip(compiled.report.layers, run.cycles.layers, run.layer_instructions, strict=True)
             for layer, cycles, instructions in each:
                 sums[layer.kernel][0] += cycles / side.clock_hz
                 sums[layer.kernel][1] += instructions
-    long = {
-        name: (first[name], other[name]) for name in sorted(first) if first[name][1] >= LEAST_MEASURED and name != MOVE
-    }
-    return {name: (b[0] / b[1]) / (a[0] / a[1]) for name, (a, b) in long.items()}
+    long = [name for name in sorted(cores[0]) if cores[0][name][1] >= LEAST_MEASURED and name != MOVE]
+    unit = sum(cores[0][name][0] for name in long) / sum(cores[0][name][1] for name in long)
+    return [{name: sums[name][0] / sums[name][1] / unit for name in long} for sums in cores]
 
 
 def measured(title: str, model: Path | onnx.ModelProto, board: str) -> tuple[str, ...]:
