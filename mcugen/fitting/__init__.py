@@ -15,8 +15,8 @@ from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
+from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.sharing import Room, shared, shared_program
 from mcugen.fitting.staging import copies_for, left_beside_copies, staged, waits_most
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
@@ -74,7 +74,11 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         use = use_of(program, board, options)
         if options.cores > 1:
             most = board.total_flash if within.max_flash is None else within.max_flash
-            room = Room(None if within.max_ram is None else within.max_ram - use.ram, most - use.flash)
+            left = memory_of_arena(board, options.place).room - STACK - program.arena_size
+            if within.max_ram is not None:
+                left = min(left, within.max_ram - use.ram)
+            times = math.inf if options.optimize == "speed" else MOST_RAM
+            room = Room(left, most - use.flash, times)
             program = _on_two_cores(graph, program, board, options, by, room)
             use = use_of(program, board, options)
         made = Attempt(name, program, use, goal)

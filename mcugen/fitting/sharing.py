@@ -17,7 +17,9 @@ from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked
 
 MOST_RAM = 1.1
-"""A layer stays whole where its portions would make RAM grow beyond so many times what one core takes."""
+"""A layer stays whole where its portions would make RAM grow beyond so many times what one core takes, unless speed is
+all that counts.
+"""
 
 STACK = 300
 """Bytes of RAM besides the arena, as most models take at least."""
@@ -40,10 +42,13 @@ Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that two cores may take beyond what one takes; None: no limit but our own."""
+    """Bytes that two cores may take beyond what one takes; None: no limit but our own, of `times` its RAM and
+    MOST_FLASH its constants.
+    """
 
     ram: int | None = None
     flash: int | None = None
+    times: float = MOST_RAM
 
 
 def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> Program:
@@ -54,17 +59,16 @@ def shared_program(graph: Graph, whole: Program, forms: Forms, build: Build, roo
 def shared(graph: Graph, whole: Program, forms: Forms, build: Build, room: Room = Room()) -> tuple[Program, float]:
     """The program for two cores, and its time by estimate, in instructions of the first.
 
-    It is like `whole`, which is one core's, but for the layers that they share. It takes MOST_RAM of that one's arena
-    and MOST_FLASH of its constants, within `room`, at most. One of layers row by row stays as it is, and so does one of
-    which the other core would save less than LEAST_GAIN.
+    It is like `whole`, which is one core's, but for the layers that they share, and keeps to `room`. One of layers row
+    by row stays as it is, and so does one of which the other core would save less than LEAST_GAIN.
     """
     kernels = kernels_of(graph, whole, forms.first.features)
     alone = {node: forms.first.time(node, kernels.get(node.outputs[0].name)) for node in graph.nodes if node.outputs}
     time = sum(alone.values())
     if any(instr.control is Control.STREAM for instr in whole.instrs):
         return whole, time
-    limit = int(MOST_RAM * (whole.arena_size + STACK)) - STACK
-    limit = limit if room.ram is None else min(limit, whole.arena_size + max(room.ram, 0))
+    own = room.times * (whole.arena_size + STACK) - STACK
+    limit = int(own if room.ram is None else min(own, whole.arena_size + max(room.ram, 0)))
     spare = int((MOST_FLASH - 1) * whole.weights_size)
     spare = spare if room.flash is None else min(spare, max(room.flash, 0))
     found = {node: forms.of(node, kernels.get(node.outputs[0].name), spare) for node in graph.nodes}
