@@ -23,7 +23,7 @@ from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
 from mcugen.evaluate import as_stored, on_helper, random_samples, sample_endpoints, timed
 from mcugen.lir.program import MOVE
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
 from mcugen.simulate.both_cores import run_on_both_cores
 
@@ -84,6 +84,7 @@ def main(
     tables: Annotated[str, typer.Option(help="measured, unlike, zoo and paces, by commas")] = "measured,unlike",
     boards: Annotated[str, typer.Option(help="of the zoo's table, and of paces, by commas")] = ",".join(BOARDS),
     models: Annotated[str, typer.Option(help="of the zoo's table, by commas: it keeps others")] = ",".join(ZOO),
+    optimize: Annotated[str, typer.Option(help="of the zoo's table: another goal than balanced is told")] = GOALS[0],
 ) -> None:
     """Measures, and writes the tables."""
     wanted, paths = tables.split(","), {title: MODELS / f"{name}.onnx" for title, name in NAMES.items()}
@@ -98,7 +99,7 @@ def main(
                 typer.echo(f"{board}, {name} core: paces = {{ {each} }}")
     if "zoo" in wanted:
         for name in models.split(","):
-            write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","))))
+            write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","), optimize)))
 
 
 def write(marker: str, headings: tuple[str, ...], rows: Rows) -> None:
@@ -115,11 +116,12 @@ def kept_beside(rows: Rows) -> Rows:
     return sorted({row[:2]: row for row in (*known, *rows)}.values())
 
 
-def of_zoo(name: str, boards: list[str]) -> Rows:
+def of_zoo(name: str, boards: list[str], goal: str) -> Rows:
     """The rows of a model of the zoo, quantized."""
     path = next(folder / f"{name}.onnx" for folder in zoo.FOLDERS if (folder / f"{name}.onnx").is_file())
     model = zoo.quantized(path, boards[0])
-    return [measured(name, model, board) for board in boards]
+    title = name if goal == GOALS[0] else f"{name}, {goal}"
+    return [measured(title, model, board, goal) for board in boards]
 
 
 def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
@@ -155,9 +157,9 @@ def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
     return [{name: sums[name][0] / sums[name][1] / unit for name in long} for sums in cores]
 
 
-def measured(title: str, model: Path | onnx.ModelProto, board: str) -> tuple[str, ...]:
+def measured(title: str, model: Path | onnx.ModelProto, board: str, goal: str = GOALS[0]) -> tuple[str, ...]:
     """A row of the table."""
-    one, two = (compile_model(model, board, CompileOptions("net", cores=n)) for n in (1, 2))
+    one, two = (compile_model(model, board, CompileOptions("net", cores=n, optimize=goal)) for n in (1, 2))
     sample = {
         port.name: np.random.default_rng(0).integers(-128, 128, port.shape).astype(port.dtype)
         for port in two.bundle.inputs

@@ -53,7 +53,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     What the user says of places, of budgets or of a file of weights, stands. Beyond that quarter `balanced` copies what
     it reads most often, as long as that is the better trade of time and RAM.
     """
-    if leaves_all_places(options):
+    if leaves_all_places(board, options):
         return with_copies_everywhere(program, board, options)
     if not _may_copy(board, options) or any(instr.kernel == STAGE_WEIGHTS for instr in program.instrs):
         return options
@@ -155,7 +155,7 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     ram = program.arena_size + copied_bytes(program, board, chosen.place)
     start = Copies(chosen, {}, program.arena_size, waits, ram)
     gains = _gains(program, board, options)
-    is_trade = options.optimize == GOALS[0] and not leaves_all_places(options)
+    is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
     is_settled = chosen is not options and not (is_trade and ram > ENOUGH * board.total_ram)
     if not gains or is_settled:
         return start

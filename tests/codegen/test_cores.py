@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
 from mcugen.fitting.cores import Forms, Side
+from mcugen.fitting.sharing import MOST_RAM, STACK
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run as interpret
 from mcugen.hir.operator import Division
@@ -128,6 +130,26 @@ def test_lines_whose_pixels_are_no_words_are_shared(dilation: int) -> None:
     assert {len(form.fork.shares[0].makes.shape) for form in forms} == {3, 4}  # as it is, and upright
     assert all(form.fork.shares[-1].aside for form in forms) == (dilation == 1)
     assert min(form.time for form in forms) < 0.6 * side.time(node, side.nearest(node, None))
+
+
+def test_speed_takes_ram_for_both_cores() -> None:
+    """Six pixels at a time on both of them beside a residual, which a tenth more RAM has no room for."""
+    net, rng = Net(), np.random.default_rng(3)
+    x = y = net.fake(net.input("x", 1, 11, 1, 140), 0.05, 3)
+    for _ in range(2):
+        w = net.dequantize(net.const(rng.integers(-127, 128, (11, 11, 1, 11)), np.int8), 0.004)
+        y = net.fake(net.op("Conv", y, w, pads=[0, 20, 0, 20], dilations=[1, 4]), 0.06, -2)
+    net.output(net.quantize(net.op("Add", x, y), 0.1, 0, out="y"), dtype=np.int8)
+    board = two_cores("rp2040")
+
+    def arena(cores: int, **options: Any) -> int:
+        return compile_model(net.model(), board, CompileOptions("net", cores=cores, **options)).program.arena_size
+
+    one, within = arena(1, optimize="speed"), arena(2, optimize="balanced")
+    assert within + STACK <= MOST_RAM * (arena(1) + STACK)
+    most = arena(2, optimize="speed")
+    assert most + STACK > MOST_RAM * (one + STACK)
+    assert arena(2, optimize="speed", max_ram=most - 1) < most
 
 
 def test_stages_are_whole_groups_of_pixels() -> None:

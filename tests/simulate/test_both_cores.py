@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
-from mcugen.evaluate import timed
+from mcugen.evaluate import on_helper, timed
 from mcugen.fitting.cores import BARRIER, MOST_FLASH
 from mcugen.fitting.sharing import MOST_RAM, STACK
+from mcugen.lir.program import Space
+from mcugen.memory.place import CODE, in_its_image
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
 from mcugen.simulate.both_cores import run_on_both_cores
@@ -92,3 +95,25 @@ def test_unlike_cores_run_the_same_code(name: str) -> None:
     cores = timed(model).two_cores
     assert cores is not None and cores.unit == "microseconds"
     assert cores.total < cores.alone
+
+
+def test_weights_of_an_unlike_core_lie_in_its_image() -> None:
+    """The Cortex-M4's portions read them there, in its own memory; all others are copied."""
+    model = compiled("rt1170", 2)
+    read = {o.buffer for i in model.program.of_second_core() for o in i.operands if o.buffer.space is Space.CONST}
+    copies = model.draft.placement.copies
+    assert read and read <= set(copies)
+    firmware = on_helper(model)
+    assert firmware is not None
+    bundle, seen = firmware
+    (weights,) = (name for name in bundle.files if name.endswith("_weights.c"))
+    ours, theirs = (each.files[weights].count("WEIGHTS_IN_OCRAM1 const") for each in (model.bundle, bundle))
+    assert 0 < ours - theirs <= len(read)
+    assert "MCUGEN_COPIED" in model.bundle.files[weights]
+    assert any("lie in its own image ('itcm')" in note for note in model.report.notes)
+    is_small = replace(seen, memories=tuple(replace(m, size=CODE) if m.name == "itcm" else m for m in seen.memories))
+    assert in_its_image(model.draft.placement, model.program, is_small).copies == copies
+
+
+def test_equal_cores_have_one_image() -> None:
+    assert on_helper(compiled("rp2350", 2)) is None
