@@ -333,10 +333,13 @@ def dense_layers(kind: str) -> onnx.ModelProto:
 
 
 def four_bit_layers() -> list[onnx.ModelProto]:
-    """Convolutions and fully connected layers with weights of 4 bits."""
+    """Convolutions and fully connected layers with weights of 4 bits; these also to 16 bits, as gates need it."""
     net = _Net("int8", FOUR_BITS)
     for rows, depth, channels in DENSE:
         net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
+    for rows, depth, channels in DENSE:
+        y = net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1)
+        net.plain_output(y, 0.001, result="int16")
     return [convolutions("int8", most=FOUR_BITS), net.model()]
 
 
