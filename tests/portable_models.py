@@ -18,7 +18,7 @@ import onnx.parser
 from onnx_models import Feeds, Net, optimized, random_feeds
 from onnx_tests import Case, Compiled, cases, compile_case
 from shared_models import roomy
-from test_dsp_conv import FourBits, Layers, Tensor
+from test_dsp_conv import FourBits, Layers, Tensor, TwoBits
 from test_overlaps import ANY_TAPS, Layer, Reals
 from test_streamed import Image
 from test_training import convolutional
@@ -163,11 +163,13 @@ class _Product:
 
 @dataclass(frozen=True)
 class _WideRow:
-    """A layer whose results have 16 bits."""
+    """A layer whose results have 16 bits, with weights of so many steps to both sides."""
+
+    most: int = 35
 
     def add(self, layers: Layers, name: str) -> None:
         """From an input of codes, or of reals."""
-        w = layers.net.dequantize(layers.net.const(np.arange(-35, 35).reshape(14, 5), np.int8), 0.01)
+        w = layers.net.dequantize(layers.net.const(np.resize(np.arange(-self.most, self.most), (14, 5)), np.int8), 0.01)
         y = layers.net.op("MatMul", _real(layers, name, (1, 14)), w)
         layers.net.output(layers.net.quantize(y, 0.0005, 0, np.int16, name), dtype=np.int16)
 
@@ -215,6 +217,7 @@ POOL: Sequence[Sequence[_Part]] = (
     (_Turned(),),
     (_Product(),),
     (_WideRow(),),
+    (_WideRow(8),),
     (_Sums(),),
     (_Enlarged(8, 2), _Enlarged(5, 3)),
     (Layer(1, 20, 8, 8, (1, 5), pads=(0, 2, 0, 2), group=8),),
@@ -234,7 +237,7 @@ class Halves(Reals):
         return super().layer(x, near * 64, out, **attributes)
 
 
-KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals, "s4": FourBits, "f16": Halves}
+KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals, "s4": FourBits, "s2": TwoBits, "f16": Halves}
 
 
 def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:

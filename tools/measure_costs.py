@@ -333,11 +333,19 @@ def dense_layers(kind: str) -> onnx.ModelProto:
 
 
 def four_bit_layers() -> list[onnx.ModelProto]:
-    """Convolutions and fully connected layers with weights of 4 bits."""
+    """Convolutions and fully connected layers with weights of 4 bits; these also to 16 bits, as gates need it."""
     net = _Net("int8", FOUR_BITS)
     for rows, depth, channels in DENSE:
         net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
+    for rows, depth, channels in DENSE:
+        y = net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1)
+        net.plain_output(y, 0.001, result="int16")
     return [convolutions("int8", most=FOUR_BITS), net.model()]
+
+
+def two_bit_layers() -> list[onnx.ModelProto]:
+    """Convolutions with weights of 2 bits."""
+    return [convolutions("int8", most=1)]
 
 
 def products(kind: str) -> onnx.ModelProto:
@@ -655,10 +663,11 @@ def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
 def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
     """The models of which some layer takes a kernel; the kernel's own example where there is none."""
     fitting = _fitting([model for kind in KINDS for model in models(kind)], board_name)
-    small = _fitting(four_bit_layers(), board_name)
+    small, least = (_fitting(layers, board_name) for layers in (four_bit_layers(), two_bit_layers()))
     for kernel in kernels:
         found = [model for model, names in fitting if kernel.name in names]
-        found = found or [model for model, names in small if kernel.name in names]
+        for narrower in (small, least):
+            found = found or [model for model, names in narrower if kernel.name in names]
         if not found and kernel.example:
             found = [onnx.parser.parse_model(kernel.example)]
         yield from ((kernel, model) for model in found)

@@ -72,60 +72,88 @@ _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 def evaluate(expression: Expression, arrays: Mapping[str, Array]) -> Array:
     """The values for arrays of arguments and tables by name, which broadcast."""
-    with np.errstate(all="ignore"):
-        return _Values(arrays).of(expression)
+    return Evaluator(expression)(arrays)
+
+
+class Evaluator:
+    """An expression that is evaluated again and again: what its parts compute is found once.
+
+    Parts that stand several times in it are computed once.
+    """
+
+    def __init__(self, expression: Expression) -> None:
+        parts = _parts(expression, {})
+        read = [e for e in parts.values() if isinstance(e, Argument | Table)]
+        computed = [e for e in parts.values() if not isinstance(e, Argument | Table)]
+        places = {id(e): place for place, e in enumerate([*read, *computed])}
+        self._read = [(e.name, _working(e.dtype)) for e in read]
+        self._computed = [(_function(e), [places[id(operand)] for operand in e.operands]) for e in computed]
+        self._result = places[id(expression)]
+
+    def __call__(self, arrays: Mapping[str, Array]) -> Array:
+        """The values for arrays of arguments and tables by name, which broadcast."""
+        values = [arrays[name].astype(dtype, copy=False) for name, dtype in self._read]
+        with np.errstate(all="ignore"):
+            for function, operands in self._computed:
+                values.append(function(*[values[place] for place in operands]))
+        return values[self._result]
+
+
+def _parts(e: Expression, found: dict[int, Expression]) -> dict[int, Expression]:
+    """All parts, operands first."""
+    if id(e) not in found:
+        for operand in e.operands:
+            _parts(operand, found)
+        found[id(e)] = e
+    return found
 
 
 def apply(e: Expression, *operands: Array) -> Array:
     """The values of an expression by those of its operands, all of the types that compute."""
+    return _function(e)(*operands)
+
+
+def _function(e: Expression) -> Callable[..., Array]:
+    """What an expression makes of its operands."""
     match e:
         case Constant() | Parameter():
-            return np.asarray(e.value, _working(e.dtype))
+            constant = np.asarray(e.value, _working(e.dtype))
+            return lambda: constant
         case Entry():
-            return np.asarray(operands[0][operands[1]])
+            return lambda table, index: np.asarray(table[index])
         case Unary(operator):
-            return _UNARY[operator](operands[0] if operator == "!" else working(e.dtype, operands[0]))
+            unary, dtype = _UNARY[operator], _working(e.dtype)
+            return unary if operator == "!" else lambda x: unary(x.astype(dtype, copy=False))
         case Binary(operator):
-            return _BINARY[operator](*_as(e.dtype, *operands))
+            return _typed(_BINARY[operator], _working(e.dtype))
         case Compare(operator, left, right):
-            return _COMPARE[operator](*_as(joined(left.dtype, right.dtype), *operands))
+            return _typed(_COMPARE[operator], _working(joined(left.dtype, right.dtype)))
         case Select():
-            return np.where(operands[0], *_as(e.dtype, *operands[1:]))
+            either = _working(e.dtype)
+            return lambda condition, x, y: np.where(
+                condition, x.astype(either, copy=False), y.astype(either, copy=False)
+            )
         case Convert(to):
-            return working(to, operands[0].astype(to.numpy))
+            return lambda x: working(to, x.astype(to.numpy))
         case Call(function):
-            return working(e.dtype, np.asarray(function.reference(*operands)))
+            dtype = _working(e.dtype)
+            return lambda *operands: np.asarray(function.reference(*operands)).astype(dtype, copy=False)
         case Shared():
-            return operands[0]
+            return lambda x: x
     raise NotImplementedError(type(e).__name__)
+
+
+def _typed(function: Callable[[Array, Array], Array], dtype: np.dtype[Any]) -> Callable[[Array, Array], Array]:
+    """Of operands of that type."""
+    return lambda x, y: function(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
 
 
 def working(dtype: DType, array: Array) -> Array:
     """An array of elements of that type, as they are computed with."""
-    return _as(dtype, array)[0]
-
-
-def _as(dtype: DType, *arrays: Array) -> list[Array]:
-    return [array.astype(_working(dtype), copy=False) for array in arrays]
+    return array.astype(_working(dtype), copy=False)
 
 
 def _working(dtype: DType) -> np.dtype[Any]:
     """The type in which values of one are computed: integers that do not overflow in int64."""
     exact = dtype.is_integer and dtype not in (DType.UINT32, DType.UINT64)
     return np.dtype(np.int64) if exact else dtype.numpy
-
-
-class _Values:
-    """The values of parts are kept: some stand several times in an expression."""
-
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self._arrays = arrays
-        self._known: dict[int, Array] = {}
-
-    def of(self, e: Expression) -> Array:
-        """As an array of the type that computes."""
-        if isinstance(e, Argument | Table):
-            return working(e.dtype, self._arrays[e.name])
-        if id(e) not in self._known:
-            self._known[id(e)] = apply(e, *map(self.of, e.operands))
-        return self._known[id(e)]

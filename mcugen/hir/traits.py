@@ -59,6 +59,10 @@ class Weighted:
         """
         return None
 
+    def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
+        """What `evaluate` gives for the real input with these rows, to the bit; `constants` are the other inputs."""
+        raise NotImplementedError
+
 
 class Interpolating:
     """Results lie between neighbouring elements of the only input, whose scale they may share: none is requantized."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (tells numpy of bfloat16 and smaller floats)
@@ -99,7 +99,13 @@ class DType(Enum):
     @staticmethod
     def of(array: Array) -> DType:
         """The element type of a numpy array; ValueError for types that have no C counterpart here."""
-        return DType(array.dtype.name)
+        return _of_numpy(array.dtype)
+
+
+@cache
+def _of_numpy(dtype: np.dtype[Any]) -> DType:
+    """Numpy makes up the name anew each time."""
+    return DType(dtype.name)
 
 
 def as_stored(array: Array) -> Array:

@@ -64,7 +64,8 @@ class HighWord(Params):
     lift: Annotated[Trained, "by which results are raised before the first saturation: codes that limits cut off"]
     drop: Annotated[Trained, "by which they are lowered then: the highest code less all codes"]
     second: Annotated[
-        Trained, "the shift behind the upper word; if there is none, for pairs of channels 256 * zero + 128"
+        Trained,
+        "the shift behind the upper word, or of sums before it; without one, for pairs of channels 256 * zero + 128",
     ]
 
 
@@ -164,6 +165,13 @@ def ungrouped(spec: ConvSpec) -> bool:
 def high_word(spec: ConvSpec) -> bool:
     """sums as they are, or codes by the high word of a 64-bit product"""
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
+    return spec.is_sums or codes
+
+
+def high_word_of_raised(spec: ConvSpec) -> bool:
+    """sums as they are, or codes by the high word of a 64-bit product with sums that may be shifted before"""
+    is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MOST_SHIFT and is_short
     return spec.is_sums or codes
 
 
@@ -520,6 +528,7 @@ class RowOptions(StreamOptions):
     """Of one row."""
 
     parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
+    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
@@ -533,17 +542,19 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
     words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
+    raised = nibbles and sums.gain > 0  # weights of 4 bits have no room for a gain
+    high_word = replace(sums.params, second=sums.gain) if raised else sums.params
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
     first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
     row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
-    options = RowOptions(**vars(StreamOptions.of(spec)), parts=parts)
+    options = RowOptions(**vars(StreamOptions.of(spec)), parts=parts, raised=raised)
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
-    variant = "_".join(["parts"] * parts + ["clamped"] * spec.is_clamped)
-    return site.call(operands, [row, sums.params], [options, Loops.of(site)], overlaps=free, variant=variant)
+    variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
+    return site.call(operands, [row, high_word], [options, Loops.of(site)], overlaps=free, variant=variant)
 
 
 def dense_steps(spec: ConvSpec) -> int:
@@ -696,7 +707,7 @@ ROW: tuple[Kernel, ...] = (
     _row(
         "dense_s4_dsp",
         "one row, four channels at a time, whose weights lie in 16 bits",
-        *(int8_tensors, four_bits, high_word, separate_nibbles),
+        *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
     ),
     _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
 )

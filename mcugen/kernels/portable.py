@@ -28,8 +28,10 @@ from mcugen.kernels.weighted import (
     int16_tensors,
     interleave,
     interleave_nibbles,
+    interleave_quarters,
     paired_nibbles,
     store_of,
+    two_bits,
 )
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.program import Buffer, Overlap
@@ -167,9 +169,11 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def _interleaved(rows: Array, site: Site) -> Array:
-    """Weights by blocks of four channels, two a byte or as halves where the kernel reads them so."""
+    """Weights by blocks of four channels, two or four a byte or as halves where the kernel reads them so."""
     if four_bits in site.kernel.when:
         return interleave_nibbles(rows)
+    if two_bits in site.kernel.when:
+        return interleave_quarters(rows)
     return _as_stored(interleave(rows), site)
 
 
@@ -252,7 +256,7 @@ def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
     """x, weights, what becomes of the sums, y."""
     is_float = kind in _REALS
     codes = (_FLOAT,) if is_float else _CODES
-    stored = {"s4": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
+    stored = {"s4": (DType.UINT8,), "s2": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
     return (
         reads("x", "input, channels last", *codes),
         reads("w", "weights, by blocks of four channels where these are computed together", *stored),
@@ -273,13 +277,18 @@ _TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
     "s8": (int8_tensors,),
     "s16": (int16_tensors,),
     "s4": (int8_tensors, four_bits),
+    "s2": (int8_tensors, two_bits),
     "f16": (float_tensors, half_weights),
 }
 
-_LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "f16"), frozenset({UPDATABLE}))
+_LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16"), frozenset({UPDATABLE}))
 """Other weights may need more bits."""
 
-_STORED_SO = {"s4": ", two weights a byte", "f16": ", weights of 16 bits, widened as they are read"}
+_STORED_SO = {
+    "s4": ", two weights a byte",
+    "s2": ", four weights a byte",
+    "f16": ", weights of 16 bits, widened as they are read",
+}
 
 
 def _dense(kind: str) -> Kernel:
@@ -344,5 +353,5 @@ DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4",
 
 CONV: tuple[Kernel, ...] = (
     *(replace(kernel, when=(*kernel.when, single_row)) for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))),
-    *map(_conv, ("f32", "s16", "s8", "s4", "f16")),
+    *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
 )

@@ -442,10 +442,14 @@ def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
 
 def emit_dense_muls_4(spec: ConvSpec, site: Site) -> Call:
     """The same, two a byte, plus 8."""
-    blocks, joined = _blocks(spec, 6).astype(np.int16), in_sixes(spec)[1]
     params, options = _thumb1(spec)[1:]
-    packed = nibbles(blocks[..., 0::2], blocks[..., 1::2])
-    return _dense_call(spec, site, packed, joined, params, [options], block=6)
+    return _dense_call(spec, site, _nibbles_in_sixes(spec), in_sixes(spec)[1], params, [options], block=6)
+
+
+def _nibbles_in_sixes(spec: ConvSpec) -> Array:
+    """Weights plus 8 as [block][depth][6], two a byte."""
+    blocks = _blocks(spec, 6).astype(np.int16)
+    return nibbles(blocks[..., 0::2], blocks[..., 1::2])
 
 
 def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
@@ -486,14 +490,15 @@ class ShiftOptions(Options):
 
 
 def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
-    """Six channels' weights side by side, plus 128; sums are requantized in C."""
-    packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
+    """Six channels' weights side by side, plus 128, or two a byte, plus 8; sums are requantized in C."""
+    packs = four_bits in site.kernel.when
+    packed = _nibbles_in_sixes(spec) if packs else (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     tails = np.stack([spec.folded_bias, spec.multipliers], axis=1).astype(np.int32)
     joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
     order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
     params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), Rows.of(spec)]
-    options = [ShiftOptions(shift=spec.high_word.shift), WeightLoads.of(spec, site)]
+    options = [ShiftOptions(shift=spec.high_word.shift), *[WeightLoads.of(spec, site)] * (not packs)]
     return site.call(operands, params, options, overlaps=spec.overlaps(order))
 
 
@@ -668,6 +673,7 @@ _PIXELS_4 = tuple(
 _DENSE_4 = (
     of_four_bits(_DENSE_SMLAL),
     of_four_bits(_DENSE_MULS, options=(ThumbOptions, RestOptions), emit=emit_dense_muls_4),
+    of_four_bits(_DENSE_MULS_16, options=(ShiftOptions,)),
 )
 
 DENSE: tuple[Kernel, ...] = (

@@ -32,6 +32,9 @@ def interleave(weights: Array) -> Array:
 NIBBLES = (-8, 7)
 """What weights of 4 bits lie within."""
 
+TWO_BITS = (-2, 1)
+"""And those of 2."""
+
 
 def nibbles(first: Array, second: Array) -> Array:
     """Two weights a byte, each plus 8, the first in the lower half: uint8 of their shape."""
@@ -53,6 +56,13 @@ def interleave_nibbles(weights: Array) -> Array:
     whole = len(weights) // BLOCK * 2
     blocks = packed[:whole].reshape(-1, 2, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), packed[whole:].reshape(-1)])
+
+
+def interleave_quarters(weights: Array) -> Array:
+    """[N, K] of 2 bits → flat bytes, each plus 2: blocks of BLOCK rows, the last one of what remains, as [K]."""
+    rows = np.pad(weights, ((0, -len(weights) % BLOCK), (0, 0))).reshape(-1, BLOCK, weights.shape[1])
+    packed: Array = ((rows.astype(np.int64) - TWO_BITS[0]) << 2 * np.arange(BLOCK)[:, None]).sum(1)
+    return packed.astype(np.uint8).reshape(-1)
 
 
 def clamp_of(node: Node) -> Range | None:
@@ -226,6 +236,11 @@ def int8_weights(layer: Typed) -> bool:
 def four_bits(spec: WeightedSpec) -> bool:
     """weights of 4 bits"""
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
+
+
+def two_bits(spec: WeightedSpec) -> bool:
+    """weights of 2 bits"""
+    return bool(spec.weights.min(initial=0) >= TWO_BITS[0] and spec.weights.max(initial=0) <= TWO_BITS[1])
 
 
 def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:

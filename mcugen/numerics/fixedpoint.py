@@ -93,11 +93,27 @@ def same_codes(x: TensorType, y: TensorType) -> bool:
 
 def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
     """ONNX QuantizeLinear: round half to even of real ÷ scale in float32, saturating."""
+    q: Array = (_steps(real, quant, dtype) + quant.zero_point).astype(dtype.numpy)
+    return q
+
+
+def through(real: Array, quant: QuantParams, dtype: DType) -> Array:
+    """What is left of reals once they were stored: `dequantize` of `quantize`, without the integers in between."""
+    scale = broadcast_scale(quant, real.ndim).astype(np.float32)
+    stored: Array = _steps(real, quant, dtype).astype(np.float32, copy=False) * scale
+    return stored
+
+
+def _steps(real: Array, quant: QuantParams, dtype: DType) -> Array:
+    """q − zero point, in a float type that has room for all codes; NaN is the least."""
     limits = np.iinfo(dtype.numpy)
     scale = broadcast_scale(quant, real.ndim).astype(np.float32)
-    rounded = np.rint(real.astype(np.float32) / scale).astype(np.float64) + quant.zero_point
-    q: Array = np.clip(np.nan_to_num(rounded, nan=float(limits.min)), limits.min, limits.max).astype(dtype.numpy)
-    return q
+    exact = np.float32 if limits.bits <= 16 else np.float64
+    rounded = np.rint(real.astype(np.float32, copy=False) / scale).astype(exact, copy=False)
+    # fmax and fmin pass over NaN; the sum turns −0 into 0
+    least, most = (exact(end - quant.zero_point) for end in (int(limits.min), int(limits.max)))
+    steps: Array = np.fmin(np.fmax(rounded, least), most) + exact(0)
+    return steps
 
 
 def dequantize(q: Array, quant: QuantParams) -> Array:

@@ -59,11 +59,12 @@ class Window:
         """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
         widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
         padded = pad(x, widths, pad_value)
-        rank = len(kernel)
-        extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
-        views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))
-        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
-        return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
+        first, *along, last = padded.strides
+        shape = (x.shape[0], *self.output(x.shape[1:-1], kernel), x.shape[-1], *kernel)
+        steps = [n * s for n, s in zip(along, self.strides, strict=True)]
+        taps = [n * d for n, d in zip(along, self.dilations, strict=True)]
+        # one view where sliding_window_view needs slices besides, in a third of its time for small arrays
+        return np.lib.stride_tricks.as_strided(padded, shape, (first, *steps, last, *taps), writeable=False)
 
     def rows(self, taps: int, fill: float, axis: int = 0) -> RowWindow:
         """What one position on an axis reads, with as many taps, of a channels-last tensor."""

@@ -53,12 +53,18 @@ def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
 
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
     """Channels last, without bias: floats rounded once, integers exactly."""
-    kernel, depth = w.shape[1:-1], w.shape[-1]
-    rows = unfold(window, groups, x, kernel)
-    # patches end in [C, *kernel]: bring the weights to that order
-    columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth * math.prod(kernel)).transpose(0, 2, 1)
-    product = real_product(rows, columns) if x.dtype.kind == "f" else exact_product(rows, columns)
-    return product.transpose(1, 0, 2).reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
+    kernel = w.shape[1:-1]
+    sums = _products(unfold(window, groups, x, kernel), w)
+    return sums.reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
+
+
+def _products(rows: Array, w: Array) -> Array:
+    """Of unfolded inputs with weights, channels last: [positions, outputs]."""
+    # rows are [C, *kernel]: bring the weights to that order
+    groups, depth = len(rows), rows.shape[-1]
+    columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth).transpose(0, 2, 1)
+    product = real_product(rows, columns) if rows.dtype.kind == "f" else exact_product(rows, columns)
+    return product.transpose(1, 0, 2).reshape(-1, len(w))
 
 
 @dataclass(frozen=True)
@@ -112,9 +118,18 @@ class Conv(
         quant = sig.input(0).quant
         if quant is not None:
             return (self._finish(sig, self._sums(x.astype(np.int64) - quant.zero_point, w), w, bias),)
-        y = self._sums(x, w) + bias
-        y = y if self.clamp is None else np.clip(y, *self.clamp).astype(x.dtype)
-        return (self._turned(y),)
+        return (self._real(self._sums(x, w), bias),)
+
+    def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
+        """The product that is left, of channels first."""
+        x, (w, *bias) = sig.input(0), constants
+        sums = _products(rows, w.transpose(to_channels_last(w.ndim)))
+        return self._real(sums.reshape(x.shape[0], *self.window.output(x.shape[2:], w.shape[2:]), len(w)), *bias)
+
+    def _real(self, sums: Array, *bias: Array) -> Array:
+        """With the bias, clamped."""
+        y = sums + bias[0] if bias else sums
+        return self._turned(y if self.clamp is None else np.clip(y, *self.clamp).astype(sums.dtype))
 
     def _sums(self, x: Array, w: Array) -> Array:
         """Channels last."""

@@ -80,10 +80,19 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         if sig.input(0).quant is None:
-            y = real_product(x, w.T) + bias
-            return (y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32),)
+            return (self._real(real_product(x, w.T), bias),)
         sums = _rows_by_weights(x.astype(np.int64) - sig.input(0).q.zero_point, w)
         return (self._finish(sig, sums, w, bias),)
+
+    def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
+        """The product that is left."""
+        w, *bias = constants
+        return self._real(real_product(rows[0], w.T).reshape(*sig.input(0).shape[:-1], len(w)), *bias)
+
+    def _real(self, sums: Array, *bias: Array) -> Array:
+        """With the bias, clamped."""
+        y = sums + bias[0] if bias else sums
+        return y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32)
 
     def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
         """The codes of sums."""

@@ -15,7 +15,7 @@ from mcugen.errors import ModelError
 from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.nodes import Argument, Expression, Parameter, select
 from mcugen.expressions.parts import headers
-from mcugen.expressions.values import evaluate
+from mcugen.expressions.values import Evaluator
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Cell, Partial
@@ -82,7 +82,7 @@ class Activation:
 
     def __call__(self, x: Array) -> Array:
         """In numpy."""
-        return evaluate(_of_x(self, DType.of(x)), {"x": x}).astype(x.dtype)
+        return _of_x(self, DType.of(x))({"x": x}).astype(x.dtype)
 
     def expression(self, role: str, x: Expression) -> Expression:
         """Of x; its parameters are members of a kernel's."""
@@ -99,9 +99,9 @@ class Activation:
 
 
 @cache
-def _of_x(activation: Activation, dtype: DType) -> Expression:
+def _of_x(activation: Activation, dtype: DType) -> Evaluator:
     """Of an argument x; for numpy, which computes it again and again."""
-    return activation.expression("x", Argument("x", dtype))
+    return Evaluator(activation.expression("x", Argument("x", dtype)))
 
 
 # -------------------------------------------------------------------------------------------------- operator

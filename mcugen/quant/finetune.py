@@ -21,6 +21,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.traits import bias_input, weight_axes
 from mcugen.hir.types import Array, DType
+from mcugen.numerics.fixedpoint import through
 from mcugen.numerics.threads import one_thread
 from mcugen.ops.gradient import unfuse
 from mcugen.ops.gradient.reverse import gradients_of_several
@@ -30,7 +31,6 @@ from mcugen.quant.estimate import hold_out, sqnr_of
 from mcugen.quant.float_model import all_tensors
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.quantize import Quantization, Quantizer
-from mcugen.quant.refine import through
 from mcugen.quant.samples import Sample
 from mcugen.quant.sensitivity import judged_tensors
 from mcugen.quant.weights import nearest_codes, real_weights

@@ -41,9 +41,10 @@ class Moments:
         """One sample, or the means of several: [groups, rows, depth] of both."""
         self._samples += samples
         self._count += seen.shape[1]
-        self._apart += float(np.square(seen.mean(1, dtype=np.float64)).sum())
+        total = seen.sum(1, np.float64)
+        self._apart += float(np.square(total / seen.shape[1]).sum())
         self._real = self._real + real.sum(1, np.float64)
-        self._seen = self._seen + seen.sum(1, np.float64)
+        self._seen = self._seen + total
         seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
         if self._is_crossed:

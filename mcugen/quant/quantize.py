@@ -109,7 +109,7 @@ class Quantizer:
         """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers.
 
         INT4 is the precision of int8 activations and of weights of 4 bits, as far as the layer bears them; INT2 that of
-        weights of 2 bits, which fully connected layers alone have: UsageError for others.
+        weights of 2 bits, which large fully connected layers and convolutions may have: UsageError for others.
 
         Weights are those of `known`, where given: another precision of activations needs no others.
         """
@@ -149,7 +149,8 @@ class Quantizer:
         asked = frozenset(name for name, dtype in wanted.items() if dtype is DType.INT2)
         if asked - able:
             remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(able)) or 'no layer of this model'}"
-            raise UsageError("weights of 2 bits are for large fully connected layers", f"'{min(asked - able)}'", remedy)
+            rule = "weights of 2 bits are for large fully connected layers and convolutions"
+            raise UsageError(rule, f"'{min(asked - able)}'", remedy)
         return asked
 
     def bearing_few_bits(self, plan: Plan) -> list[str]:
@@ -161,7 +162,7 @@ class Quantizer:
     ) -> list[dict[str, DType]]:
         """`wanted` with INT4 for some of the layers, so that weights take a share of their bytes as int8.
 
-        Up to so many ways, the most promising first. Where 4 bits are not enough, fully connected layers have INT2, as
+        Up to so many ways, the most promising first. Where 4 bits are not enough, large layers have INT2, as
         few of them as will do. ConstraintError if neither is enough.
         """
         coarse = {**wanted, **dict.fromkeys(layers, DType.INT4)}

@@ -36,6 +36,9 @@ DAMPING = 0.01
 SWEEPS = 10
 """Of coordinate descent, at most."""
 
+AHEAD = 32
+"""Inputs that are looked at together: of most, no code moves in later sweeps."""
+
 SWEEPS_OF_SCALES = 2
 """Over the groups of inputs."""
 
@@ -145,16 +148,26 @@ def _descend(target: Array, start: Array, steps: Array, gram: Array, limits: Lim
     codes = start.copy()
     gradient = (target - codes * steps) @ gram
     curvature = np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), np.finfo(np.float64).tiny)
+    slope = curvature[:, None] * steps
+
+    def wanted(at: int | slice) -> Array:
+        """By how much the codes of an input, or of several, should move."""
+        moved = codes[..., at] + np.rint(gradient[..., at] / slope[..., at])
+        moves: Array = np.minimum(np.maximum(moved, limits[0]), limits[1]) - codes[..., at]
+        return moves
+
     for _ in range(SWEEPS):
         moved = False
-        for k in range(codes.shape[-1]):
-            wanted = codes[..., k] + np.rint(gradient[..., k] / (curvature[:, None, k] * steps[..., k]))
-            step = np.clip(wanted, *limits) - codes[..., k]
-            at = step.nonzero()
-            if len(at[0]):
-                moved = True
-                codes[(*at, k)] += step[at]
-                gradient[at] -= (step[at] * steps[(*at, k)])[:, None] * gram[at[0], k]
+        for first in range(0, codes.shape[-1], AHEAD):
+            if not wanted(slice(first, first + AHEAD)).any():
+                continue
+            for k in range(first, min(first + AHEAD, codes.shape[-1])):
+                step = wanted(k)
+                at = step.nonzero()
+                if len(at[0]):
+                    moved = True
+                    codes[..., k][at] += step[at]
+                    gradient[at] -= (step[at] * steps[..., k][at])[:, None] * gram[at[0], k]
         if not moved:
             break
     return codes

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -28,6 +30,9 @@ PORTION = 8
 
 MOST_KEPT = 2**26
 """Elements of all tensors in all samples that are kept, so that what a group's model reads is not computed again."""
+
+_T = TypeVar("_T")
+_Result = TypeVar("_Result")
 
 MOST_MACS = 10**11
 """Of one run for each group of tensors and each sample; large models get fewer samples."""
@@ -66,9 +71,9 @@ class OutputNoise:
         powers, noise = dict.fromkeys(self.outputs, 0.0), 0.0
         for first in range(0, len(inputs), PORTION):
             some = slice(first, first + PORTION)
-            for found, exact in zip(self.pool.map(tail.run, inputs[some]), self.exact[some], strict=True):
-                for name, array in found.items():
-                    powers[name] += power(array.astype(np.float64) - exact[name])
+            for errors in self._each(tail.errors, list(zip(inputs[some], self.exact[some], strict=True))):
+                for name, error in errors.items():
+                    powers[name] += error
             noise = float(np.mean([powers[o] / self.powers[o] for o in self.outputs])) if self.outputs else 0.0
             if not noise <= limit:
                 return np.inf
@@ -94,7 +99,13 @@ class OutputNoise:
             found = sample | self.session.run([name for name in names if name not in sample], sample)
             return {name: found[name] for name in names}
 
-        return list(self.pool.map(run, self.samples))
+        return list(self._each(run, self.samples))
+
+    def _each(self, function: Callable[[_T], _Result], things: Sequence[_T]) -> Iterator[_Result]:
+        """Of all things, in order; each thread takes its share of them at once, for a task takes as long as a layer."""
+        share = -(-len(things) // (os.cpu_count() or 1))
+        parts = [things[at : at + share] for at in range(0, len(things), share)]
+        return chain.from_iterable(self.pool.map(lambda part: [function(thing) for thing in part], parts))
 
 
 @dataclass(frozen=True)
@@ -109,10 +120,12 @@ class _Tail:
     outputs: Mapping[str, str]
     known: Sequence[dict[str, Array]]
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The judged tensors that the group has a part in."""
+    def errors(self, sample: tuple[Mapping[str, Array], Mapping[str, Array]]) -> dict[str, float]:
+        """Of the judged tensors that the group has a part in, in power, by its inputs and what is exact."""
+        inputs, exact = sample
         found = self.session.run(list(self.outputs), inputs) if self.session else {}
-        return {self.outputs[name]: array for name, array in found.items()}
+        pairs = ((self.outputs[name], array) for name, array in found.items())
+        return {name: power(np.subtract(array, exact[name], dtype=np.float64)) for name, array in pairs}
 
 
 def _codes(params: QuantParams, dtype: DType) -> dict[str, Array]:
@@ -229,10 +242,10 @@ def _follows(value: Value, group: Sequence[str]) -> bool:
 
 
 def _quantized(name: str, names: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """`name` → its rounded and clipped twin, if it has one."""
+    """`name` → its clipped and rounded twin, if it has one: limits are whole numbers, so that their order is free."""
     if name not in names:
         return []
-    steps = [("Div", _SCALE), ("Round",), ("Max", _LEAST), ("Min", _MOST), ("Mul", _SCALE)]
+    steps = [("Div", _SCALE), ("Clip", _LEAST, _MOST), ("Round",), ("Mul", _SCALE)]
     places = [name, *(f"mcugen.{op}.{name}" for op, *_ in steps[:-1]), names[name]]
     return [
         helper.make_node(op, [source, *others], [target])

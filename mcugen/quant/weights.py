@@ -11,16 +11,23 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
+from mcugen.ops.conv import Conv
 from mcugen.ops.packed import packs
 from mcugen.options import TWO_BITS
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
 
 (GROUP_OF_TWO_BITS,) = TWO_BITS.values()
+"""Of fully connected layers; convolutions have a scale a channel."""
+
+LEAST_OF_TWO_BITS = 1024
+"""Weights of a convolution that may have 2 bits: of fewer, the kernel's code takes what is saved."""
 
 
 def takes_two_bits(node: Node) -> bool:
-    """Whether weights of 2 bits stay so in flash: of a fully connected layer that is not too small."""
+    """Whether weights of 2 bits stay so in flash: of a fully connected layer or convolution that is not too small."""
+    if isinstance(node.op, Conv):
+        return node.op.groups == 1 and layer_weights(node)[0].size >= LEAST_OF_TWO_BITS
     if not takes_groups(node.op):
         return False
     limits = np.array(WEIGHT_LIMITS[DType.INT2], np.int8)

@@ -217,7 +217,13 @@ static inline int32_t mcugen_nibble(uint8_t byte, int32_t from)
     return mcugen_few_bits(byte, from, 15) - 8;
 }
 
-/* The same where it is stored as it is, in two's complement. */
+/* That of two bits, where it is stored plus 2. */
+static inline int32_t mcugen_quarter(uint8_t byte, int32_t from)
+{
+    return mcugen_few_bits(byte, from, 3) - 2;
+}
+
+/* The weight of four bits where it is stored as it is, in two's complement. */
 static inline int32_t mcugen_signed_nibble(uint8_t byte, int32_t from)
 {
     return (mcugen_few_bits(byte, from, 15) ^ 8) - 8;

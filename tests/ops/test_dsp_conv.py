@@ -150,6 +150,14 @@ class FourBits(Layers):
         return super().layer(x, weights // 16, *args, **more)  # type: ignore[arg-type]
 
 
+class TwoBits(Layers):
+    """With the upper 2 bits of weights."""
+
+    def layer(self, x: Tensor, weights: np.ndarray, *args: object, **more: object) -> Tensor:
+        """Whose weights are −2 to 1."""
+        return super().layer(x, weights // 64, *args, **more)  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------------------------------------- kernels
 
 

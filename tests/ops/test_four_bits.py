@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from test_conv import WINDOWS, Case
-from test_dsp_conv import CASES, ROWS, FourBits
+from test_dsp_conv import CASES, ROWS, FourBits, TwoBits
 
 PLAIN = ("conv2d_s4", "dense_s4", "depthwise_s4")
 DSP = ("conv2d_s4_dsp", "dense_s4_dsp")
@@ -32,6 +32,14 @@ def test_plain_c():
         layers.add(name, shape, layers.weights(channels, shape[1]))
         layers.add(f"{name}, thrice", (3, shape[1]), layers.weights(channels, shape[1]))
     layers.check(PLAIN, ("host",))
+
+
+def test_two_bits_of_plain_c():
+    """Four weights a byte."""
+    layers = TwoBits()
+    for name, case in WINDOWS.items():
+        layers.add_case(name, case)
+    layers.check(("conv2d_s2", "depthwise_s4"), ("host",))
 
 
 @pytest.mark.qemu

@@ -104,14 +104,14 @@ def test_columns_are_packed_in_strips_of_bounded_size(family: str, size: float):
 # ----------------------------------------------------------------------------------- rows to results of 16 bits
 
 
-def layers(sizes: tuple[tuple[int, int], ...], rows: int, gain: float, relu: bool) -> Net:
-    """Layers of int8 whose results are int16; sums are multiplied by at most `gain`."""
+def layers(sizes: tuple[tuple[int, int], ...], rows: int, gain: float, relu: bool, bits: int = 8) -> Net:
+    """Layers of int8 whose results are int16; sums are multiplied by at most `gain`. Weights have so many bits."""
     net, random = Net(21), np.random.default_rng(3)
     for number, (depth, channels) in enumerate(sizes):
         codes = net.input(f"x{number}", rows, depth, dtype=np.int8)
         x = net.dequantize(codes, 0.05, int(random.integers(-128, 128)))
         scales = random.uniform(0.005, 0.02, channels).astype(np.float32)
-        weights = np.clip(np.rint(random.normal(0, 40, (channels, depth))), -127, 127)
+        weights = np.clip(np.rint(random.normal(0, 40, (channels, depth))), -127, 127) // 2 ** (8 - bits)
         w = net.op(
             "DequantizeLinear", net.const(weights, np.int8), net.const(scales), net.const(0 * scales, np.int8), axis=0
         )
@@ -146,6 +146,15 @@ def test_rows_by_pairs_of_products(kernel: str, gain: str, relu: bool):
 
 @pytest.mark.spread(6)
 @pytest.mark.qemu
+@pytest.mark.parametrize("gain", [*GAINS, "far to the left"])
+def test_rows_by_nibbles(gain: str):
+    """Sums are raised where they get more bits, as those of gates do."""
+    net = layers(ROWS, 1, {**GAINS, "far to the left": 12.0}[gain], gain == "upper word", bits=4)
+    check(net, ("dense_s4_dsp",), BOARDS["dsp"])
+
+
+@pytest.mark.spread(6)
+@pytest.mark.qemu
 @pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp16"])
 def test_several_rows_by_pairs_of_products(kernel: str):
     for gain in ("upper word", "shifted on"):
@@ -157,7 +166,9 @@ def test_several_rows_by_pairs_of_products(kernel: str):
 @pytest.mark.parametrize("gain", GAINS)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_by_sixes(gain: str, rows: int):
-    check(layers(ROWS, rows, GAINS[gain], gain == "few codes"), ("dense_s8_s16_thumb1",), BOARDS["thumb1"])
+    for bits in (4, 8):
+        kernel = f"dense_s{bits}_s16_thumb1"
+        check(layers(ROWS, rows, GAINS[gain], gain == "few codes", bits), (kernel,), BOARDS["thumb1"])
 
 
 @pytest.mark.qemu

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import mcugen
-from float_models import conv_net, normal_samples, sqnr
+from float_models import conv_net, normal_samples, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compiler import compile_model
@@ -220,6 +220,34 @@ def test_samples_choose_codes_of_two_bits():
     made = [quantizer(source, fused, s, normal_samples(model, 40, 0)) for s in (Scheme(), plain)]
     best, nearest = (error_db(maker.quantize({"relu0": DType.INT2})) for maker in made)
     assert best > nearest + 2
+
+
+def test_convolutions_of_two_bits_are_stored_as_such():
+    """A scale a channel, four weights a byte; the generated code has numpy's bits."""
+    net = Net(21)
+    y = net.input("x", 1, 4, 9, 9)
+    for number, (depth, channels) in enumerate(((4, 16), (16, 22))):
+        w, b = random_weights(number, channels, depth, 3, 3), random_weights(9 + number, channels)
+        y = net.op("Relu", net.op("Conv", y, net.const(w), net.const(b), pads=[1] * 4), out=f"relu{number}")
+    net.output(y)
+    model = net.model()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), Scheme(), wide=True)
+    maker = quantizer(source, fused, Scheme(), normal_samples(model, 24, 0))
+    made = maker.quantize({"relu1": DType.INT2})
+    codes = made.plan.layers["relu1"]
+    assert codes.dtype is DType.INT2 and set(np.unique(codes.weights)) == {-2, -1, 0, 1}
+    assert error_db(made) > 6
+    compiled = compile_model(made.proto, "host", CompileOptions(optimize="flash"))
+    (layer,) = [i for i in compiled.program.instrs if i.kernel == "conv2d_s2"]
+    (weights,) = [o.buffer.nbytes for o in layer.operands if o.role == "w"]
+    assert weights == 9 * 16 * 6
+    feeds = normal_samples(model, 2, 3)
+    for feed, found in zip(feeds, compiled.simulate(feeds).outputs, strict=True):
+        for name, array in compiled.interpret(feed).items():
+            np.testing.assert_array_equal(found[name], array)
+    with pytest.raises(UsageError, match=r"large fully connected layers and convolutions.*'relu0'.*w4a8"):
+        maker.quantize({"relu0": DType.INT2})
 
 
 @pytest.mark.parametrize("name", ["relu6", "logits"])

@@ -227,6 +227,21 @@ def test_gates_of_four_bits(kind: str):
     assert_close(outputs_in_c(compiled, feeds), interpret(optimized(integer), feeds))
 
 
+@pytest.mark.parametrize(
+    ("kind", "target", "kernel"),
+    [("lstm", "nrf52840", "dense_s4_dsp"), ("gru", "rp2040", "dense_s4_s16_thumb1")],
+)
+def test_gates_of_four_bits_have_kernels_of_their_own(kind: str, target: str, kernel: str):
+    """Whose sums get more bits than they have: what a gate reads is int16."""
+    layer, model = made(LAYERS[kind], steps=3, batch=1, depth=5, hidden=6)
+    feeds = layer.feeds(0)
+    integer = written(model, feeds, replace(INT8, weights=DType.INT4))
+    assert integer is not None
+    compiled = compile_model(integer, target, CompileOptions(kernels=(kernel,)))
+    assert {i.kernel for i in compiled.program.instrs if i.kernel.startswith("dense")} == {kernel}
+    assert_close(outputs_in_c(compiled, feeds), interpret(optimized(integer), feeds))
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_sums_need_no_64_bits(kind: str):
     """Their scales are powers of two."""

@@ -12,7 +12,9 @@ import pytest
 from float_models import conv_net, normal_samples, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.hir.interpreter import interpret
+from mcugen.hir.graph import Node
+from mcugen.hir.interpreter import evaluate_node, interpret
+from mcugen.hir.traits import Weighted, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
@@ -150,6 +152,40 @@ def test_samples_that_say_little_do_little_harm(kind: str, seed: int) -> None:
         proto = dataclasses.replace(made, scheme=scheme).quantize().proto
         quality.append(sqnr(wanted, [onnxruntime_outputs(proto, s)["scores"] for s in tests]))
     assert quality[1] > quality[0] - 1.5
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_unfolded_inputs_give_a_layers_results_to_the_bit(groups: int) -> None:
+    net = Net(17)
+    x = net.input("x", 1, 6, 9, 8)
+    weights = net.const(random_weights(1, 12, 6 // groups, 3, 2))
+    how = {"group": groups, "pads": [1, 0, 2, 1], "strides": [2, 1], "dilations": [1, 2]}
+    y = net.op("Relu", net.op("Conv", x, weights, net.const(random_weights(2, 12)), **how))
+    net.op("MatMul", y, net.const(random_weights(3, 7, 5)), out="z")
+    net.output("z")
+    model = net.model()
+    graph = float_model(load(model), CompileOptions(), Scheme(equalize=False)).graph
+    found = []
+
+    def compare(node: Node, arrays: list[Array]) -> None:
+        if not weight_axes(node.op):
+            return
+        assert isinstance(node.op, Weighted)
+        rows = node.op.unfolded(node.sig, arrays[0])
+        assert rows is not None
+        (wanted,) = evaluate_node(node, arrays)
+        (got,) = evaluate_node(node, [rows, *arrays[1:]], lambda n, a: (node.op.of_unfolded(n.sig, *a),))
+        found.append(np.array_equal(got, wanted))
+
+    interpret(graph, shifted(model, 1)[0], compare)
+    assert found == [True, True]
+
+
+def test_codes_do_not_depend_on_how_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = conv_net()
+    wanted = quantizer_by(model, Scheme()).quantize().proto
+    monkeypatch.setattr("mcugen.quant.refine.MOST_UNFOLDED", 1000)
+    assert quantizer_by(model, Scheme()).quantize().proto == wanted
 
 
 def test_repeated_samples_count_once() -> None:
