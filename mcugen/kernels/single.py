@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of codes to one channel: what masks, depths and images end with.
+"""Convolutions of codes to one channel, or few: what masks, depths and images end with.
 
-No other channel shares what a window reads, so that it is read where it lies, and only its products are taken: two
-pixels pass by the weights together. A transposed convolution is one such convolution for each place in its strides.
+As no other channels share what a window reads, it is read where it lies, for one channel at a time: two pixels pass by
+its weights together. A transposed convolution is one such convolution for each place in its strides.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from mcugen.numerics.sums import folded_bias
 
 @dataclass(frozen=True)
 class Phase:
-    """Pixels of y at one place of the strides: windows of x by a part of the kernel.
+    """One channel of the pixels of y at one place of the strides: windows of x by a part of the kernel.
 
     Windows begin `top` rows and `left` pixels behind the step of x that stands for the pixel.
     """
@@ -40,6 +41,7 @@ class Phase:
     left: int
     weights: Array
     """[rows, columns, channels of x]."""
+    channel: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Plan:
 
     spec: ConvSpec
     phases: tuple[Phase, ...]
-    """By row and column of the strides of y."""
+    """By row and column of the strides of y, and channel."""
     places: tuple[int, int]
     step: tuple[int, int]
     """Rows and pixels of x from step to step."""
@@ -62,10 +64,11 @@ class Plan:
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
             shape = dsp_conv.plain_pixels(shape)
-            weights = spec.weights.reshape(shape.k_h, shape.k_w, shape.in_c)
-            window = Phase(-shape.pad_h, -shape.pad_w, weights)
-            return Plan(spec, (window,), (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
-        found = tuple(_phase(spec, row, column) for row in range(shape.stride_h) for column in range(shape.stride_w))
+            filters = spec.weights.reshape(spec.channels, shape.k_h, shape.k_w, shape.in_c)
+            found = tuple(Phase(-shape.pad_h, -shape.pad_w, each, n) for n, each in enumerate(filters))
+            return Plan(spec, found, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
+        places = product(range(shape.stride_h), range(shape.stride_w), range(spec.channels))
+        found = tuple(_phase(spec, *place) for place in places)
         return Plan(spec, found, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
 
     @property
@@ -141,19 +144,26 @@ class Plan:
             return self.spec.traversal(self.spec.windows, not self.is_padded)
         if self.is_padded:
             return ring_rows(self.shape)
+        if self.spec.channels > 1:
+            lines = np.arange(self.shape.batch * self.shape.out_h)
+            image, line = np.divmod(lines, self.shape.out_h)
+            first = (image * self.shape.in_h + line * self.shape.stride_h) * self.shape.in_w * self.shape.in_c
+            return Traversal.rereading(first, self.shape.out_w * self.shape.out_c)
         pixels = np.arange(self.shape.out_h * self.shape.out_w).reshape(self.shape.out_h, -1)
         return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_w, 2)] for row in pixels]))
 
-    def table(self) -> Array:
+    def table(self, multipliers: Array) -> Array:
         """By phase: where its windows begin, in rows and elements; their rows, and turns for each; where their weights
-        begin; what sums start with.
+        begin; what sums start with, and their multiplier.
         """
         spec, (top, left), start, found = self.spec, self.first, 0, []
         for phase in self.phases:
-            (bias,) = folded_bias(spec.sig, phase.weights[None], spec.integer_bias)
+            own = spec.integer_bias[phase.channel : phase.channel + 1]
+            (bias,) = folded_bias(spec.sig, phase.weights[None], own)
             rows, size = len(phase.weights), phase.weights.size
             turns = size // rows // self.turn
-            found.append((phase.top - top, (phase.left - left) * self.shape.in_c, rows, turns, start, bias))
+            place = (phase.top - top, (phase.left - left) * self.shape.in_c)
+            found.append((*place, rows, turns, start, bias, multipliers[phase.channel]))
             start += size
         return np.array(found, np.int64)
 
@@ -166,6 +176,7 @@ class Plan:
             row=shape.in_w * shape.in_c,
             out_h=shape.out_h,
             out_w=shape.out_w,
+            channels=shape.out_c,
             places_h=self.places[0],
             places_w=self.places[1],
             is_padded=int(self.is_padded),
@@ -181,16 +192,16 @@ class Plan:
         )
 
 
-def _phase(spec: TransposedSpec, row: int, column: int) -> Phase:
+def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
     shape = spec.shape
-    weights = spec.weights.reshape(shape.k_h, shape.k_w, shape.in_c)
+    weights = spec.weights[channel].reshape(shape.k_h, shape.k_w, shape.in_c)
     rows, columns = meets(shape, "h", row), meets(shape, "w", column)
     (top, height), (left, width) = _extent(rows), _extent(columns)
     found = np.zeros((height, width, shape.in_c), weights.dtype)
     for ky, at in rows:
         for kx, beside in columns:
             found[at - top, beside - left] = weights[ky, kx]
-    return Phase(top, left, found)
+    return Phase(top, left, found, channel)
 
 
 def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
@@ -208,7 +219,8 @@ class SingleRows(Params):
     row: Annotated[int, "elements of a row of x"]
     out_h: Annotated[int, "rows of y"]
     out_w: Annotated[int, "pixels of a row of y"]
-    places_h: Annotated[int, "rows of y to a step along the rows of x, each with a phase of its own"]
+    channels: Annotated[int, "of a pixel of y, each with a phase of its own"]
+    places_h: Annotated[int, "rows of y to a step along the rows of x, likewise"]
     places_w: Annotated[int, "pixels of y to a step along a row of x, likewise"]
     is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
@@ -230,13 +242,6 @@ class Codes(CodeLimits):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multiplier(Params):
-    """Of one channel."""
-
-    multiplier: Annotated[Trained, "of sums"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SingleOptions(Options):
     """How windows are read."""
 
@@ -255,9 +260,13 @@ class Shift(Options):
 # ---------------------------------------------------------------------------------------------- conditions
 
 
-def one_channel(spec: ConvSpec) -> bool:
-    """one output channel"""
-    return spec.shape.groups == 1 and spec.channels == 1
+MOST_CHANNELS = 3
+"""With four, kernels that share what windows read are faster."""
+
+
+def few_channels(spec: ConvSpec) -> bool:
+    """up to three output channels"""
+    return spec.shape.groups == 1 and spec.channels <= MOST_CHANNELS
 
 
 def whole_words(spec: ConvSpec) -> bool:
@@ -282,7 +291,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     """Weights phase by phase, their bytes as they lie, or, with the DSP extension, widened to 16 bits."""
     form = site.kernel.options[0]
     plan = Plan.of(spec, form is dsp_conv.StreamOptions)
-    weights, table = np.concatenate([phase.weights.reshape(-1) for phase in plan.phases]), plan.table()
+    weights = np.concatenate([phase.weights.reshape(-1) for phase in plan.phases])
     params: list[Params]
     options: list[Options]
     if form is dsp_conv.StreamOptions:
@@ -290,15 +299,17 @@ def emit(spec: ConvSpec, site: Site) -> Call:
         assert sums.multiplier is not None
         fours = (weights.astype(np.int64) << sums.gain).reshape(-1, dsp_conv.GROUP)[:, dsp_conv.WIDENED]
         weights = np.ascontiguousarray(fours.astype("<i2")).view("<i4").astype(np.int32).reshape(-1)
+        table = plan.table(sums.multiplier)
         table[:, 4] //= 2
         table[:, 5] <<= sums.gain
-        params, options, multiplier = [sums.params], [dsp_conv.StreamOptions.of(spec)], sums.multiplier
+        params, options = [sums.params], [dsp_conv.StreamOptions.of(spec)]
     elif form is scalar.ThumbOptions:
         offset, option = scalar.thumb_codes(spec.requantizer, spec.largest_sum, spec.limits)
-        params, options, multiplier = [offset], [option], np.broadcast_to(spec.requantizer.multiplier, 1)
+        params, options = [offset], [option]
+        table = plan.table(np.broadcast_to(spec.requantizer.multiplier, spec.channels))
     else:
         codes = Codes(offset=Wide(spec.high_word.offset), **vars(CodeLimits.of(spec.limits)))
-        params, options, multiplier = [codes], [Shift(shift=spec.high_word.shift)], spec.multipliers
+        params, options, table = [codes], [Shift(shift=spec.high_word.shift)], plan.table(spec.multipliers)
     operands = {
         "x": site.x,
         "w": site.const("weights", weights),
@@ -308,7 +319,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     }
     if not plan.single:
         operands["table"] = site.scratch("table", DType.INT32, max(len(phase.weights) for phase in plan.phases))
-    params = [plan.params(), *params, Multiplier(multiplier=int(multiplier[0]))]
+    params = [plan.params(), *params]
     options.append(SingleOptions(single=plan.single, turn=plan.turn, unit=plan.unit))
     clamped = form is dsp_conv.StreamOptions and spec.is_clamped
     variant = "_".join([f"{plan.turn}", *["single"] * plan.single, *["clamped"] * clamped])
@@ -325,7 +336,7 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
     """With the DSP extension, on Thumb-1 and in plain C."""
     plain = Kernel(
         f"{name}_s8_one",
-        what=f"{what} to one channel: two pixels pass by the weights together, read where they lie",
+        what=f"{what} to few channels, one at a time: two pixels pass by the weights together, read where they lie",
         operands=(
             reads("x", "input, channels last", DType.INT8),
             reads("w", "weights, phase by phase", DType.INT8),
@@ -334,10 +345,10 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
             scratch("ring", "padded rows of x", DType.INT8),
             scratch("table", "where the runs of a window begin, if there are several", DType.INT32, optional=True),
         ),
-        params=(SingleRows, Codes, Multiplier),
+        params=(SingleRows, Codes),
         options=(Shift, SingleOptions),
         lacks=frozenset({CHECKED}),  # phases tell where weights begin, and how many rows windows have
-        when=(*when, one_channel, whole_words, undilated_rows, scalar.to_int8, short_sums),
+        when=(*when, few_channels, whole_words, undilated_rows, scalar.to_int8, short_sums),
         loads=1.0,
         emit=emit,
         extra=turns,
@@ -348,7 +359,7 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
         name=f"{name}_s8_dsp_one",
         what=f"{plain.what}, weights widened to 16 bits",
         operands=(x, reads("w", "weights, phase by phase", DType.INT32), *others),
-        params=(SingleRows, dsp_conv.HighWord, Multiplier),
+        params=(SingleRows, dsp_conv.HighWord),
         options=(dsp_conv.StreamOptions, SingleOptions),
         needs=frozenset({"dsp"}),
         when=(*plain.when[:-1], dsp_conv.high_word_of_widened),
@@ -357,7 +368,7 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
     with_thumb1 = replace(
         plain,
         name=f"{name}_s8_thumb1_one",
-        params=(SingleRows, scalar.ThumbOffset, Multiplier),
+        params=(SingleRows, scalar.ThumbOffset),
         options=(scalar.ThumbOptions, SingleOptions),
         needs=frozenset({"thumb1"}),
         when=(*plain.when[:-1], scalar.short_products),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions to one channel, transposed or not: their plain C on this computer, their assembly under QEMU."""
+"""Convolutions to few channels, transposed or not: their plain C on this computer, their assembly under QEMU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared_models import roomy
 from mcugen.compiler import compile_model
 from mcugen.options import CompileOptions
 
-# (operator, input shape, kernel, attributes)
+# (operator, input shape, kernel, attributes): to one, two and three channels in turn
 CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ("Conv", (1, 16, 5, 4), (1, 1), {}),
     ("Conv", (2, 8, 3, 3), (1, 1), {}),
@@ -39,10 +39,12 @@ def _model() -> Net:
     net, random = Net(21), np.random.default_rng(7)
     for number, (kind, shape, kernel, attributes) in enumerate(CASES):
         x = net.dequantize(net.input(f"x{number}", *shape, dtype=np.int8), 0.05, (3, -128, 127)[number % 3])
-        size = (shape[1], 1, *kernel) if kind == "ConvTranspose" else (1, shape[1], *kernel)
-        codes = net.const(random.integers(-127, 128, size), np.int8)
-        w = net.op("DequantizeLinear", codes, net.const(0.005 + 0.01 * random.random()), net.const(0, np.int8))
-        y = net.op(kind, x, w, net.const(random.standard_normal(1)), **attributes)
+        out, axis = 1 + number % 3 * (number % 2), int(kind == "ConvTranspose")
+        size = (shape[1], out, *kernel) if axis else (out, shape[1], *kernel)
+        codes, scales = net.const(random.integers(-127, 128, size), np.int8), random.uniform(0.005, 0.015, out)
+        zeros = net.const(np.zeros(out), np.int8)
+        w = net.op("DequantizeLinear", codes, net.const(scales), zeros, axis=axis)
+        y = net.op(kind, x, w, net.const(random.standard_normal(out)), **attributes)
         y = net.op("Relu", y) if number % 4 == 1 else y
         net.output(net.quantize(y, (0.7013, 4.0, 0.1)[number % 3], -9, out=f"y{number}"), dtype=np.int8)
     return net
