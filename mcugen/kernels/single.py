@@ -269,6 +269,11 @@ def few_channels(spec: ConvSpec) -> bool:
     return spec.shape.groups == 1 and spec.channels <= MOST_CHANNELS
 
 
+def odd_channels(spec: ConvSpec) -> bool:
+    """an odd number of output channels"""
+    return spec.channels % 2 == 1  # pairs share what windows read
+
+
 def whole_words(spec: ConvSpec) -> bool:
     """pixels of whole words"""
     return spec.shape.in_c % 4 == 0
@@ -332,8 +337,10 @@ def turns(spec: ConvSpec) -> int:
     return plan.turns
 
 
-def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel, ...]:
-    """With the DSP extension, on Thumb-1 and in plain C."""
+def _kernels(
+    name: str, what: str, *when: Callable[[Any], bool], with_dsp: tuple[Callable[[Any], bool], ...] = ()
+) -> tuple[Kernel, ...]:
+    """With the DSP extension, where besides `with_dsp` holds, on Thumb-1 and in plain C."""
     plain = Kernel(
         f"{name}_s8_one",
         what=f"{what} to few channels, one at a time: two pixels pass by the weights together, read where they lie",
@@ -354,7 +361,7 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
         extra=turns,
     )
     x, _, *others = plain.operands
-    with_dsp = replace(
+    dsp = replace(
         plain,
         name=f"{name}_s8_dsp_one",
         what=f"{plain.what}, weights widened to 16 bits",
@@ -362,10 +369,10 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
         params=(SingleRows, dsp_conv.HighWord),
         options=(dsp_conv.StreamOptions, SingleOptions),
         needs=frozenset({"dsp"}),
-        when=(*plain.when[:-1], dsp_conv.high_word_of_widened),
+        when=(*plain.when[:-1], dsp_conv.high_word_of_widened, *with_dsp),
         loads=0.25,
     )
-    with_thumb1 = replace(
+    thumb1 = replace(
         plain,
         name=f"{name}_s8_thumb1_one",
         params=(SingleRows, scalar.ThumbOffset),
@@ -373,10 +380,10 @@ def _kernels(name: str, what: str, *when: Callable[[Any], bool]) -> tuple[Kernel
         needs=frozenset({"thumb1"}),
         when=(*plain.when[:-1], scalar.short_products),
     )
-    return (with_dsp, with_thumb1, plain)
+    return (dsp, thumb1, plain)
 
 
-CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows)
+CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows, with_dsp=(odd_channels,))
 """Of convolutions."""
 
 CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")

@@ -68,8 +68,10 @@ def test_bits(form: str, target: str, host: bool):
     kernels = (f"conv2d_{form}", f"conv_transpose_{form}")
     compiled = compile_model(model, board, CompileOptions(kernels=kernels))
     found = [i.kernel for i in compiled.program.instrs if i.macs]
-    assert found == [kernels[kind == "ConvTranspose"] for kind, *_ in CASES]
+    wanted = [kernels[kind == "ConvTranspose"] for kind, *_ in CASES]
+    others = [(a, b) for a, b in zip(found, wanted, strict=True) if a != b]
+    assert [b for _, b in others] == ["conv2d_s8_dsp_one"] * (2 * (form == "s8_dsp_one"))  # of two channels each
     feeds = random_feeds(model)
     (outputs,) = compiled.simulate([feeds], measure=False, sanitize=host).outputs
-    for name, wanted in numpy_outputs(model, feeds).items():
-        np.testing.assert_array_equal(outputs[name].reshape(wanted.shape), wanted, err_msg=name)
+    for name, codes in numpy_outputs(model, feeds).items():
+        np.testing.assert_array_equal(outputs[name].reshape(codes.shape), codes, err_msg=name)
