@@ -197,6 +197,26 @@ TRANSPOSED = (
     (14, 14, 8, 16, 2, 2),
     (7, 7, 16, 8, 4, 2),
 )
+ONE_CHANNEL = (
+    # height, width, channels, kernel, stride
+    (24, 24, 16, 1, 1),
+    (12, 12, 32, 1, 1),
+    (7, 9, 64, 1, 1),
+    (16, 16, 12, 1, 1),
+    (9, 9, 24, 1, 2),
+    (16, 16, 16, 3, 1),
+    (9, 7, 32, 3, 1),
+    (20, 20, 4, 3, 1),
+    (14, 14, 8, 5, 1),
+    (17, 17, 8, 3, 2),
+)
+"""Convolutions to one channel."""
+ONE_TRANSPOSED = (
+    # height, width, channels, kernel, stride
+    *((12, 12, 16, 2, 2), (6, 7, 32, 2, 2), (12, 12, 16, 4, 2), (5, 5, 32, 4, 2)),
+    *((8, 8, 8, 3, 2), (7, 7, 24, 3, 2), (9, 9, 12, 4, 2), (4, 6, 64, 3, 2), (10, 10, 4, 4, 2)),
+)
+"""The same of transposed ones."""
 TENSORS = ((1, 16, 16, 16), (1, 64, 8, 8), (1, 16, 32, 32), (1, 9, 5, 7), (1, 32, 6, 6), (1, 8, 48, 48))
 POOLS = (
     # channels, height, width, kernel height, width, stride, padding
@@ -410,6 +430,18 @@ def transposed_convolutions(kind: str) -> onnx.ModelProto:
         weights = net.weights(c, out, k, k, axis=1)
         sizes = {"strides": [stride] * 2, "auto_pad": auto}
         net.output(net.add("ConvTranspose", net.input((1, c, h, w)), *weights, **sizes))
+    return net.model()
+
+
+def one_channel() -> onnx.ModelProto:
+    """Convolutions to one channel, transposed or not."""
+    net = _Net("int8")
+    for h, w, c, k, stride in ONE_CHANNEL:
+        x, pads = net.input((1, c, h, w)), [(k - 1) // 2] * 4
+        net.output(net.add("Conv", x, *net.weights(1, c, k, k), pads=pads, strides=[stride] * 2))
+    for h, w, c, k, stride in ONE_TRANSPOSED:
+        sizes = {"strides": [stride] * 2, "auto_pad": "SAME_UPPER"}
+        net.output(net.add("ConvTranspose", net.input((1, c, h, w)), *net.weights(c, 1, k, k, axis=1), **sizes))
     return net.model()
 
 
@@ -663,11 +695,11 @@ def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
 def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
     """The models of which some layer takes a kernel; the kernel's own example where there is none."""
     fitting = _fitting([model for kind in KINDS for model in models(kind)], board_name)
-    small, least = (_fitting(layers, board_name) for layers in (four_bit_layers(), two_bit_layers()))
+    others = [_fitting(made, board_name) for made in ([one_channel()], four_bit_layers(), two_bit_layers())]
     for kernel in kernels:
         found = [model for model, names in fitting if kernel.name in names]
-        for narrower in (small, least):
-            found = found or [model for model, names in narrower if kernel.name in names]
+        for other in others:
+            found = found or [model for model, names in other if kernel.name in names]
         if not found and kernel.example:
             found = [onnx.parser.parse_model(kernel.example)]
         yield from ((kernel, model) for model in found)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mcugen.kernels import coded, depthwise, dsp_conv, floats, helium, planes, portable, scalar, winograd
+from mcugen.kernels import coded, depthwise, dsp_conv, floats, helium, planes, portable, scalar, single, winograd
 from mcugen.lir.kernel import Kernel
 
 CONV: tuple[Kernel, ...] = (
@@ -17,6 +17,7 @@ CONV: tuple[Kernel, ...] = (
     *dsp_conv.CONV,
     *winograd.CONV,
     *scalar.CONV,
+    *single.CONV,
     *portable.CONV,
     *coded.DENSE,
 )

@@ -75,8 +75,8 @@ class Strips:
         return self.lines.stride
 
     def instructions(self) -> float:
-        """About how many a channel takes: a block is two points of two lines, or of one."""
-        blocks = (self.points.out + 1) // 2
+        """About how many a channel takes: a block is two points of two lines, or of one; a point may be left over."""
+        blocks = self.points.out / 2
         pairs, odd = divmod(self.lines.out, 2) if self.stride == 1 else (0, self.lines.out)
         gathering = (5.0 if self.stride == 1 else 3.5) * self.points.size
         return pairs * (25 + 46 * blocks) + odd * (25 + 26 * blocks) + (pairs + odd) * gathering

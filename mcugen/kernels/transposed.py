@@ -172,7 +172,7 @@ class TransposedSpec(ConvSpec):
     @cached_property
     def columns(self) -> tuple[int, int]:
         """The columns of x that a window sees, from its own number on: the first and how many."""
-        offsets = [at for place in range(self.shape.stride_w) for _, at in _meets(self.shape, "w", place)]
+        offsets = [at for place in range(self.shape.stride_w) for _, at in meets(self.shape, "w", place)]
         first = min(offsets, default=0)
         return first, max(offsets, default=0) - first + 1
 
@@ -194,13 +194,13 @@ class TransposedSpec(ConvSpec):
     def _phase(self, place: int) -> PhaseSpec:
         shape, (left, taps) = self.shape, self.columns
         weights = self.weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
-        rows = _meets(shape, "h", place)
+        rows = meets(shape, "h", place)
         first = min((at for _, at in rows), default=0)
         span = max((at for _, at in rows), default=0) - first + 1
         found = np.zeros((shape.stride_w, shape.out_c, span, taps, shape.in_c), weights.dtype)
         for ky, row in rows:
             for pixel in range(shape.stride_w):
-                for kx, column in _meets(shape, "w", pixel):
+                for kx, column in meets(shape, "w", pixel):
                     found[pixel, :, row - first, column - left] = weights[:, ky, kx]
         packed = found.reshape(-1, *found.shape[2:])
         bias, codes = (np.tile(a, shape.stride_w) for a in (self.integer_bias, self._multipliers))
@@ -243,7 +243,7 @@ class TransposedSpec(ConvSpec):
         return [(phase.first, phase.weights.shape[1]) for phase in self.phases]
 
 
-def _meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
+def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
     """The taps that meet at a place of the stride along an axis, and the input there, from the window's number on."""
     _, _, taps, stride, dilation, pad = shape.along(axis)
     met = ((tap, place + pad - tap * dilation) for tap in range(taps))

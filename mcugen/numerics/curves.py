@@ -17,6 +17,9 @@ from mcugen.lir.program import Param
 Scalar = Callable[[Param], Parameter]
 """Makes a number a parameter of the kernel."""
 
+BYTES = np.arange(256).astype(np.uint8).view(np.int8)
+"""All codes of int8 in the order of tables, whose entries are found by the byte of a code."""
+
 CODES = np.arange(-(2**15), 2**15 + 1)
 """All codes of int16, and the end of the last segment."""
 

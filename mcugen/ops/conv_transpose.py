@@ -16,7 +16,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Simplifiable, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.kernels import cmsis
+from mcugen.kernels import cmsis, single
 from mcugen.kernels.direct import ChannelGroups, spread_call
 from mcugen.kernels.transposed import CONV_TRANSPOSE, TransposedSpec
 from mcugen.lir.builder import Builder
@@ -246,7 +246,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
-    kernels: ClassVar[tuple[Kernel, ...]] = CONV_TRANSPOSE
+    kernels: ClassVar[tuple[Kernel, ...]] = (*single.CONV_TRANSPOSE, *CONV_TRANSPOSE)
     library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
@@ -355,7 +355,7 @@ def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
     return found
 
 
-@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", *(k.name for k in CONV_TRANSPOSE)))
+@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", *(k.name for k in TransposedConv.kernels)))
 def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
     node.require_dtype(x, *_FLOATS)

@@ -25,7 +25,7 @@ from mcugen.kernels.elementwise import MOST_SHARED, Known, Literals, Loop, Scala
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.curves import CODES, Line, Segments, interpolation
+from mcugen.numerics.curves import BYTES, CODES, Line, Segments, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
@@ -116,8 +116,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
             return _curve(graph, self.name, x, wanted / out.q.scale[0] + out.q.zero_point, out.dtype)
         if source.dtype is not DType.INT8:
             return None
-        codes = np.arange(-128, 128).astype(np.int8)
-        table = quantize(self._of_codes(inputs, codes, source.quant), out.q, out.dtype)
+        table = quantize(self._of_codes(inputs, BYTES, source.quant), out.q, out.dtype)
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
@@ -221,7 +220,7 @@ class Interpolate(HasKernels, Elementwise):
 
 @dataclass(frozen=True)
 class Lookup(Elementwise):
-    """y = table[x + 128] for int8 x: any function of one int8 tensor. `of` names the function."""
+    """y = table[x & 255] for int8 x: any function of one int8 tensor. `of` names the function."""
 
     mnemonic: ClassVar[str] = "lookup"
     tables: ClassVar[frozenset[int]] = frozenset({1})
@@ -232,12 +231,12 @@ class Lookup(Elementwise):
         return DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Indexing."""
-        return Entry(args[1], args[0] + 128)
+        """Indexing by the byte, which is loaded so."""
+        return Entry(args[1], Convert(DType.UINT8, args[0]))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Gathering."""
-        return self.expression(sig, args, scalar)
+        return Entry(args[1], args[0] & 255)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
+from mcugen.numerics.curves import BYTES
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Lookup, Stack, Step
 from mcugen.passes.rewrite import Outcome, pattern
@@ -40,7 +39,7 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
         steps = [v.producer for v in read if v is not x and v.producer and _is_function(v.producer, x)]
         if not steps or len(steps) + (x in read) < len(read):
             continue
-        codes = {x: np.arange(-128, 128, dtype=np.int8)}
+        codes = {x: BYTES}
         for step in (*steps, node):
             codes[step.output] = _evaluated(step, codes)
         of = "+".join(step.op.of if isinstance(step.op, Lookup) else step.op.name for step in (*steps, node))
