@@ -201,6 +201,8 @@ class Board:
     """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
+    dma_reads: tuple[str, ...] = ()
+    """Names of the memories that a DMA controller copies from to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
     """Where its figures come from: documents and their sections, and what is assumed."""
 
@@ -509,6 +511,7 @@ def _board(name: str, fields: _Fields) -> Board:
         cores=_cores(fields, cpu, clock_hz),
         core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
+        dma_reads=_dma_reads(fields, names),
         sources=fields.texts("sources", ()),
     )
 
@@ -657,6 +660,14 @@ def _energy(fields: _Fields) -> Energy | None:
         fields.without(("supply_millivolts",), "microamps_per_mhz")
         return None
     return Energy(fields.positive("microamps_per_mhz"), fields.number("supply_millivolts", 1))
+
+
+def _dma_reads(fields: _Fields, names: list[str]) -> tuple[str, ...]:
+    found = fields.texts("dma_reads", ())
+    for name in found:
+        if name not in names:
+            fields.fail("dma_reads", "must name memories of the board", repr(name), _nearest(name, names))
+    return found
 
 
 def _memory_name(fields: _Fields, key: str, names: list[str], default: str = "") -> str:

@@ -36,6 +36,7 @@ from mcugen.memory.place import Placement, copied_bytes, memory_of_arena, memory
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.options import (
+    AUTO_PLACE,
     FAMILIES,
     GOALS,
     LEARN_INTEGERS,
@@ -425,6 +426,33 @@ def _check_training(options: CompileOptions) -> None:
         raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
 
 
+def _check_copies_ahead(options: CompileOptions, board: Board) -> None:
+    """UsageError where no copy goes on while the CPU computes, or a run may leave one behind."""
+    if not options.copy_ahead:
+        return
+    beside = {
+        "--steps": options.steps,
+        "--train": options.training is not None,
+        "--weights-reader": options.weights_reader,
+        "--optimize flash": options.optimize == "flash",
+        "a range of sizes (--dim)": bool(options.ranges),
+    }
+    asked = [name for name, is_asked in beside.items() if is_asked]
+    if asked:
+        raise UsageError("--copy-ahead does not go together with everything", asked[0], "leave one out")
+    source, arenas = memory_of_weights(board, options.place), options.place.arena or (board.arena_memory,)
+    if source.name not in board.dma_reads:
+        found = f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
+        remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/boards.md)'
+        raise UsageError("--copy-ahead: a DMA controller must read the memory of the weights", found, remedy)
+    for name in arenas:
+        if name == AUTO_PLACE or board.cache(board.memory(name), "data"):
+            rule = "--copy-ahead: the arena must lie in a memory without a data cache, which a DMA controller bypasses"
+            free = [m.name for m in board.memories if m.kind == "ram" and not board.cache(m, "data")]
+            remedy = f"--place arena=MEMORY: {', '.join(free)}" if free else "leave it out"
+            raise UsageError(rule, f"--place arena={name}", remedy)
+
+
 def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
     """What kernels are asked for beside the CPU's features."""
     wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
@@ -455,5 +483,6 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
         )
     _check_cores(options, board)
     _check_training(options)
+    _check_copies_ahead(options, board)
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

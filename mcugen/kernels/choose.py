@@ -259,11 +259,9 @@ def _compared(
     return found
 
 
-def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
-    """Of the nodes that have these kernels, in one inference; None if there are none."""
-    if not kernels:
-        return None
-    return sum(times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)
+def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
+    """Of the nodes that have these kernels, in one inference, by the names of their first outputs."""
+    return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:

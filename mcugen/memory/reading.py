@@ -13,6 +13,9 @@ from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
 
+BEGIN = 100
+"""Cycles that it takes to begin and to end a copy that something else makes: assumed, some writes to a controller."""
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -37,13 +40,17 @@ class Constant:
         later = (board.reading_again(memory, self.between) or 0) * nbytes / max(self.between, 1)
         return first + (self.runs - 1) * later + self.runs * within
 
-    def saved_by_copy(self, board: Board, slow: Memory, fast: Memory) -> float:
-        """Cycles that a copy before the whole saves; 0 where waits are unknown."""
+    def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
+        """Cycles that a copy before the whole saves; 0 where waits are unknown.
+
+        `hidden` is the share of its time that goes by while the CPU computes, where something else makes the copy.
+        """
         waits, once = self.waits(board, slow), board.reading(slow, self.buffer.nbytes)
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
         if waits is None or once is None or fast_waits is None:
             return 0.0
-        return waits - once - self.runs * self.passes * fast_waits - COPY * self.buffer.nbytes
+        copy = once + COPY * self.buffer.nbytes if hidden is None else BEGIN + (1 - hidden) * once
+        return waits - copy - self.runs * self.passes * fast_waits
 
 
 def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Constant]:
