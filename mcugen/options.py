@@ -203,11 +203,12 @@ class CompileOptions:
     `library` is what the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds
     the firmware's part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most
     stack that a call takes when the board's compiler builds it (see mcugen.stack_bounds). The self-test has at most
-    `self_test` samples, chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that compare the constants with
-    checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With `checked_indices` no damaged
-    constant leads out of memory, which some kernels cannot promise. With `training` there is a function that goes on
-    training the model, which has what it learned in its state (see mcugen.training). `checked_steps`: a checksum of the
-    arena between steps. `plausible`: ranges that outputs must lie in, by their names; with the key SAMPLES those that
+    `self_test` samples, chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that
+    compare the constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
+    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise. With `training` there
+    is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
+    `checked_steps`: a checksum of the arena between steps. `plausible`: ranges that outputs must lie in, by their
+    names; with the key SAMPLES those that
     samples have (see mcugen.plausibility).
     """
 

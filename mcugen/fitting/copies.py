@@ -10,7 +10,7 @@ from itertools import groupby
 
 from mcugen.board import Board, Memory
 from mcugen.kernels.choose import Cost
-from mcugen.lir.program import MOVE, READ_ROWS, STOP, Buffer, Control, Program, aligned
+from mcugen.lir.program import READ_ROWS, STOP, Buffer, Control, Program, aligned
 from mcugen.lir.weights import Staged, is_read
 from mcugen.memory.peak import moments
 from mcugen.memory.place import memory_of_arena, memory_of_weights
@@ -100,14 +100,14 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
         return []
     memories = memory_of_weights(board, places), memory_of_arena(board, places)
     least = max(LEAST, LEAST_SHARE * (program.instructions_estimate or 0))
-    hiding = _hiding(program) if options.copy_ahead else {}
+    windows = _windows(program) if options.copy_ahead else {}
     found = list[Gain]()
     for whole, constants in groupby(constants_of(program, board, memories[0]), key=lambda constant: constant.whole):
         if program.instrs[whole.start].control in (Control.IF, Control.FORK):
             continue  # it may not run; the other core reads them as well
         read = [constant for constant in constants if is_read(constant.buffer)]
-        if read and whole.start in hiding:
-            found += [gain for gain in _ahead(read, *hiding[whole.start], board, memories) if gain.cycles > least]
+        if read and whole.start in windows:
+            found += [gain for gain in _ahead(read, windows[whole.start], board, memories) if gain.cycles > least]
         found += _before(read, board, memories, options, least) if read else []
     return found
 
@@ -124,18 +124,15 @@ def _before(
     return [Gain(Staged(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > least]
 
 
-def _ahead(
-    constants: Sequence[Constant], beside: int, work: float, board: Board, memories: tuple[Memory, Memory]
-) -> list[Gain]:
-    """The same while what begins at instruction `beside` runs, for so many cycles that it does not wait for memory.
-
-    What the CPU reads there comes first, so that only the time in which it computes is hidden.
+def _ahead(constants: Sequence[Constant], window: _Window, board: Board, memories: tuple[Memory, Memory]) -> list[Gain]:
+    """The same while something else runs. What the CPU reads there comes first, so that only the time in which it
+    computes is hidden; copies that begin together share it.
     """
     times = {c.buffer: float(board.reading(memories[0], c.buffer.nbytes) or 0) for c in constants}
-    share = min(work / max(sum(times.values()), 1.0), 1.0)
+    share = window.take(sum(times.values()))
     saved = _sums((c.buffer, c.saved_by_copy(board, *memories, hidden=share)) for c in constants)
     return [
-        Gain(Staged(buffer, beside), constants[0].whole, cycles, share * times[buffer])
+        Gain(Staged(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
         for buffer, cycles in saved.items()
     ]
 
@@ -147,21 +144,33 @@ def _sums(pairs: Iterable[tuple[Buffer, float]]) -> dict[Buffer, float]:
     return found
 
 
-def _hiding(program: Program) -> dict[int, tuple[int, float]]:
-    """For each instruction or block what runs before it: its first index, and the cycles that it computes at least.
+@dataclass
+class _Window:
+    """What runs while a copy goes on: its first index, and the cycles that it computes at least, not yet taken."""
 
-    Moves are passed over; what may not run, or may end the call, is not there: a copy must not go on then.
+    start: int
+    work: float
+
+    def take(self, cycles: float) -> float:
+        """The share of these cycles that is hidden."""
+        taken = min(cycles, self.work)
+        self.work -= taken
+        return taken / cycles if cycles else 1.0
+
+
+def _windows(program: Program) -> dict[int, _Window]:
+    """For each instruction or block the last thing before it whose time is known, unless the call may end meanwhile: no
+    copy must go on then. What may not run hides nothing.
     """
-    found, before = dict[int, tuple[int, float]](), None
+    found, window = dict[int, _Window](), None
     for whole in program.wholes():
+        if window is not None:
+            found[whole.start] = window
         instrs = [program.instrs[index] for index in whole]
-        if instrs[0].kernel == MOVE:
-            continue
-        if before is not None:
-            found[whole.start] = before
-        conditions = [o for i in instrs[:1] for o in i.operands if o.role == "cond"]
+        work = sum(program.layer_estimates.get(name, 0.0) for name in dict.fromkeys(i.name for i in instrs))
         may_end = any(i.library or i.kernel in (READ_ROWS, STOP) or i.control is Control.FORK for i in instrs)
-        names = dict.fromkeys(i.name for i in instrs)
-        work = sum(program.layer_estimates.get(name, 0.0) for name in names)
-        before = None if conditions or may_end else (whole.start, work)
+        if may_end:
+            window = None
+        elif work and not any(o.role == "cond" for o in instrs[0].operands):
+            window = _Window(whole.start, work)
     return found
