@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -20,6 +20,9 @@ from mcugen.options import GOALS, CompileOptions
 LEAST = 200
 LEAST_SHARE = 0.001
 """Cycles that a copy must save, and their share of all instructions: it takes 20 to 50 bytes of code."""
+
+DEPTH = 3
+"""Of what runs before a layer, so much at most while weights for it are copied."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class Gain:
     def span(self) -> range:
         """The indices at which it lies in the arena."""
         return range(self.whole.start if self.copy.beside is None else self.copy.beside, self.whole.stop)
+
+    def crosses(self, other: Gain) -> bool:
+        """Whether of two copies that go on meanwhile the one that begins first would be needed last."""
+        mine, others = self.copy.beside, other.copy.beside
+        if mine is None or others is None:
+            return False
+        return (mine < others and self.whole.start > other.whole.start) or (
+            mine > others and self.whole.start < other.whole.start
+        )
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +97,8 @@ def side_by_side(program: Program, gains: Sequence[Gain], most: int) -> list[Gai
     found: dict[tuple[int, Buffer], Gain] = {}
     for gain in sorted(gains, key=lambda gain: -gain.cycles / gain.copy.constant.nbytes):
         key = gain.whole.start, gain.copy.constant
-        if key not in found and max(taken[index] for index in gain.span) + gain.nbytes <= most:
+        has_room = max(taken[index] for index in gain.span) + gain.nbytes <= most
+        if has_room and key not in found and not any(gain.crosses(other) for other in found.values()):
             found[key] = gain
             for index in gain.span:
                 taken[index] += gain.nbytes
@@ -106,8 +119,8 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
         if program.instrs[whole.start].control in (Control.IF, Control.FORK):
             continue  # it may not run; the other core reads them as well
         read = [constant for constant in constants if is_read(constant.buffer)]
-        if read and whole.start in windows:
-            found += [gain for gain in _ahead(read, windows[whole.start], board, memories) if gain.cycles > least]
+        ahead = _ahead(read, windows[whole.start], board, memories) if read and whole.start in windows else []
+        found += [gain for gain in ahead if gain.cycles > least]
         found += _before(read, board, memories, options, least) if read else []
     return found
 
@@ -124,17 +137,19 @@ def _before(
     return [Gain(Staged(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > least]
 
 
-def _ahead(constants: Sequence[Constant], window: _Window, board: Board, memories: tuple[Memory, Memory]) -> list[Gain]:
-    """The same while something else runs. What the CPU reads there comes first, so that only the time in which it
-    computes is hidden; copies that begin together share it.
+def _ahead(
+    constants: Sequence[Constant], windows: Sequence[_Window], board: Board, memories: tuple[Memory, Memory]
+) -> Iterator[Gain]:
+    """The same while something else runs: what is just before them, or more. What the CPU reads there comes first, so
+    that only the time in which it computes is hidden, of which each copy takes a part.
     """
     times = {c.buffer: float(board.reading(memories[0], c.buffer.nbytes) or 0) for c in constants}
-    share = window.take(sum(times.values()))
-    saved = _sums((c.buffer, c.saved_by_copy(board, *memories, hidden=share)) for c in constants)
-    return [
-        Gain(Staged(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
-        for buffer, cycles in saved.items()
-    ]
+    share, total = 0.0, max(sum(times.values()), 1.0)
+    for window in windows:
+        share += window.take((1 - share) * total) / total
+        saved = _sums((c.buffer, c.saved_by_copy(board, *memories, hidden=share)) for c in constants)
+        for buffer, cycles in saved.items():
+            yield Gain(Staged(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
 
 
 def _sums(pairs: Iterable[tuple[Buffer, float]]) -> dict[Buffer, float]:
@@ -152,25 +167,23 @@ class _Window:
     work: float
 
     def take(self, cycles: float) -> float:
-        """The share of these cycles that is hidden."""
+        """So many of these cycles are hidden."""
         taken = min(cycles, self.work)
         self.work -= taken
-        return taken / cycles if cycles else 1.0
+        return taken
 
 
-def _windows(program: Program) -> dict[int, _Window]:
-    """For each instruction or block the last thing before it whose time is known, unless the call may end meanwhile: no
-    copy must go on then. What may not run hides nothing.
+def _windows(program: Program) -> dict[int, Sequence[_Window]]:
+    """For each instruction or block the last ones before it whose time is known, the nearest first, none before which
+    the call may end: no copy must go on then. What may not run hides nothing.
     """
-    found, window = dict[int, _Window](), None
+    found, windows = dict[int, Sequence[_Window]](), list[_Window]()
     for whole in program.wholes():
-        if window is not None:
-            found[whole.start] = window
+        found[whole.start] = windows[:DEPTH]
         instrs = [program.instrs[index] for index in whole]
         work = sum(program.layer_estimates.get(name, 0.0) for name in dict.fromkeys(i.name for i in instrs))
-        may_end = any(i.library or i.kernel in (READ_ROWS, STOP) or i.control is Control.FORK for i in instrs)
-        if may_end:
-            window = None
+        if any(i.library or i.kernel in (READ_ROWS, STOP) or i.control is Control.FORK for i in instrs):
+            windows = []
         elif work and not any(o.role == "cond" for o in instrs[0].operands):
-            window = _Window(whole.start, work)
+            windows = [_Window(whole.start, work), *windows]
     return found

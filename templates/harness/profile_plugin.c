@@ -356,13 +356,13 @@ static void advance_copies(struct memory *memory)
     memory->used_then = memory->used;
 }
 
-static void begin_copy(const struct segment *segment)
+static void begin_copy(void)
 {
     for (size_t i = 0; i < memory_count; i++) {
         advance_copies(&memories[i]);
         memories[i].copied = 0;
     }
-    running = segment->begin == copies_begin ? begin_cycles : running;
+    running = begin_cycles;
 }
 
 static void await_copies(void)
@@ -402,11 +402,11 @@ static void on_segment(unsigned cpu, void *data)
     running = segment->cycles;
     next = segment->end;
     accessing = NULL;
-    if (segment->role == COPIES) {
-        begin_copy(segment);
+    if (segment->begin == copies_begin) {
+        begin_copy();
     } else if (segment->role == AWAITS) {
         await_copies();
-    } else if (segment->memory != NULL) {
+    } else if (segment->role == PLAIN && segment->memory != NULL) {
         fetch(segment->memory, segment->address);
     }
 }
