@@ -111,6 +111,7 @@ def _compiled(
         options = chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
+        notes += [_copied_ahead_note(fit)] * options.copy_ahead
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
         notes += _arena_notes(program, target, placement, options)
         if file and placement.copies:
@@ -229,6 +230,16 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
     stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
+
+
+def _copied_ahead_note(fit: Fit) -> str:
+    gains = [gain for gain in fit.taken.copies.gains if gain.copy.beside is not None] if fit.taken.copies else []
+    if not gains:
+        return "--copy-ahead: no copy pays that goes on while a layer runs"
+    nbytes = sum(gain.copy.constant.nbytes for gain in gains)
+    hidden = f"hides about {round(sum(gain.hidden for gain in gains)):,} cycles of reading"
+    found = f"{len(gains)} copies of weights, {nbytes:,} bytes, go on while other layers run, which {hidden}"
+    return f"--copy-ahead: {found}, if MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END of the firmware copy by DMA (mcugen.h)"
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:

@@ -145,7 +145,7 @@ def _staging(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
 
 def _beginning(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
     beginning = _bringing(BEGIN_WEIGHTS_KERNEL, layer, constant, held)
-    return replace(beginning, note="weights of the next layer, while this one runs")
+    return replace(beginning, note="weights of a later layer, while this one runs")
 
 
 def _ending(layer: Instr, held: Buffer) -> Instr:
