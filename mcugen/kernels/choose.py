@@ -499,11 +499,12 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
         return _traded(offers, limits, floor)
     free = best = _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal)))
     if goal == "balanced":
-        slowest = min(limits.instructions, _slowest(offers, limits, floor))
-        rank = _within(replace(limits, instructions=slowest), lambda cost: cost.rank(goal))
+        fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
+        rank = _within(fast, lambda cost: cost.rank(goal))
+        clearly = _within(fast, lambda cost: cost.rank(goal) + CLEARLY)
         best = _best_end(offers, floor, rank)
         # that limit may end descents early; estimates of RAM do not tell small differences
-        if rank(free.cost()) < (*rank(best.cost())[:2], best.cost().rank(goal) - CLEARLY):
+        if clearly(free.cost()) < rank(best.cost()):
             best = free
     return best.taken
 

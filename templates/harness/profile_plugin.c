@@ -14,7 +14,7 @@
  *     ignore BEGIN END            what lies in none
  *     copies BEGIN END CYCLES     code that stands for another bus master: what it reads is read while the CPU goes on,
  *                                 when the memory has nothing else to do; CYCLES are what the CPU takes to begin that
- *     awaits BEGIN END            code at which the CPU waits until all of that is read
+ *     awaits BEGIN END            code at which the CPU waits until the first of those is done
  *
  * A line each of what it writes:
  *     edge FROM LAST TO COUNT     the block from FROM to the instruction at LAST ran COUNT times before the one at TO
@@ -62,6 +62,7 @@ enum { MAX_MARKS = 8,
     MAX_REGIONS = 32,
     MAX_MEMORIES = 16,
     MAX_CACHES = 16,
+    MAX_COPIES = 256, /* that go on at once */
     MAX_LINE = 256 };
 enum kind { INSTRUCTIONS,
     DATA,
@@ -119,8 +120,10 @@ struct memory {
     uint64_t ahead;  /* the line that was read ahead, plus one */
     uint64_t ready;  /* when that is there */
     uint64_t used;   /* cycles of accesses so far */
-    uint64_t copying, since, used_then; /* cycles that copies still need of it; as it was when that was known */
-    uint64_t copied;                    /* the line that a copy read last, plus one */
+    uint64_t asked, done;      /* cycles that all copies need of it, and have had */
+    uint64_t since, used_then; /* as it was when that was known */
+    uint64_t before[MAX_COPIES]; /* what copies need that began before each */
+    uint64_t copied;           /* the line that a copy read last, plus one */
     struct counts counts[KINDS];
 };
 struct region {
@@ -142,6 +145,7 @@ static size_t cache_count;
 static uint8_t *prices; /* by halfwords from the first */
 static uint64_t first_price, price_count;
 static uint64_t refill;
+static uint64_t begun, ended; /* copies */
 static uint64_t copies_begin, copies_end, begin_cycles, awaits_begin, awaits_end;
 
 static struct block *blocks;
@@ -346,12 +350,12 @@ static void fetch(struct memory *memory, uint64_t address)
     }
 }
 
-/* What is left of copies: they went on while the memory had nothing else to do. */
+/* Copies go on, one after the other, while the memory has nothing else to do. */
 static void advance_copies(struct memory *memory)
 {
     const uint64_t passed = now - memory->since, used = memory->used - memory->used_then;
-    const uint64_t idle = passed > used ? passed - used : 0;
-    memory->copying = memory->copying > idle ? memory->copying - idle : 0;
+    const uint64_t idle = passed > used ? passed - used : 0, left = memory->asked - memory->done;
+    memory->done += idle < left ? idle : left;
     memory->since = now;
     memory->used_then = memory->used;
 }
@@ -360,19 +364,24 @@ static void begin_copy(void)
 {
     for (size_t i = 0; i < memory_count; i++) {
         advance_copies(&memories[i]);
+        memories[i].before[begun % MAX_COPIES] = memories[i].asked;
         memories[i].copied = 0;
     }
+    begun++;
     running = begin_cycles;
 }
 
-static void await_copies(void)
+/* The one that began first of those that go on is waited for. */
+static void end_copy(void)
 {
+    ended++;
     for (size_t i = 0; i < memory_count; i++) {
         struct memory *memory = &memories[i];
+        const uint64_t needed = ended < begun ? memory->before[ended % MAX_COPIES] : memory->asked;
         advance_copies(memory);
-        memory->counts[DATA].cycles += memory->copying;
-        now += memory->copying;
-        memory->copying = 0;
+        const uint64_t left = needed > memory->done ? needed - memory->done : 0;
+        memory->counts[DATA].cycles += left;
+        now += left;
     }
 }
 
@@ -390,7 +399,7 @@ static void on_copied(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
     const uint64_t line = (region->address + (address - region->begin)) / size;
     if (memory->copied != line + 1) {
         memory->copied = line + 1;
-        memory->copying += (through->cache != NULL ? through->all : memory->wait_for_word) + 1;
+        memory->asked += (through->cache != NULL ? through->all : memory->wait_for_word) + 1;
     }
 }
 
@@ -404,8 +413,8 @@ static void on_segment(unsigned cpu, void *data)
     accessing = NULL;
     if (segment->begin == copies_begin) {
         begin_copy();
-    } else if (segment->role == AWAITS) {
-        await_copies();
+    } else if (segment->begin == awaits_begin) {
+        end_copy();
     } else if (segment->role == PLAIN && segment->memory != NULL) {
         fetch(segment->memory, segment->address);
     }
