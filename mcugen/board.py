@@ -137,6 +137,14 @@ class Cache:
         """Groups of `ways` lines, of which an address belongs to one."""
         return self.size // (self.line * self.ways)
 
+    def missed(self, nbytes: int) -> float:
+        """Of so many bytes that are read again and again in turn, the share that is gone when it is wanted again.
+
+        A set that has one line more than its ways loses each before it comes back: all do from (1 + 1 / ways) times the
+        size on. Other data, and code, take up to a way, so that the first do from (1 - 1 / ways) times the size on.
+        """
+        return min(max((self.ways * (nbytes / self.size - 1) + 1) / 2, 0.0), 1.0)
+
 
 @dataclass(frozen=True)
 class Energy:
@@ -236,11 +244,12 @@ class Board:
         return each * -(-nbytes // unit)
 
     def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        """The same of bytes that it has read before: a cache may hold them, if no more than ROOM_IN_CACHE of it."""
-        cache = self.cache(memory, "data")
-        if cache is not None and nbytes <= ROOM_IN_CACHE * cache.size:
-            return cache.hit_wait_states * -(-nbytes // _WORD)
-        return self.reading(memory, nbytes)
+        """The same of bytes that it has read before, all in turn: a cache may hold some of them."""
+        first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
+        if cache is None or first is None:
+            return first
+        missed = cache.missed(nbytes)
+        return round(missed * first + (1 - missed) * cache.hit_wait_states * -(-nbytes // _WORD))
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
         """What stands before a memory for instructions or data."""

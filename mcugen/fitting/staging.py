@@ -24,11 +24,6 @@ from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
 TRIES = 6
 """So often memory is planned anew, with fewer copies, until it is no more than allowed."""
 
-
-SURELY = 1.0
-"""Of a program's instructions, the waits from which on `balanced` trades RAM for them: estimates of what a small cache
-holds may be several times too high."""
-
 PLANNED = 17 / 16
 """How many times the bytes that are in use at once an arena may take."""
 
@@ -55,12 +50,16 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if options.optimize == "speed":
         return _copying(options, fast, nbytes) if nbytes <= room else options
     waits, instructions = waits_for_constants(program, board, slow), program.instructions_estimate or 0.0
-    is_slow = waits > max((MOST_SLOWDOWN - 1) * instructions, LEAST_WAITS)
-    if not is_slow or _stay_cached(board, (slow, nbytes), (fast, program.arena_size)):
+    if not _is_slow(waits, instructions) or _stay_cached(board, (slow, nbytes), (fast, program.arena_size)):
         return options
     if nbytes <= room and nbytes + program.arena_size <= ENOUGH * board.total_ram:
         return _copying(options, fast, nbytes)
-    return _best_trade(program, board, options, waits, room) if waits > SURELY * instructions else options
+    return _best_trade(program, board, options, waits, room)
+
+
+def _is_slow(waits: float, instructions: float) -> bool:
+    """Whether a program is more than MOST_SLOWDOWN times as slow for what it waits."""
+    return waits > max((MOST_SLOWDOWN - 1) * instructions, LEAST_WAITS)
 
 
 def _may_copy(board: Board, options: CompileOptions) -> bool:
@@ -74,7 +73,7 @@ def _may_copy(board: Board, options: CompileOptions) -> bool:
 def trades_waits(program: Program, board: Board, options: CompileOptions) -> bool:
     """Whether what a program waits for flash on a serial bus may count against RAM."""
     waits = waits_for_constants(program, board, memory_of_weights(board, options.place))
-    return _may_copy(board, options) and waits > SURELY * (program.instructions_estimate or 0.0)
+    return _may_copy(board, options) and _is_slow(waits, program.instructions_estimate or 0.0)
 
 
 def _copying(options: CompileOptions, memory: Memory, nbytes: int) -> CompileOptions:
@@ -156,7 +155,7 @@ def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
 
 def waits_most(attempt: Attempt, board: Board, options: CompileOptions) -> bool:
     """Whether a program, with its copies, is more than MOST_SLOWDOWN times as slow for flash on a serial bus."""
-    return _may_copy(board, options) and attempt.waits > max((MOST_SLOWDOWN - 1) * attempt.instructions, LEAST_WAITS)
+    return _may_copy(board, options) and _is_slow(attempt.waits, attempt.instructions)
 
 
 def left_beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mcugen.board import Board, Memory
 from mcugen.lir.program import Buffer, Control, Instr, Program, Space
-from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of
+from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
@@ -71,10 +71,8 @@ def _constants(instr: Instr) -> dict[Buffer, None]:
 
 def _readings(instr: Instr, board: Board, memory: Memory) -> float:
     """How often a layer reads its constants: word by word, or by lines where a cache serves several loads at once."""
-    loads = loads_in_pass(instr)
-    if board.cache(memory, "data") is not None:
-        loads = min(loads, 1.0)
-    return max(loads * passes_of(instr), 1.0)
+    is_cached = board.cache(memory, "data") is not None
+    return max((sweeps_in_pass if is_cached else loads_in_pass)(instr) * passes_of(instr), 1.0)
 
 
 def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:

@@ -572,8 +572,8 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #endif
 }
 
-/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own, by
- * DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), addresses of words, which is done when it returns.
+/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own,
+ * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), addresses of words, done when it returns.
  * With --copy-ahead, MCUGEN_STAGE_BEGIN(to, from, nbytes) begins a copy that goes on while a layer runs, and
  * MCUGEN_STAGE_END(to, nbytes) returns when that one is done. Each that begins is ended, in the order of beginnings;
  * several may have begun. Between the two nothing else uses the bytes at `to`, and no run returns. Unless the firmware
