@@ -35,6 +35,8 @@ _WORD = 4
 """Bytes of a word, which is what an access brings unless told."""
 ROOM_IN_CACHE = 0.75
 """The share of a cache that data may take to be found there again: other data, and code, take some."""
+BEGIN_COPY = 100
+"""Cycles that the CPU takes to begin and to end a copy by DMA: assumed, some writes to a controller."""
 _LONGEST_NAME = 100
 """Characters of a board's name: file systems take 255 bytes."""
 

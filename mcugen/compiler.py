@@ -107,11 +107,10 @@ def _compiled(
         program = fit.program
         chosen = with_copies(program, target, options)
         notes = fit.notes(target, options.optimize)
-        notes += [_copied_note(program, target, chosen)] if chosen is not options else []
+        notes += _copy_notes(fit, target, options, chosen)
         options = chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
-        notes += [_copied_ahead_note(fit)] * options.copy_ahead
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options)]
         notes += _arena_notes(program, target, placement, options)
         if file and placement.copies:
@@ -223,6 +222,12 @@ def _with_input(
         input_code=feed.code if feed else None,
     )
     return figures, form
+
+
+def _copy_notes(fit: Fit, board: Board, options: CompileOptions, chosen: CompileOptions) -> list[str]:
+    """Of weights: by start-up without being asked for, and while layers run."""
+    found = [_copied_note(fit.program, board, chosen)] if chosen is not options else []
+    return [*found, *([_copied_ahead_note(fit)] if options.copy_ahead else [])]
 
 
 def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:

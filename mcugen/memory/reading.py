@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcugen.board import Board, Memory
+from mcugen.board import BEGIN_COPY, Board, Memory
 from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
-
-BEGIN = 100
-"""Cycles that it takes to begin and to end a copy that something else makes: assumed, some writes to a controller."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Constant:
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
         if waits is None or once is None or fast_waits is None:
             return 0.0
-        copy = once + COPY * self.buffer.nbytes if hidden is None else BEGIN + (1 - hidden) * once
+        copy = once + COPY * self.buffer.nbytes if hidden is None else BEGIN_COPY + (1 - hidden) * once
         return waits - copy - self.runs * self.passes * fast_waits
 
 

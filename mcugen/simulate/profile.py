@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcugen.board import Board
+from mcugen.board import BEGIN_COPY, Board
 from mcugen.codegen.bundle import Bundle
-from mcugen.memory.reading import BEGIN
 from mcugen.resources import resource_dir
 from mcugen.simulate.elf import functions
 from mcugen.simulate.execute import Measure, Sample, execute, qemu_program
@@ -76,7 +75,7 @@ class Profiler:
         marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
         memories = told(self.board, parts(self.board, image, self.bundle, self.machine))
         ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS if name in known]
-        told_copies = [("copies", COPIES, f" {BEGIN}"), ("awaits", AWAITS, "")]
+        told_copies = [("copies", COPIES, f" {BEGIN_COPY}"), ("awaits", AWAITS, "")]
         ignored += [
             f"{key} {known[name].begin:x} {known[name].end:x}{more}" for key, name, more in told_copies if name in known
         ]
