@@ -35,6 +35,8 @@ _WORD = 4
 """Bytes of a word, which is what an access brings unless told."""
 ROOM_IN_CACHE = 0.75
 """The share of a cache that data may take to be found there again: other data, and code, take some."""
+BEGIN_COPY = 100
+"""Cycles that the CPU takes to begin and to end a copy by DMA: assumed, some writes to a controller."""
 _LONGEST_NAME = 100
 """Characters of a board's name: file systems take 255 bytes."""
 
@@ -137,6 +139,14 @@ class Cache:
         """Groups of `ways` lines, of which an address belongs to one."""
         return self.size // (self.line * self.ways)
 
+    def missed(self, nbytes: int) -> float:
+        """Of so many bytes that are read again and again in turn, the share that is gone when it is wanted again.
+
+        A set that has one line more than its ways loses each before it comes back: all do from (1 + 1 / ways) times the
+        size on. Other data, and code, take up to a way, so that the first do from (1 - 1 / ways) times the size on.
+        """
+        return min(max((self.ways * (nbytes / self.size - 1) + 1) / 2, 0.0), 1.0)
+
 
 @dataclass(frozen=True)
 class Energy:
@@ -203,6 +213,8 @@ class Board:
     """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
+    dma_reads: tuple[str, ...] = ()
+    """Names of the memories that a DMA controller copies from to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
     """Where its figures come from: documents and their sections, and what is assumed."""
 
@@ -236,11 +248,12 @@ class Board:
         return each * -(-nbytes // unit)
 
     def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        """The same of bytes that it has read before: a cache may hold them, if no more than ROOM_IN_CACHE of it."""
-        cache = self.cache(memory, "data")
-        if cache is not None and nbytes <= ROOM_IN_CACHE * cache.size:
-            return cache.hit_wait_states * -(-nbytes // _WORD)
-        return self.reading(memory, nbytes)
+        """The same of bytes that it has read before, all in turn: a cache may hold some of them."""
+        first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
+        if cache is None or first is None:
+            return first
+        missed = cache.missed(nbytes)
+        return round(missed * first + (1 - missed) * cache.hit_wait_states * -(-nbytes // _WORD))
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
         """What stands before a memory for instructions or data."""
@@ -511,6 +524,7 @@ def _board(name: str, fields: _Fields) -> Board:
         cores=_cores(fields, cpu, clock_hz),
         core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
+        dma_reads=_dma_reads(fields, names),
         sources=fields.texts("sources", ()),
     )
 
@@ -659,6 +673,14 @@ def _energy(fields: _Fields) -> Energy | None:
         fields.without(("supply_millivolts",), "microamps_per_mhz")
         return None
     return Energy(fields.positive("microamps_per_mhz"), fields.number("supply_millivolts", 1))
+
+
+def _dma_reads(fields: _Fields, names: list[str]) -> tuple[str, ...]:
+    found = fields.texts("dma_reads", ())
+    for name in found:
+        if name not in names:
+            fields.fail("dma_reads", "must name memories of the board", repr(name), _nearest(name, names))
+    return found
 
 
 def _memory_name(fields: _Fields, key: str, names: list[str], default: str = "") -> str:

@@ -175,6 +175,14 @@ WeightsReader = Annotated[
         help="--weights-blob for memory without addresses: a function of yours reads a layer's weights into the arena",
     ),
 ]
+CopyAhead = Annotated[
+    bool,
+    typer.Option(
+        "--copy-ahead",
+        help="weights of the next layer are copied to RAM while one runs: by MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END, "
+        "functions of yours for DMA",
+    ),
+]
 WeightsVersion = Annotated[int, typer.Option(min=0, help="of --updatable: what the firmware may compare")]
 StreamInput = Annotated[
     bool,
@@ -359,6 +367,7 @@ class RunningArguments(ReadingArguments):
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
     weights_reader: WeightsReader = False
+    copy_ahead: CopyAhead = False
     check_weights: CheckWeights = False
     checked_arena: CheckedArena = False
     checked_indices: CheckedIndices = False
@@ -394,6 +403,7 @@ class RunningArguments(ReadingArguments):
             updatable=self.updatable,
             weights_version=self.weights_version,
             weights_reader=self.weights_reader,
+            copy_ahead=self.copy_ahead,
             external_io=self.external_io,
             check_weights=self.check_weights,
             checked_arena=self.checked_arena,
@@ -701,7 +711,7 @@ PANELS = {
         *("max_accuracy_drop", "min_sqnr", "max_weights"),
     ),
     "Samples": ("pixel_scale", "metric", "input_pipeline"),
-    "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
+    "Memory": ("max_ram", "max_flash", "place", "copy_ahead", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "tune", "steps", "max_step_cycles", "cores", "wait_states", "extreme_inputs"),
     "Learning on the device": ("train", "loss", "optimizer", "batch", "statistics", "lesson", "rate", "epochs"),

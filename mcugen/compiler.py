@@ -115,7 +115,7 @@ def _compiled(
         program = fit.program
         chosen = with_copies(program, target, options)
         notes = fit.notes(target, options.optimize)
-        notes += [_copied_note(program, target, chosen)] if chosen is not options else []
+        notes += _copy_notes(fit, target, options, chosen)
         options = chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
@@ -233,6 +233,12 @@ def _with_input(
     return figures, form
 
 
+def _copy_notes(fit: Fit, board: Board, options: CompileOptions, chosen: CompileOptions) -> list[str]:
+    """Of weights: by start-up without being asked for, and while layers run."""
+    found = [_copied_note(fit.program, board, chosen)] if chosen is not options else []
+    return [*found, *([_copied_ahead_note(fit)] if options.copy_ahead else [])]
+
+
 def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:
     nbytes = copied_bytes(program, board, options.place)
     took = time_of_copies(board, options, nbytes)
@@ -240,6 +246,16 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     also = f"arena={AUTO_PLACE}," if options.place.arena else ""
     stay = f"--place {also}weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to {to} for speed, in about {took:,} cycles; {stay}"
+
+
+def _copied_ahead_note(fit: Fit) -> str:
+    gains = [gain for gain in fit.taken.copies.gains if gain.copy.beside is not None] if fit.taken.copies else []
+    if not gains:
+        return "--copy-ahead: no copy pays that goes on while a layer runs"
+    nbytes = sum(gain.copy.constant.nbytes for gain in gains)
+    hidden = f"hides about {round(sum(gain.hidden for gain in gains)):,} cycles of reading"
+    found = f"{len(gains)} copies of weights, {nbytes:,} bytes, go on while other layers run, which {hidden}"
+    return f"--copy-ahead: {found}, if MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END of the firmware copy by DMA (mcugen.h)"
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:
@@ -448,6 +464,33 @@ def _check_training(options: CompileOptions) -> None:
         raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
 
 
+def _check_copies_ahead(options: CompileOptions, board: Board) -> None:
+    """UsageError where no copy goes on while the CPU computes, or a run may leave one behind."""
+    if not options.copy_ahead:
+        return
+    beside = {
+        "--steps": options.steps,
+        "--train": options.training is not None,
+        "--weights-reader": options.weights_reader,
+        "--optimize flash": options.optimize == "flash",
+        "a range of sizes (--dim)": bool(options.ranges),
+    }
+    asked = [name for name, is_asked in beside.items() if is_asked]
+    if asked:
+        raise UsageError("--copy-ahead does not go together with everything", asked[0], "leave one out")
+    source, arenas = memory_of_weights(board, options.place), options.place.arena or (board.arena_memory,)
+    if source.name not in board.dma_reads:
+        found = f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
+        remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/boards.md)'
+        raise UsageError("--copy-ahead: a DMA controller must read the memory of the weights", found, remedy)
+    for name in arenas:
+        if name == AUTO_PLACE or board.cache(board.memory(name), "data"):
+            rule = "--copy-ahead: the arena must lie in a memory without a data cache, which a DMA controller bypasses"
+            free = [m.name for m in board.memories if m.kind == "ram" and not board.cache(m, "data")]
+            remedy = f"--place arena=MEMORY: {', '.join(free)}" if free else "leave it out"
+            raise UsageError(rule, f"--place arena={name}", remedy)
+
+
 def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
     """What kernels are asked for beside the CPU's features."""
     wishes = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, HALVES: options.float16_weights}
@@ -478,5 +521,6 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
         )
     _check_cores(options, board)
     _check_training(options)
+    _check_copies_ahead(options, board)
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

@@ -207,15 +207,17 @@ class CompileOptions:
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `updatable` puts all else into it that training changes, and its
     `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
-    no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `library` is what
-    the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds the firmware's
-    part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most stack that a call
-    takes when the board's compiler builds it (see mcugen.stack_bounds). The self-test has at most `self_test` samples,
-    chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that compare the constants with
-    checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With `checked_indices` no damaged
-    constant leads out of memory, which some kernels cannot promise. With `training` there is a function that goes on
-    training the model, which has what it learned in its state (see mcugen.training). `checked_steps`: a checksum of the
-    arena between steps. `plausible`: ranges that outputs must lie in, by their names; with the key SAMPLES those that
+    no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `copy_ahead`: the
+    firmware copies weights of the next layer to the arena while one runs, where that pays (see docs/memory.md).
+    `library` is what the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds
+    the firmware's part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most
+    stack that a call takes when the board's compiler builds it (see mcugen.stack_bounds). The self-test has at most
+    `self_test` samples, chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that
+    compare the constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
+    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise. With `training` there
+    is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
+    `checked_steps`: a checksum of the arena between steps. `plausible`: ranges that outputs must lie in, by their
+    names; with the key SAMPLES those that
     samples have (see mcugen.plausibility).
     """
 
@@ -236,6 +238,7 @@ class CompileOptions:
     updatable: bool = False
     weights_version: int = 0
     weights_reader: bool = False
+    copy_ahead: bool = False
     library: LibraryFiles | None = None
     integer_io: bool = False
     external_io: bool = False
@@ -275,7 +278,7 @@ class CompileOptions:
     @property
     def may_spill(self) -> bool:
         """Whether an arena that is too large for one memory may lie in several: some code knows of one only."""
-        return not self.checked_arena and self.cores == 1
+        return not self.checked_arena and self.cores == 1 and not self.copy_ahead
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         return {key: (size, size) if isinstance(size, int) else size for key, size in self.dims.items()}
@@ -292,7 +295,7 @@ class CompileOptions:
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
         parts += ["weights blob"] * self.weights_blob + ["updatable"] * self.updatable
-        parts += ["weights read"] * self.weights_reader
+        parts += ["weights read"] * self.weights_reader + ["weights copied ahead"] * self.copy_ahead
         parts += ["input row by row"] * self.stream_input
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io

@@ -184,7 +184,8 @@ def lowered(
     remarks = unmeasured(graph, board.features, costs, any_size)
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
-    program.instructions_estimate = estimated_instructions(graph, costs, choices)
+    program.layer_estimates = estimated_instructions(graph, costs, choices)
+    program.instructions_estimate = sum(program.layer_estimates.values()) if choices else None
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"
         remedy = "compile without it: the input lies in the arena then"

@@ -29,7 +29,7 @@ from mcugen.kernels.choose import Cost, fitting_kernels
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
-from mcugen.lir.weights import is_read, with_staged_weights
+from mcugen.lir.weights import Staged, is_read, with_staged_weights
 from mcugen.options import OWN, CompileOptions, LayerTimes
 from mcugen.pipeline import lowered, planned
 from mcugen.report.figures import TuningFigures
@@ -78,6 +78,7 @@ def _require(compiled: CompiledModel) -> None:
         "--train": options.training is not None,
         "--kernels": options.family != OWN,
         "--weights-reader": options.weights_reader,
+        "--copy-ahead": options.copy_ahead,
         "--stream-input": options.stream_input,
         "a deadline": options.max_cycles is not None or options.max_latency is not None,
         "a range of sizes (--dim)": bool(options.ranges),
@@ -143,7 +144,7 @@ def _side_by_side(candidates: Sequence[Candidate]) -> tuple[Graph, dict[Node, Ke
 def _with_copies(program: Program, layers: Container[str]) -> Program:
     """Whose constants are copied to the arena before these layers."""
     held = {
-        index: list(dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer)))
+        index: [Staged(buffer) for buffer in dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))]
         for index, instr in enumerate(program.instrs)
         if instr.name in layers
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +18,21 @@ import mcugen.fitting
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.board import Board, board_names, load_board
 from mcugen.compiled import CompiledModel
-from mcugen.errors import DoesNotFitError
+from mcugen.errors import DoesNotFitError, UsageError, VerificationError
 from mcugen.hir.interpreter import interpret
-from mcugen.lir.program import STAGE_WEIGHTS, Control
+from mcugen.lir.program import (
+    BEGIN_WEIGHTS,
+    BRINGING,
+    END_WEIGHTS,
+    READ_ROWS,
+    STAGE_WEIGHTS,
+    Access,
+    Control,
+    Program,
+)
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.reading import waits_for_constants
+from mcugen.memory.verify_plan import verify_plan
 from mcugen.simulate import simulate
 from mcugen.simulate.timings import TIMINGS
 
@@ -149,6 +160,156 @@ def test_bits_stay(options: dict[str, object]):
     assert_close(outputs_in_c(found, feeds), interpret(found.graph, feeds))
 
 
+AHEAD = replace(HOST, dma_reads=("flash",))
+"""The same, with a DMA controller that reads flash."""
+
+DELAYED = """
+static struct { void *to; const void *from; size_t nbytes; } copies[16];
+static unsigned begun, ended;
+static void begin_copy(void *to, const void *from, size_t nbytes)
+{
+    copies[begun % 16u].to = to;
+    copies[begun % 16u].from = from;
+    copies[begun++ % 16u].nbytes = nbytes;
+    if (begun - ended > 16u) { abort(); }
+    EARLY;
+}
+static void end_copy(void *to, size_t nbytes)
+{
+    const unsigned at = ended++ % 16u;
+    if (ended > begun || copies[at].to != to || copies[at].nbytes != nbytes) { abort(); }
+    LATE;
+}
+#define MCUGEN_STAGE_BEGIN begin_copy
+#define MCUGEN_STAGE_END end_copy
+"""
+"""Copies of the firmware's own; each that begins is ended, in order, or the program stops."""
+COPY = "memcpy(to, copies[at].from, nbytes)"
+
+
+def with_copies(found: CompiledModel, early: str, late: str) -> CompiledModel:
+    """Whose firmware does something where copies begin, and where they end."""
+    own = DELAYED.replace("EARLY", early).replace("LATE", late)
+    name = f"{found.bundle.name}.c"
+    text = f"#include <stdlib.h>\n#include <string.h>\n{own}{found.bundle.files[name]}"
+    return replace(found, given_bundle=replace(found.bundle, files={**found.bundle.files, name: text}))
+
+
+@pytest.mark.parametrize(
+    ("early", "late"),
+    [
+        ("memset(to, 0x55, nbytes)", COPY),
+        ("memcpy(to, from, nbytes)", "(void)at"),
+        ("memcpy(to, from, nbytes)", COPY),
+    ],
+    ids=["at-the-end", "at-the-beginning", "all-the-time"],
+)
+@pytest.mark.parametrize("goal", ["speed", "ram"])
+def test_a_copy_may_be_made_at_any_time_between_its_beginning_and_its_end(early: str, late: str, goal: str):
+    """Layers one by one, and in a group of rows."""
+    model = convolutions()
+    feeds = random_feeds(model)
+    found = compile_model(model, AHEAD, replace(SPEED, optimize=goal, copy_ahead=True))
+    text = found.bundle.files["net.c"]
+    assert text.count("MCUGEN_STAGE_BEGIN(") == text.count("MCUGEN_STAGE_END(") > 0
+    assert "weights of a later layer, while this one runs" in text
+    assert_close(outputs_in_c(with_copies(found, early, late), feeds), interpret(found.graph, feeds))
+
+
+def test_a_copy_goes_on_while_layers_before_its_own_run():
+    program = compiled(AHEAD, copy_ahead=True).program
+    kernels = [i.kernel for i in program.instrs]
+    assert BEGIN_WEIGHTS in kernels
+    for begin in _indices(kernels, BEGIN_WEIGHTS):
+        held = program.instrs[begin].operand("y").buffer
+        end = next(i for i in _indices(kernels, END_WEIGHTS) if program.instrs[i].operand("y").buffer is held)
+        meanwhile = [i.name for i in program.instrs[begin:end] if i.kernel not in BRINGING]
+        assert any(program.layer_estimates.get(name) for name in meanwhile)
+        reader = next(i for i in program.instrs[end + 1 :] if held in [o.buffer for o in i.operands])
+        assert reader.macs > 0
+
+
+def _indices(kernels: list[str], *wanted: str) -> list[int]:
+    return [index for index, kernel in enumerate(kernels) if kernel in wanted]
+
+
+def test_what_was_hidden_is_told():
+    found = compiled(AHEAD, copy_ahead=True)
+    copies = [i.operand("x").buffer.nbytes for i in found.program.instrs if i.kernel == BEGIN_WEIGHTS]
+    (note,) = (note for note in found.report.notes if "--copy-ahead" in note)
+    assert f"{len(copies)} copies of weights, {sum(copies):,} bytes" in note
+    assert "MCUGEN_STAGE_BEGIN" in note
+
+
+def test_no_copy_goes_on_while_a_run_may_end():
+    """Rows that the caller hands over may be refused, which ends the run."""
+    model = convolutions()
+    found = compile_model(model, AHEAD, replace(SPEED, stream_input=True, copy_ahead=True)).program
+    kernels = [i.kernel for i in found.instrs]
+    reads = _indices(kernels, READ_ROWS)
+    begun = kernels[: reads[-1]].count(BEGIN_WEIGHTS)
+    assert reads
+    assert begun == kernels[: reads[0]].count(END_WEIGHTS) == kernels[: reads[-1]].count(END_WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("board", "options", "told"),
+    [
+        (HOST, {}, "dma_reads"),
+        (load_board("rt1060"), {}, "data cache"),
+        (AHEAD, {"place": Places(arena=("auto",))}, "data cache"),
+        (AHEAD, {"steps": True}, "--steps"),
+        (AHEAD, {"optimize": "flash"}, "--optimize flash"),
+    ],
+    ids=["no-dma", "a-cache-before-the-arena", "any-memory", "steps", "least-flash"],
+)
+def test_copies_ahead_are_refused_where_they_cannot_be(board: Board, options: dict[str, object], told: str):
+    with pytest.raises(UsageError, match=told):
+        compiled(board, copy_ahead=True, **options)
+
+
+@pytest.mark.qemu
+def test_copies_ahead_save_what_the_cpu_would_wait():
+    """By the simulation, in which copies go on while the flash has nothing else to do."""
+    board, size = with_ram(26_000), (8, 32)
+    feeds = random_feeds(convolutions(*size))
+    found = compiled(board, size=size, copy_ahead=True)
+    made = simulate(found.bundle, board, [feeds], per_layer=False, cycles=True)
+    assert_close(made.outputs[0], interpret(found.graph, feeds))
+    assert made.cycles is not None
+    (waits,) = (wait for wait in made.cycles.waits if wait.memory == "flash")
+    reading = board.reading(board.memory("flash"), found.program.weights_size)
+    assert reading is not None
+    assert not at_start(board, size=size)
+    assert waits.read_cycles < 0.6 * reading
+
+
+def dropped_end(program: Program) -> None:
+    del program.instrs[[i.kernel for i in program.instrs].index(END_WEIGHTS)]
+
+
+def late_end(program: Program) -> None:
+    index = [i.kernel for i in program.instrs].index(END_WEIGHTS)
+    program.instrs.append(program.instrs.pop(index))
+
+
+def other_place(program: Program) -> None:
+    """What the layer beside a copy writes lies where that writes."""
+    begin = [i.kernel for i in program.instrs].index(BEGIN_WEIGHTS)
+    layer = next(i for i in program.instrs[begin:] if i.kernel not in BRINGING)
+    held = program.instrs[begin].operand("y").buffer
+    next(o.buffer for o in layer.operands if o.access is Access.OUT and o.buffer.planned).offset = held.offset
+
+
+@pytest.mark.parametrize("damage", [dropped_end, late_end, other_place])
+def test_nothing_may_use_what_a_copy_writes_meanwhile(damage: Callable[[Program], None]):
+    program = compiled(AHEAD, copy_ahead=True).program
+    verify_plan(program)
+    damage(program)
+    with pytest.raises(VerificationError, match=r"cop(y|ies)"):
+        verify_plan(program)
+
+
 def test_what_a_group_reads_for_each_row_is_copied_before_it():
     """Row by row, a layer goes through its weights again and again."""
     program = compiled(HOST, size=LARGE, optimize="ram").program
@@ -190,16 +351,24 @@ def with_ram(nbytes: int) -> Board:
     return replace(RP2350, memories=memories)
 
 
-@pytest.mark.parametrize("goal", ["speed", "balanced"])
 @pytest.mark.parametrize("nbytes", [150_000, 90_000])
-def test_waits_for_a_serial_flash_are_a_part_of_the_trade(goal: str, nbytes: int):
+def test_waits_for_a_serial_flash_are_a_part_of_the_trade(nbytes: int):
     """A U-Net whose bottleneck has most of the weights, and little of the activations: with its arena as large as there
     is memory, or computed row by row, it waited for flash three to ten times as long as it computed.
     """
-    board = with_ram(nbytes)
-    found = compile_model(u_net(32, is_integer=True), board, CompileOptions(optimize=goal)).program
-    assert waits_for_constants(found, board, board.memory("flash")) < 0.25 * (found.instructions_estimate or 0)
-    assert found.arena_size < nbytes
+    board, model = with_ram(nbytes), u_net(32, is_integer=True)
+
+    def found(goal: str) -> tuple[float, float, int]:
+        """Cycles of waiting and of computing, bytes of RAM."""
+        made = compile_model(model, board, CompileOptions(optimize=goal))
+        copied = sum(b.nbytes for b in made.draft.placement.copies)
+        waits = 0.0 if copied else waits_for_constants(made.program, board, board.memory("flash"))
+        return waits, made.program.instructions_estimate or 0.0, made.program.arena_size + copied
+
+    (waits, work, ram), (fast_waits, fast_work, most) = found("balanced"), found("speed")
+    assert fast_waits < 0.25 * fast_work
+    assert waits < work
+    assert ram <= most < nbytes
 
 
 def smaller(board: Board, times: int) -> Board:

@@ -23,6 +23,8 @@ from mcugen.codegen.titles import Titles, buffer_title, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
+    BEGIN_WEIGHTS,
+    END_WEIGHTS,
     MOVE,
     READ_ROWS,
     READ_WEIGHTS,
@@ -377,7 +379,7 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
         return _callback(renderer, instr, indent)
     if instr.kernel == READ_WEIGHTS:
         return _reading(renderer, instr, indent)
-    if instr.kernel == STAGE_WEIGHTS:
+    if instr.kernel in _STAGING:
         return _staging(renderer, instr, indent)
     if instr.kernel == STOP:
         return _stop(renderer, instr, indent)
@@ -448,11 +450,19 @@ def _reading(renderer: Renderer, instr: Instr, indent: int) -> Line:
     return Line(_stacked(check, indent - 8))
 
 
+_STAGING = {
+    STAGE_WEIGHTS: "MCUGEN_STAGE",
+    BEGIN_WEIGHTS: "MCUGEN_STAGE_BEGIN",
+    END_WEIGHTS: "MCUGEN_STAGE_END",
+}
+"""What is called for constants that are copied to the arena."""
+
+
 def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
-    """Constants of a layer are copied to the arena."""
-    constant = instr.operand("x").buffer
-    names = [argument(renderer, instr.operand("y").buffer), argument(renderer, constant), f"{constant.nbytes}u"]
-    return Line(fitted_call("MCUGEN_STAGE", names, indent - 4), (instr.note,))
+    """Constants of a layer are copied to the arena: to where, from where, so many bytes."""
+    names = [argument(renderer, o.buffer) for o in sorted(instr.operands, key=lambda o: o.access is Access.IN)]
+    call = fitted_call(_STAGING[instr.kernel], [*names, f"{instr.operand('y').buffer.nbytes}u"], indent - 4)
+    return Line(call, (instr.note,) * bool(instr.note))
 
 
 def _passed(renderer: Renderer, operand: Operand) -> str:

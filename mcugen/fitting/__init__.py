@@ -82,7 +82,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
             program = _on_two_cores(graph, program, board, options, by, room)
             use = use_of(program, board, options)
         made = Attempt(name, program, use, goal)
-        return replace(made, waits=copies_for(made, board, options).waits)
+        return replace(made, copies=copies_for(made, board, options))
 
     def serving(narrow: Budget) -> list[Attempt]:
         within = replace(options, max_ram=narrow.ram, max_flash=narrow.flash)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.fitting.copies import Copies
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control, Program, Space
 from mcugen.memory.peak import busiest, largest, moments, shortened
@@ -103,8 +104,13 @@ class Attempt:
     use: Use
     goal: str = ""
     """What the step makes it for, if that is all it does."""
-    waits: float = 0.0
-    """Cycles that the CPU waits for constants, by estimate, where those of a serial flash are copied if that pays."""
+    copies: Copies | None = None
+    """Of its constants, those that pay; None before that is known."""
+
+    @property
+    def waits(self) -> float:
+        """Cycles that the CPU waits for constants with these copies, by estimate."""
+        return self.copies.waits if self.copies else 0.0
 
     @property
     def time(self) -> float:

@@ -259,11 +259,9 @@ def _compared(
     return found
 
 
-def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
-    """Of the nodes that have these kernels, in one inference; None if there are none."""
-    if not kernels:
-        return None
-    return sum(times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)
+def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
+    """Of the nodes that have these kernels, in one inference, by the names of their first outputs."""
+    return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
@@ -501,11 +499,12 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
         return _traded(offers, limits, floor)
     free = best = _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal)))
     if goal == "balanced":
-        slowest = min(limits.instructions, _slowest(offers, limits, floor))
-        rank = _within(replace(limits, instructions=slowest), lambda cost: cost.rank(goal))
+        fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
+        rank = _within(fast, lambda cost: cost.rank(goal))
+        clearly = _within(fast, lambda cost: cost.rank(goal) + CLEARLY)
         best = _best_end(offers, floor, rank)
         # that limit may end descents early; estimates of RAM do not tell small differences
-        if rank(free.cost()) < (*rank(best.cost())[:2], best.cost().rank(goal) - CLEARLY):
+        if clearly(free.cost()) < rank(best.cost()):
             best = free
     return best.taken
 

@@ -323,6 +323,7 @@ def _conv(kind: str) -> Kernel:
         when=(*_TENSORS[kind], shared_channels),
         lacks=_LACKS.get(kind, frozenset()),
         loads=0.5 if is_float else 2.0,
+        sweeps=0.5,
         emit=emit_conv,
         any_size=True,
     )

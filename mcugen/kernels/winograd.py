@@ -394,7 +394,9 @@ def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
     patch = scratch("patch", "a block of the border, of which a part is copied", DType.INT8, optional=True)
     kernel = _kernel(name, tiles, needs, (), (patch,))
     lacks = frozenset({CHECKED})  # the stream tells how far the next channel's results are, and which is the last
-    return replace(kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks)
+    return replace(
+        kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks, loads=4 / (9 * tiles.across)
+    )  # a word has two of 16 transformed weights for nine; it serves a block of two rows
 
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
@@ -403,7 +405,9 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
     options = (TileOptions, FlyOptions, *kernel.options[1:])
-    return replace(kernel, options=options, when=when, emit=emit, extra=work)
+    sweeps = 1 / (16 * strip)  # a word has four weights, which serve the strip's tiles of four pixels
+    loads = sweeps if needs else 4 * sweeps  # by words, or by bytes
+    return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps)
 
 
 CONV: tuple[Kernel, ...] = (

@@ -219,6 +219,7 @@ class Kernel:
 
     `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
+    Where a word is loaded several times before others are, `sweeps` is how often it goes through all of them, at most.
 
     `stalls` are, by core, the cycles that a unit of `extra` takes beyond the instructions that were measured: loads of
     several words, and what waits for them; less than none where a core has loops of its own that issue two at once.
@@ -247,6 +248,7 @@ class Kernel:
     slowdown: Callable[[Any], float] | None = None
     any_size: bool = False
     loads: float = 0.25
+    sweeps: float = 1.0
     stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
     library: str = ""
     varies: str = ""

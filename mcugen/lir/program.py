@@ -166,8 +166,15 @@ READ_WEIGHTS = "read_weights"
 STAGE_WEIGHTS = "stage_weights"
 """The kernel that copies constants of a layer, `x`, to `y`, where they are read faster."""
 
-BRINGING = (READ_WEIGHTS, STAGE_WEIGHTS)
-"""What brings constants to the layer behind it, and computes nothing."""
+BEGIN_WEIGHTS = "begin_weights"
+"""The kernel that begins such a copy, which goes on while what stands behind it runs: until END_WEIGHTS, nobody else
+may use `y`."""
+
+END_WEIGHTS = "end_weights"
+"""The kernel that waits until the copy to `y` is done: copies end in the order in which they began."""
+
+BRINGING = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
+"""What brings constants to a layer, and computes nothing."""
 
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
@@ -424,6 +431,8 @@ class Program:
     which another core runs for the frame before at the same time. See mcugen.lir.frames."""
     instructions_estimate: float | None = None
     """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
+    layer_estimates: Mapping[str, float] = field(default_factory=dict)
+    """The same of each of these layers, by the names of their instructions."""
 
     @property
     def streamed(self) -> Endpoint | None:

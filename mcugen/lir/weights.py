@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that are brought to the arena before their layer: by a function of the caller's where no pointer reaches
-them, or by a copy where the arena is read faster than what they lie in."""
+them, or by a copy where the arena is read faster than what they lie in, perhaps while another layer runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mcugen.errors import UsageError
-from mcugen.lir.kernel import Kernel, reads, writes
-from mcugen.lir.program import READ_WEIGHTS, STAGE_WEIGHTS, Access, Buffer, Control, Instr, Operand, Program, Space
+from mcugen.lir.kernel import Kernel, reads, updates, writes
+from mcugen.lir.program import (
+    BEGIN_WEIGHTS,
+    END_WEIGHTS,
+    READ_WEIGHTS,
+    STAGE_WEIGHTS,
+    Access,
+    Buffer,
+    Control,
+    Instr,
+    Operand,
+    Program,
+    Space,
+)
 
 READ_WEIGHTS_KERNEL = Kernel(
     READ_WEIGHTS,
@@ -25,7 +37,30 @@ STAGE_WEIGHTS_KERNEL = Kernel(
 )
 
 
-def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Buffer]]) -> Program:
+BEGIN_WEIGHTS_KERNEL = Kernel(
+    BEGIN_WEIGHTS,
+    what="constants of a later layer, whose copy begins",
+    operands=(reads("x", "where they lie"), writes("y", "the same in the arena, when the copy is done")),
+)
+
+END_WEIGHTS_KERNEL = Kernel(
+    END_WEIGHTS,
+    what="constants of a layer, whose copy is waited for",
+    operands=(updates("y", "they, in the arena"),),
+)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A constant that is copied to the arena before what reads it."""
+
+    constant: Buffer
+    beside: int | None = None
+    """Where the copy goes on while other layers run: the first index of the one of `Program.wholes` before which it
+    begins. None: it is made just before what reads it."""
+
+
+def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]) -> Program:
     """Another program, which copies constants to buffers of their own before the instruction or block that reads them.
 
     `staged` are the constants by the index of the first instruction of one of `Program.wholes`; copies live no longer
@@ -34,16 +69,24 @@ def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Buffer]]
     """
     made = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
     groups = max((instr.group for instr in program.instrs), default=0)
+    copies = {start: [(each, _held(made, each.constant)) for each in _in_order(kept)] for start, kept in staged.items()}
     for whole in program.wholes():
-        instrs = [program.instrs[index] for index in whole]
-        constants, group = staged.get(whole.start, ()), instrs[0].group
-        if constants and not group:
+        instrs, own = [program.instrs[index] for index in whole], copies.get(whole.start, [])
+        begun = [(each, to) for kept in copies.values() for each, to in kept if each.beside == whole.start]
+        if (own or begun) and not instrs[0].group:
             groups += 1
-            group = groups
-        held = {buffer: _held(made, buffer) for buffer in constants}
-        made.instrs += [replace(_staging(instrs[0], buffer, held[buffer]), group=group) for buffer in constants]
-        made.instrs += [replace(i, operands=_with_held(i, held), group=i.group or group) for i in instrs]
+            instrs = [replace(i, group=groups) for i in instrs]
+        made.instrs += [_ending(instrs[0], to) for each, to in own if each.beside is not None]
+        made.instrs += [_staging(instrs[0], each.constant, to) for each, to in own if each.beside is None]
+        made.instrs += [_beginning(instrs[0], each.constant, to) for each, to in begun]
+        held = {each.constant: to for each, to in own}
+        made.instrs += [replace(i, operands=_with_held(i, held)) for i in instrs]
     return made
+
+
+def _in_order(copies: Sequence[Staged]) -> list[Staged]:
+    """A controller that takes one copy at a time is left with the longest of those that begin together."""
+    return sorted(copies, key=lambda each: 0 if each.beside is None else each.constant.nbytes)
 
 
 def with_read_weights(program: Program) -> None:
@@ -98,6 +141,16 @@ def _reading(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
 def _staging(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
     staging = _bringing(STAGE_WEIGHTS_KERNEL, layer, constant, held)
     return replace(staging, note="weights to where they are read faster")
+
+
+def _beginning(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
+    beginning = _bringing(BEGIN_WEIGHTS_KERNEL, layer, constant, held)
+    return replace(beginning, note="weights of a later layer, while this one runs")
+
+
+def _ending(layer: Instr, held: Buffer) -> Instr:
+    ending = _bringing(END_WEIGHTS_KERNEL, layer, held, held)
+    return replace(ending, operands=(Operand("y", Access.INOUT, held),))
 
 
 def _bringing(kernel: Kernel, layer: Instr, constant: Buffer, held: Buffer) -> Instr:

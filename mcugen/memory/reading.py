@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcugen.board import Board, Memory
+from mcugen.board import BEGIN_COPY, Board, Memory
 from mcugen.lir.program import Buffer, Control, Instr, Program, Space
-from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of
+from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 
 COPY = 1.0
 """Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
@@ -37,13 +37,17 @@ class Constant:
         later = (board.reading_again(memory, self.between) or 0) * nbytes / max(self.between, 1)
         return first + (self.runs - 1) * later + self.runs * within
 
-    def saved_by_copy(self, board: Board, slow: Memory, fast: Memory) -> float:
-        """Cycles that a copy before the whole saves; 0 where waits are unknown."""
+    def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
+        """Cycles that a copy before the whole saves; 0 where waits are unknown.
+
+        `hidden` is the share of its time that goes by while the CPU computes, where something else makes the copy.
+        """
         waits, once = self.waits(board, slow), board.reading(slow, self.buffer.nbytes)
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
         if waits is None or once is None or fast_waits is None:
             return 0.0
-        return waits - once - self.runs * self.passes * fast_waits - COPY * self.buffer.nbytes
+        copy = once + COPY * self.buffer.nbytes if hidden is None else BEGIN_COPY + (1 - hidden) * once
+        return waits - copy - self.runs * self.passes * fast_waits
 
 
 def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Constant]:
@@ -64,10 +68,8 @@ def _constants(instr: Instr) -> dict[Buffer, None]:
 
 def _readings(instr: Instr, board: Board, memory: Memory) -> float:
     """How often a layer reads its constants: word by word, or by lines where a cache serves several loads at once."""
-    loads = loads_in_pass(instr)
-    if board.cache(memory, "data") is not None:
-        loads = min(loads, 1.0)
-    return max(loads * passes_of(instr), 1.0)
+    is_cached = board.cache(memory, "data") is not None
+    return max((sweeps_in_pass if is_cached else loads_in_pass)(instr) * passes_of(instr), 1.0)
 
 
 def waits_for_constants(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:

@@ -54,6 +54,12 @@ def loads_in_pass(instr: Instr) -> float:
     return LOADS if instr.declaration is None else instr.declaration.loads
 
 
+def sweeps_in_pass(instr: Instr) -> float:
+    """How often it goes through all of them meanwhile: words that are loaded again soon count once."""
+    sweeps = 1.0 if instr.declaration is None else instr.declaration.sweeps
+    return min(loads_in_pass(instr), sweeps)
+
+
 def touched(instr: Instr, operand: Operand) -> int:
     """Bytes of an operand that one run of an instruction uses at all: some rows, a part, or all of it."""
     whole = operand.buffer.nbytes

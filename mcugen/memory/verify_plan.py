@@ -10,7 +10,20 @@ from typing import NamedTuple
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Operand, Program, Space
+from mcugen.lir.program import (
+    ALIGNMENT,
+    BEGIN_WEIGHTS,
+    END_WEIGHTS,
+    MOVE,
+    WORD,
+    Access,
+    Buffer,
+    Control,
+    Instr,
+    Operand,
+    Program,
+    Space,
+)
 
 
 def verify_plan(program: Program) -> None:
@@ -22,6 +35,7 @@ def verify_plan(program: Program) -> None:
     for endpoint in program.inputs:
         replay.write(endpoint.buffer)
     replay.block(0)
+    replay.check_ended()
     for endpoint in program.outputs:
         if not replay.holds(endpoint.buffer):
             _fail(endpoint.buffer, "an output is overwritten before the end")
@@ -72,6 +86,8 @@ class _Replay:
         self._written = 0
         self._half_read: dict[Buffer, list[Buffer]] = {}
         """Inputs of the stream that is running, over which its outputs are being written."""
+        self._copied: list[Buffer] = []
+        """What copies that have begun write to, at no known time before they end."""
 
     def _cells(self, nbytes: int) -> int:
         return -(-nbytes // self._granule)
@@ -214,9 +230,15 @@ class _Replay:
                 (found.read if operand.access is Access.IN else found.written).append(operand)
         return found
 
+    def check_ended(self) -> None:
+        """That no copy goes on."""
+        for copied in self._copied:
+            _fail(copied, "its copy must end")
+
     # --------------------------------------------------------------------------------------- instructions
 
     def _step(self, instr: Instr) -> None:
+        self._copy(instr)
         if instr.kernel == MOVE:
             self._move(instr)
             return
@@ -234,6 +256,20 @@ class _Replay:
                 self.write(operand.buffer)
             else:
                 self._write_lanes(operand)
+
+    def _copy(self, instr: Instr) -> None:
+        """Begins or ends a copy; nothing else uses a byte that one is writing."""
+        if instr.kernel == END_WEIGHTS:
+            ended = instr.operand("y").buffer
+            if self._copied[:1] != [ended]:
+                _fail(ended, "copies must end in the order in which they began")
+            del self._copied[0]
+        for copied in self._copied:
+            for operand in instr.operands:
+                if copied is operand.buffer or _collide(copied, operand.buffer):
+                    _fail(copied, f"{instr.name}: uses %{operand.buffer.name} while the copy is being made")
+        if instr.kernel == BEGIN_WEIGHTS:
+            self._copied.append(instr.operand("y").buffer)
 
     def _move(self, instr: Instr) -> None:
         x, y = instr.operand("x").buffer, instr.operand("y").buffer

@@ -38,6 +38,7 @@ _COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections",
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
 _HOOKED = ("-include", str(HARNESS / "on_layer.h"))
+_COPIED = ("-include", str(HARNESS / "copies.h"))
 _HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
 _UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
 _TRAP = "-fsanitize-undefined-trap-on-error"
@@ -60,7 +61,7 @@ _LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 
 _FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
 _GENERATED = (*_FOR_ONE_CORE, "cores.c")
-_TARGET_SOURCES = ("startup", "semihosting", "measure")
+_TARGET_SOURCES = ("startup", "semihosting", "measure", "copies")
 _CPU_SOURCES = ("reset", "counter")
 _LEAST_ROOM = 16
 """Layers. Two at least: the hook's own cost is the distance of two calls."""
@@ -144,8 +145,8 @@ def build_target(
 
     harness = _measuring_units(machine, len(bundle.layers))
     nothing = _harness_units(("empty",), ()) if empty else []
-    model = _model_units(bundle)
-    hooked = _hooked_units(bundle) if hooks or stacks else model
+    model = [replace(unit, flags=(*unit.flags, *_COPIED)) for unit in _model_units(bundle)]
+    hooked = _hooked_units(bundle, model) if hooks or stacks else model
     painting = [_painting(unit) for unit in harness] if stacks else harness
     with library.blamed_for_headers():
         compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked, *painting])))
@@ -383,12 +384,14 @@ def _joined_units(bundle: Bundle, folder: Path) -> list[Unit]:
     return [*alone, Unit("harness/joined.c", "harness/joined.o", (*_STRICT, "-I", "."))]
 
 
-def _hooked_units(bundle: Bundle) -> list[Unit]:
+def _hooked_units(bundle: Bundle, model: Sequence[Unit]) -> list[Unit]:
     """The model's files with the layer hook; the weights have no code and are shared."""
-    weights = [_model_unit(stem) for stem in _weights_stems(bundle)]
+    weights = {_model_unit(stem).source for stem in _weights_stems(bundle)}
     return [
-        unit if unit in weights else Unit(unit.source, f"hooked/{Path(unit.object).name}", _STRICT + _HOOKED)
-        for unit in _model_units(bundle)
+        unit
+        if unit.source in weights
+        else replace(unit, object=f"hooked/{Path(unit.object).name}", flags=(*unit.flags, *_HOOKED))
+        for unit in model
     ]
 
 

@@ -13,7 +13,7 @@ from mcugen.errors import ToolMissingError, VerificationError
 from mcugen.simulate.build import TargetImages
 from mcugen.simulate.disassembly import Instruction
 from mcugen.simulate.elf import Range, functions
-from mcugen.simulate.profile import HARNESS, Edge, Profiler, Span
+from mcugen.simulate.profile import AWAITS, COPIES, HARNESS, Edge, Profiler, Span
 from mcugen.simulate.timings import TIMINGS, Timing
 from mcugen.simulate.waits import Wait, read_wait, untimed, waiting
 
@@ -51,6 +51,8 @@ class Code:
 
     instructions: Mapping[int, Instruction]
     ignored: Sequence[Range] = ()
+    copies: Sequence[Range] = ()
+    """Of what stands for another bus master, where it is begun and where it is waited for."""
 
     def block(self, edge: Edge) -> list[Instruction]:
         """The instructions that ran."""
@@ -135,7 +137,9 @@ def _prices(code: Code, timing: Timing) -> Iterator[str]:
 
 def read_code(image: Path, timing: Timing) -> Code:
     """The code of firmware, of which the harness's own does not count."""
-    return Code(timing.read(image), [area for name, area in functions(image).items() if name in HARNESS])
+    known = functions(image)
+    copies = [known[name] for name in (COPIES, AWAITS) if name in known]
+    return Code(timing.read(image), [area for name, area in known.items() if name in HARNESS], copies)
 
 
 def instructions_of(span: Span, code: Code) -> int:
@@ -164,6 +168,8 @@ def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
     QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions. That, and the
     target of a branch that takes nothing, issues as if it were part of the block.
     """
+    if any(edge.begin in area for area in code.copies):
+        return 0  # it computes nothing
     block, target = code.block(edge), code.at(edge.to)
     refill = timing.refill(block[-1], target) if code.branches(edge) else 0
     if refill:

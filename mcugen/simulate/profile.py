@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcugen.board import Board
+from mcugen.board import BEGIN_COPY, Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.resources import resource_dir
 from mcugen.simulate.elf import functions
@@ -21,6 +21,9 @@ MARK = "harness_mark"
 LAYER_MARK = "mcugen_harness_on_layer"
 HARNESS = (MARK, LAYER_MARK, "run_marked", "read_counter")
 """Functions that run while a call is profiled, and are not the model's."""
+
+COPIES, AWAITS = "mcugen_harness_copy_begin", "mcugen_harness_copy_end"
+"""Functions that stand for a DMA controller of the firmware."""
 
 _PLUGIN = "profile_plugin"
 
@@ -72,6 +75,10 @@ class Profiler:
         marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
         memories = told(self.board, parts(self.board, image, self.bundle, self.machine))
         ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS if name in known]
+        told_copies = [("copies", COPIES, f" {BEGIN_COPY}"), ("awaits", AWAITS, "")]
+        ignored += [
+            f"{key} {known[name].begin:x} {known[name].end:x}{more}" for key, name, more in told_copies if name in known
+        ]
         lines = [*(f"mark {mark:x}" for mark in marks), *ignored, *memories, *setup]
         (folder / "setup.txt").write_text("".join(f"{line}\n" for line in lines))
         plugin = f"{build_plugin(image.parent).resolve()},setup=setup.txt,out=profile.txt"

@@ -583,7 +583,11 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 }
 
 /* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own,
- * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it returns. */
+ * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), addresses of words, done when it returns.
+ * With --copy-ahead, MCUGEN_STAGE_BEGIN(to, from, nbytes) begins a copy that goes on while a layer runs, and
+ * MCUGEN_STAGE_END(to, nbytes) returns when that one is done. Each that begins is ended, in the order of beginnings;
+ * several may have begun. Between the two nothing else uses the bytes at `to`, and no run returns. Unless the firmware
+ * defines both, the copy is made where it begins. */
 #if !defined(MCUGEN_STAGE)
 #if defined(__GNUC__)
 #define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
@@ -604,6 +608,11 @@ MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
 #endif
 }
 #define MCUGEN_STAGE mcugen_stage
+#endif
+
+#if !defined(MCUGEN_STAGE_BEGIN)
+#define MCUGEN_STAGE_BEGIN MCUGEN_STAGE
+#define MCUGEN_STAGE_END(to, nbytes) ((void)0)
 #endif
 
 /* memset, likewise. */

@@ -12,6 +12,9 @@
  *                                 CPU waits for a line, cycles until all of it is there
  *     region BEGIN END MEMORY ADDRESS  what lies in a memory, from its ADDRESS on; the first that fits counts
  *     ignore BEGIN END            what lies in none
+ *     copies BEGIN END CYCLES     code that stands for another bus master: what it reads is read while the CPU goes on,
+ *                                 when the memory has nothing else to do; CYCLES are what the CPU takes to begin that
+ *     awaits BEGIN END            code at which the CPU waits until the first of those is done
  *
  * A line each of what it writes:
  *     edge FROM LAST TO COUNT     the block from FROM to the instruction at LAST ran COUNT times before the one at TO
@@ -59,6 +62,7 @@ enum { MAX_MARKS = 8,
     MAX_REGIONS = 32,
     MAX_MEMORIES = 16,
     MAX_CACHES = 16,
+    MAX_COPIES = 256, /* that go on at once */
     MAX_LINE = 256 };
 enum kind { INSTRUCTIONS,
     DATA,
@@ -75,9 +79,13 @@ struct block {
     uint64_t begin, last;
     bool is_mark;
 };
+enum role { PLAIN, /* of code */
+    COPIES,
+    AWAITS };
 /* Instructions that follow each other in one line of a memory. */
 struct segment {
     struct memory *memory;
+    enum role role;
     uint64_t address; /* of the line, as the board has it */
     uint64_t begin, end; /* of the instructions, as QEMU has them */
     uint32_t cycles;
@@ -111,6 +119,11 @@ struct memory {
     uint64_t line;   /* whose instructions run, plus one */
     uint64_t ahead;  /* the line that was read ahead, plus one */
     uint64_t ready;  /* when that is there */
+    uint64_t used;   /* cycles of accesses so far */
+    uint64_t asked, done;      /* cycles that all copies need of it, and have had */
+    uint64_t since, used_then; /* as it was when that was known */
+    uint64_t before[MAX_COPIES]; /* what copies need that began before each */
+    uint64_t copied;           /* the line that a copy read last, plus one */
     struct counts counts[KINDS];
 };
 struct region {
@@ -132,6 +145,8 @@ static size_t cache_count;
 static uint8_t *prices; /* by halfwords from the first */
 static uint64_t first_price, price_count;
 static uint64_t refill;
+static uint64_t begun, ended; /* copies */
+static uint64_t copies_begin, copies_end, begin_cycles, awaits_begin, awaits_end;
 
 static struct block *blocks;
 static struct block *current; /* the one that runs */
@@ -250,6 +265,7 @@ static uint64_t begin_access(struct memory *memory, uint64_t time, uint64_t cycl
 {
     const uint64_t begin = time > memory->busy ? time : memory->busy;
     memory->busy = begin + cycles + 1;
+    memory->used += cycles + 1;
     return begin + cycles;
 }
 
@@ -334,15 +350,72 @@ static void fetch(struct memory *memory, uint64_t address)
     }
 }
 
+/* Copies go on, one after the other, while the memory has nothing else to do. */
+static void advance_copies(struct memory *memory)
+{
+    const uint64_t passed = now - memory->since, used = memory->used - memory->used_then;
+    const uint64_t idle = passed > used ? passed - used : 0, left = memory->asked - memory->done;
+    memory->done += idle < left ? idle : left;
+    memory->since = now;
+    memory->used_then = memory->used;
+}
+
+static void begin_copy(void)
+{
+    for (size_t i = 0; i < memory_count; i++) {
+        advance_copies(&memories[i]);
+        memories[i].before[begun % MAX_COPIES] = memories[i].asked;
+        memories[i].copied = 0;
+    }
+    begun++;
+    running = begin_cycles;
+}
+
+/* The one that began first of those that go on is waited for. */
+static void end_copy(void)
+{
+    ended++;
+    for (size_t i = 0; i < memory_count; i++) {
+        struct memory *memory = &memories[i];
+        const uint64_t needed = ended < begun ? memory->before[ended % MAX_COPIES] : memory->asked;
+        advance_copies(memory);
+        const uint64_t left = needed > memory->done ? needed - memory->done : 0;
+        memory->counts[DATA].cycles += left;
+        now += left;
+    }
+}
+
+static void on_copied(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+{
+    (void)cpu;
+    (void)data;
+    const struct region *region = find_region(address);
+    if (region == NULL || region->memory == NULL || qemu_plugin_mem_is_store(info)) {
+        return;
+    }
+    struct memory *memory = region->memory;
+    const struct through *through = &memory->through[DATA];
+    const uint64_t size = through->cache != NULL ? through->cache->size_of_line : 4;
+    const uint64_t line = (region->address + (address - region->begin)) / size;
+    if (memory->copied != line + 1) {
+        memory->copied = line + 1;
+        memory->asked += (through->cache != NULL ? through->all : memory->wait_for_word) + 1;
+    }
+}
+
 static void on_segment(unsigned cpu, void *data)
 {
     const struct segment *segment = data;
     (void)cpu;
-    now += running + (segment->begin == next ? 0 : refill);
+    now += running + (segment->begin == next || segment->role == COPIES ? 0 : refill);
     running = segment->cycles;
     next = segment->end;
     accessing = NULL;
-    if (segment->memory != NULL) {
+    if (segment->begin == copies_begin) {
+        begin_copy();
+    } else if (segment->begin == awaits_begin) {
+        end_copy();
+    } else if (segment->role == PLAIN && segment->memory != NULL) {
         fetch(segment->memory, segment->address);
     }
 }
@@ -407,6 +480,11 @@ static struct segment *begin_segment(struct qemu_plugin_insn *insn, uint64_t add
     struct segment *segment = allocate(sizeof *segment);
     const struct region *region = find_region(address);
     segment->begin = segment->end = address;
+    if (copies_begin <= address && address < copies_end) {
+        segment->role = COPIES;
+    } else if (awaits_begin <= address && address < awaits_end) {
+        segment->role = AWAITS;
+    }
     if (region != NULL) {
         segment->memory = region->memory;
         segment->address = region->address + (address - region->begin);
@@ -441,8 +519,10 @@ static void follow(struct qemu_plugin_tb *tb, size_t count)
         }
         struct place *place = allocate(sizeof *place);
         place->cycles = segment->cycles;
-        segment->cycles += price_at(address);
-        qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, place);
+        const bool copies = segment->role == COPIES;
+        segment->cycles += copies ? 0 : price_at(address);
+        qemu_plugin_register_vcpu_mem_cb(
+            insn, copies ? on_copied : on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, place);
     }
 }
 
@@ -552,6 +632,13 @@ static bool add_ignored(const char *line)
         sscanf(line, "ignore %" SCNx64 " %" SCNx64, &region->begin, &region->end) == 2 && ++region_count != 0;
 }
 
+static bool add_copies(const char *line)
+{
+    const char *form = "copies %" SCNx64 " %" SCNx64 " %" SCNu64;
+    return sscanf(line, form, &copies_begin, &copies_end, &begin_cycles) == 3 ||
+        sscanf(line, "awaits %" SCNx64 " %" SCNx64, &awaits_begin, &awaits_end) == 2;
+}
+
 static bool add_mark(const char *line)
 {
     return mark_count < MAX_MARKS && sscanf(line, "mark %" SCNx64, &marks[mark_count++]) == 1;
@@ -564,7 +651,7 @@ static bool read_setup(const char *name)
     bool ok = file != NULL;
     while (ok && fgets(line, sizeof line, file) != NULL) {
         ok = add_price(line) || add_region(line) || add_cache(line) || add_memory(line) || add_through(line) ||
-            add_ignored(line) || sscanf(line, "refill %" SCNu64, &refill) == 1 || add_mark(line);
+            add_ignored(line) || add_copies(line) || sscanf(line, "refill %" SCNu64, &refill) == 1 || add_mark(line);
     }
     if (file != NULL) {
         fclose(file);

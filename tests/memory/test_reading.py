@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.board import load_board
+from mcugen.board import Cache, load_board
 from mcugen.lir.program import Instr, Program
 from mcugen.memory.reading import constants_of
 from mcugen.simulate import simulate
@@ -48,6 +50,8 @@ def words_loaded(program: Program, head: Instr) -> float:
         ("conv2d_s8", 1),
         ("conv2d_s8_dsp", 1),
         ("conv2d_s8_dsp16", 1),
+        ("conv2d_s8_winograd_dsp", 1),
+        ("conv2d_s8_winograd_fly_dsp_t4", 1),
         ("depthwise_s8", 16),
         ("depthwise_s8_3x3", 16),
     ],
@@ -60,3 +64,14 @@ def test_loads_are_those_that_the_simulator_sees(kernel: str, groups: int) -> No
     number, head = layer_of(found.program, kernel)
     seen = sum(wait.reads for wait in made.layer_waits[number])
     assert 0.5 * seen < words_loaded(found.program, head) < 2 * seen
+
+
+def test_a_cache_loses_what_its_sets_have_no_ways_for() -> None:
+    """Gone through in turn: what leaves a way of each set to others stays; of what takes one too many nothing does."""
+    cache = Cache("xip", ("flash",), "both", size=16384, line=8, ways=2)
+    assert cache.missed(8192) == 0
+    assert cache.missed(16384) == 0.5
+    assert cache.missed(24576) == 1 == cache.missed(1 << 20)
+    whole = replace(cache, ways=cache.size // cache.line)
+    assert cache.missed(20480) < whole.missed(20480) == 1
+    assert whole.missed(16000) == 0
