@@ -4,7 +4,9 @@
  * storm_interrupted has a bit for each two bytes of code, set where one came. */
 #include "storm.h"
 
+#if !defined(WANTED)
 #define WANTED 200u
+#endif
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
 
 static volatile uint32_t interrupts;
@@ -28,7 +30,7 @@ static void count(uint32_t address)
 /* Up to 15, so that interrupts come to other places with another SEED. */
 static uint32_t jitter(void)
 {
-    static uint32_t state = SEED;
+    static uint32_t state = SEED * 2654435761u;
     state = state * 1664525u + 1013904223u;
     return state >> 28;
 }
