@@ -78,6 +78,7 @@ static void start(void)
     __asm__ volatile(".option push\n .option arch, +zicsr\n csrr %0, mtvec\n csrw mtvec, %1\n .option pop"
                      : "=&r"(before)
                      : "r"(handler));
+    use_stack(); /* for some time, within that of a tick */
     fire_in(TICKS);
     __asm__ volatile(".option push\n .option arch, +zicsr\n csrs mie, %0\n csrsi mstatus, 8\n .option pop" ::"r"(128));
 }
@@ -134,7 +135,7 @@ static void start(void)
     }
     vectors[15] = (const void *)(uintptr_t)entry;
     VTOR = (uint32_t)(uintptr_t)vectors;
-    SYST_RVR = TICKS;
+    SYST_RVR = TICKS + INSTRUCTION * jitter();
     SYST_CVR = 0;
     SYST_CSR = 7;
 }
