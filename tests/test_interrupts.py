@@ -9,29 +9,37 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from batch import combine
-from onnx_models import random_feeds
+from elftools.elf.elffile import ELFFile
+from onnx_models import Net, random_feeds
 from portable_models import POOL, net_of, portable_models
 from shared_models import roomy
 
 from mcugen import CompileOptions, compile_model
-from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.bundle import Bundle, Port
 from mcugen.compiled import CompiledModel
 from mcugen.errors import VerificationError
+from mcugen.kernels.packed import DENSE_PACKED_TILE
 from mcugen.simulate.build import build_target
 from mcugen.simulate.execute import execute, qemu_program
-from mcugen.simulate.machines import find_machine
+from mcugen.simulate.machines import Region, find_machine
 from mcugen.simulate.toolchain import ARM, RISCV
 
 CPUS = [
     *(pytest.param(board, marks=pytest.mark.qemu) for board in ("rp2040", "nrf52840", "corstone300")),
     *(pytest.param(board, marks=pytest.mark.riscv) for board in ("rv32imc", "rv32imafc")),
+]
+EVERY_CPU = [
+    *(pytest.param(board, marks=pytest.mark.qemu) for board in ("stm32f103", "rt1060", "nrf5340")),
+    *CPUS,
 ]
 KINDS = ("s8", "s16", "f32", "s4")
 LAYERS = tuple(layer for part in POOL for layer in part)
@@ -40,30 +48,68 @@ TICKS = {ARM.name: 300, RISCV.name: 1}
 MASKS = re.compile(r"\t(cpsi[de]\b.*|msr\s+(primask|basepri\w*|faultmask).*|csr\w+.*\b(mstatus|mie|mideleg)\b.*)", re.I)
 
 
-def stormy(bundles: Sequence[Bundle], ticks: int) -> Bundle:
-    """The models one after the other, under interrupts from beginning to end."""
-    batch = combine(bundles)
-    source = (Path(__file__).parent / "interrupts.c").read_text().replace("TICKS", f"{ticks}u")
-    header = f'#include "batch.h"\n#define STORM_ARENA_SIZE {batch.arena_size}u\n#define STORM_ARENA_ALIGN 16u\n'
-    return replace(
-        batch,
-        name="storm",
-        files=batch.files
-        | {
-            "storm.h": f"{header}int storm_run(void *arena);\n",
-            "storm.c": source,
-            "storm_weights.c": "typedef int none;\n",
-        },
-    )
+@dataclass(frozen=True)
+class Storm:
+    """What a program gave that ran under interrupts, and where in its code these came."""
+
+    image: Path
+    outputs: dict[str, np.ndarray]
+    places: np.ndarray
+    """Whether an interrupt came, for each two bytes of code from `code` on."""
+    code: int
+
+    def missed(self, names: Set[str]) -> set[str]:
+        """Functions of these names that were interrupted in no model; parts that the compiler made of one
+        (`name.part.0`) count as it."""
+        found, seen = set[str](), set[str]()
+        with self.image.open("rb") as file:
+            for symbol in ELFFile(file).get_section_by_name(".symtab").iter_symbols():
+                name = symbol.name.partition(".")[0]
+                if symbol["st_info"]["type"] == "STT_FUNC" and name in names:
+                    begin = (symbol["st_value"] - self.code) // 2
+                    seen.add(name)
+                    found |= {name} if self.places[begin : begin + symbol["st_size"] // 2].any() else set()
+        return seen - found
 
 
-def outputs_under_storm(bundle: Bundle, board: str, sample: dict[str, np.ndarray], folder: Path):
-    """With the program."""
+def stormy(batch: Bundle, ticks: int, code: Region, seed: int = 0) -> Bundle:
+    """Models that run one after the other, under interrupts from beginning to end; with a seed they may be few."""
+    source = (Path(__file__).parent / "interrupts.c").read_text()
+    header = f"""#include "batch.h"
+#define TICKS {ticks}u
+#define SEED {seed}u
+{"#define WANTED 1u" if seed else ""}
+#define STORM_ARENA_SIZE {batch.arena_size}u
+#define STORM_ARENA_ALIGN 16u
+#define STORM_CODE {code.origin}u
+#define STORM_CODE_SIZE {code.size}u
+int storm_run(void *arena);
+const uint8_t *storm_interrupted(const void *arena);
+"""
+    places = Port("interrupted", "storm_interrupted", "uint8", (code.size // 16,), code.size // 16)
+    files = {"storm.h": header, "storm.c": source, "storm_weights.c": "typedef int none;\n"}
+    return replace(batch, name="storm", files=batch.files | files, outputs=(*batch.outputs, places))
+
+
+def run(bundle: Bundle, board: str, sample: dict[str, np.ndarray], folder: Path) -> tuple[dict[str, np.ndarray], Path]:
+    """Outputs, and the program."""
     target = roomy(board)
     machine = find_machine(target)
     image = build_target(bundle, target, machine, folder, hooks=False).model
     program = qemu_program(image, machine, count_instructions=True)
     return execute(program, bundle, [sample], folder / "run", timeout=300).outputs[0], image
+
+
+def under_storm(batch: Bundle, board: str, sample: dict[str, np.ndarray], folder: Path, seed: int = 0) -> Storm:
+    code = code_of(board)
+    outputs, image = run(stormy(batch, TICKS[roomy(board).toolchain], code, seed), board, sample, folder)
+    places = np.unpackbits(outputs.pop("interrupted"), bitorder="little").astype(bool)
+    return Storm(image, outputs, places, code.origin)
+
+
+def code_of(board: str) -> Region:
+    """Where the code lies."""
+    return next(region for region in find_machine(roomy(board)).regions if region.name == "CODE")
 
 
 def masking(image: Path, board: str) -> list[str]:
@@ -86,29 +132,71 @@ def model_of(kind: str, board: str) -> CompiledModel:
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 @pytest.mark.parametrize("board", CPUS)
 def test_interrupts_change_no_bit(board: str, kind: str, tmp_path: Path):
-    compare([model_of(kind, board)], [random_feeds(net_of(kind, LAYERS).model(), seed=1)], board, tmp_path)
+    storm = compare([model_of(kind, board)], [random_feeds(net_of(kind, LAYERS).model(), seed=1)], board, tmp_path)
+    assert storm.missed({"report_fault", "use_stack", "net_run"}) >= {"report_fault"}, "which never ran"
 
 
-def compare(models: Sequence[CompiledModel], feeds: Sequence[dict[str, np.ndarray]], board: str, folder: Path):
-    """Under the storm as without, where integers are numpy's (other tests see to that)."""
+def compare(
+    models: Sequence[CompiledModel], feeds: Sequence[dict[str, np.ndarray]], board: str, folder: Path, seed: int = 0
+) -> Storm:
+    """Under a storm as without, where integers are numpy's (other tests see to that)."""
     sample = {f"{m.bundle.name}/{n}": a for m, given in zip(models, feeds, strict=True) for n, a in given.items()}
-    bundle = stormy([m.bundle for m in models], TICKS[roomy(board).toolchain])
-    found, image = outputs_under_storm(bundle, board, sample, folder)
-    for model, given in zip(models, feeds, strict=True):
-        expected = model.simulate([given], measure=False).outputs[0]
-        for name, array in expected.items():
-            np.testing.assert_array_equal(found[f"{model.bundle.name}/{name}"], array, err_msg=name)
-    assert masking(image, board) == []
+    batch = combine([model.bundle for model in models])
+    expected, _ = run(batch, board, sample, folder / "calm")
+    storm = under_storm(batch, board, sample, folder / "storm", seed)
+    assert storm.outputs.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(storm.outputs[name], array, err_msg=name)
+    assert masking(storm.image, board) == []
+    return storm
+
+
+def limited_layer(op: str, *shape: int) -> onnx.ModelProto:
+    """Of floats that are limited, which no portable model has."""
+    net = Net()
+    x = net.input("x", *((2, 8) if op == "Gemm" else (1, 8, 5, 5)))
+    weights = np.random.default_rng(1).normal(size=shape)
+    net.output(net.op("Relu", net.op(op, x, net.const(weights))))
+    return net.model()
+
+
+LIMITED = (
+    (limited_layer("Gemm", 8, 12), CompileOptions(name="limited_dense", optimize="speed")),
+    (limited_layer("Conv", 8, 8, 3, 3), CompileOptions(name="limited_conv", optimize="speed")),
+    (
+        onnx.parser.parse_model(
+            re.sub(r"(\w) = MatMul\((.*?)\)", r"\1m = MatMul(\2) \1 = Relu(\1m)", DENSE_PACKED_TILE.example)
+        ),
+        CompileOptions(name="limited_tile"),
+    ),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("board", CPUS)
+@pytest.mark.parametrize("board", EVERY_CPU)
 def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
-    """On the CPU that each kernel is for; the others on all."""
+    """Whose instructions the CPU has: each function of a kernel is interrupted, and changes no bit."""
     target = roomy(board)
-    models = [p for p in portable_models() if p.model.board.cpu in (target.cpu, "host") and not p.has_doubles]
-    retargeted = [replace(p.model, board=target) for p in models]
-    compare(retargeted, [p.feeds for p in models], board, tmp_path)
+    limited = [(compile_model(net, roomy("nrf52840"), options), random_feeds(net, seed=1)) for net, options in LIMITED]
+    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited]
+    known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
+    missed = set().union(*(kernel_functions(model) for model, _ in known))
+    assert len(missed) > 50
+    for seed in range(40):
+        storm = compare([m for m, _ in known], [given for _, given in known], board, tmp_path / str(seed), seed)
+        missed = storm.missed(missed)
+        known = [(model, given) for model, given in known if missed & kernel_functions(model)]
+        if not known:
+            break
+    assert missed == set()
+
+
+def kernel_functions(model: CompiledModel) -> set[str]:
+    return set(HEAD.findall(model.bundle.files[f"{model.bundle.name}_kernels.h"]))
+
+
+HEAD = re.compile(r"^static [^;={}]*?\b(\w+)\(", re.M)
+"""Of a function."""
 
 
 def sample_of_int8() -> dict[str, np.ndarray]:
@@ -117,20 +205,20 @@ def sample_of_int8() -> dict[str, np.ndarray]:
 
 @pytest.mark.qemu
 def test_a_storm_that_does_not_come_is_told(tmp_path: Path):
-    bundle = stormy([model_of("s8", "nrf52840").bundle], 0xFFFFFF)
+    bundle = stormy(combine([model_of("s8", "nrf52840").bundle]), 0xFFFFFF, code_of("nrf52840"))
     with pytest.raises(VerificationError, match=r"must return 0\. found: (-1|4294967295)"):
-        outputs_under_storm(bundle, "nrf52840", sample_of_int8(), tmp_path)
+        run(bundle, "nrf52840", sample_of_int8(), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.qemu
 def test_a_handler_that_changes_a_register_is_seen(tmp_path: Path):
     model, sample = model_of("s8", "nrf52840"), sample_of_int8()
-    bundle = stormy([model.bundle], TICKS[ARM.name])
-    spoiled = bundle.files["storm.c"].replace("++interrupts;", '++interrupts; __asm__ volatile("eor r6, r6, #4");')
+    bundle = stormy(combine([model.bundle]), TICKS[ARM.name], code_of("nrf52840"))
+    spoiled = bundle.files["storm.c"].replace("use_stack();", 'use_stack(); __asm__ volatile("eor r6, r6, #4");')
     bundle = replace(bundle, files=bundle.files | {"storm.c": spoiled})
     try:
-        found, _ = outputs_under_storm(bundle, "nrf52840", sample, tmp_path)
+        found, _ = run(bundle, "nrf52840", sample, tmp_path)
     except VerificationError:
         return  # a fault, or an error
     expected = model.interpret({name.removeprefix("net/"): array for name, array in sample.items()})

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mcugen.board import Board
 from mcugen.codegen.write import write_text
 from mcugen.compilation import Compilation
 from mcugen.errors import OutputError
@@ -19,6 +20,7 @@ from mcugen.evidence.requirements import REQUIREMENTS
 from mcugen.evidence.sbom import bill_of_materials
 from mcugen.evidence.sources import Deviation, deviations
 from mcugen.evidence.trace import Trace, trace
+from mcugen.extremes import with_extremes
 from mcugen.report.figures import Report
 from mcugen.simulate.build import flags_of
 from mcugen.simulate.machines import find_machine, tool_versions
@@ -42,8 +44,9 @@ class Evidence:
 def gather(net: Compilation) -> Evidence:
     """Compiles, measures and reads the code. The errors are those of a report, and of mcugen.evidence.coverage."""
     samples = net.judging_samples()
-    report = net.report()
-    compiled, board = net.compiled, net.target
+    report, compiled, board = net.report(), net.compiled, net.target
+    if report.instructions is not None:
+        report = with_extremes(compiled, report, net.progress)
     bundle = compiled.bundle
     stored = samples.fed([as_stored(sample, compiled.program.inputs) for sample in samples.inputs])
     coverage = measure(bundle, stored, compiled.options.library)
@@ -65,25 +68,25 @@ def gather(net: Compilation) -> Evidence:
         "bounds.json": _json(bounds),
         "coverage.md": text.covered(coverage, code),
         "coverage.json": _json(asdict(coverage)),
-        "sbom.json": bill_of_materials(bundle.name, model, shipped, _tools(net)),
+        "sbom.json": bill_of_materials(bundle.name, model, shipped, *_tools(board)),
     }
     return Evidence(report, found, coverage, deviating, files)
 
 
-def _tools(net: Compilation) -> list[str]:
-    board = net.target
-    here = [Path(host_compiler()[0]).name, "gcov"]
+def _tools(board: Board) -> tuple[list[str], tuple[str, ...]]:
+    """Names of programs, and the one that builds for the board, with its flags."""
+    host = Path(host_compiler()[0]).name
     if not board.qemu:
-        return here
+        return [host, "gcov"], (host,)
     tools = find_machine(board).toolchain
-    return [*here, tools.gcc, tools.qemu]
+    return [host, "gcov", tools.gcc, tools.qemu], (tools.gcc, *tools.library, *board.cflags)
 
 
 def _bounds(report: Report) -> dict[str, Any]:
     """Of the report, what bounds memory and time."""
     told = report.to_json()
-    keys = ("stack_bound", "ram", "flash", "instructions", "cycles_estimate", "cycles_note", "varies", "memories")
-    return {key: told[key] for key in keys}
+    keys = ("stack_bound", "ram", "flash", "instructions", "instruction_range", "cycles_estimate", "cycles_note")
+    return {key: told[key] for key in (*keys, "varies", "memories")}
 
 
 def _json(value: object) -> str:

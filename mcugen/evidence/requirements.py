@@ -93,6 +93,15 @@ REQUIREMENTS = (
         ("codegen/test_any_compiler.py::test_assembly_keeps_the_callers_registers",),
     ),
     Requirement(
+        "INT-1",
+        "A run may be interrupted anywhere, and masks no interrupt.",
+        (
+            "test_interrupts.py::test_interrupts_change_no_bit",
+            "test_interrupts.py::test_interrupts_within_every_kernel",
+            "kernels/test_declarations.py::test_no_template_masks_interrupts",
+        ),
+    ),
+    Requirement(
         "MEM-1",
         "No run takes more stack than the bound that is told.",
         (
@@ -109,9 +118,30 @@ REQUIREMENTS = (
         ),
     ),
     Requirement(
+        "MEM-3",
+        "No tensor is overwritten while it is needed, and all lie within the arena.",
+        (
+            "memory/test_verify_plan.py::test_a_sound_plan_passes",
+            "memory/test_verify_plan.py::test_sabotage_is_found",
+        ),
+    ),
+    Requirement(
+        "MEM-4",
+        "There is no heap, no input or output of files, and no end of the program in the code.",
+        ("kernels/test_declarations.py::test_no_template_asks_for_a_heap_files_or_an_end",),
+    ),
+    Requirement(
         "TIME-1",
         "Layers that are not told to vary take one number of instructions whatever the input.",
         ("simulate/test_timing.py::test_layers_that_are_not_told_to_vary_take_one_number",),
+    ),
+    Requirement(
+        "TIME-2",
+        "No run takes more instructions than the bound that is told.",
+        (
+            "simulate/test_longest.py::test_no_run_exceeds_the_bound",
+            "evidence/test_evidence.py::test_no_run_takes_more_than_the_bounds_that_are_told",
+        ),
     ),
     Requirement(
         "DET-1",
@@ -128,5 +158,15 @@ REQUIREMENTS = (
             "codegen/test_render.py::test_all_compilers_accept_it",
             "codegen/test_any_compiler.py::test_clang_takes_all_of_it",
         ),
+    ),
+    Requirement(
+        "C-2",
+        "Rules of MISRA C:2012 that are required and that cppcheck decides are kept, or a deviation is annotated.",
+        ("test_lint_c.py::test_the_digits_break_no_required_rule_without_a_reason",),
+    ),
+    Requirement(
+        "C-3",
+        "With -DMCUGEN_PLAIN_C there is no assembly, no intrinsic and no computed jump, and results keep their bits.",
+        ("test_plain_c.py::test_nothing_but_c_is_left_with_the_same_bits",),
     ),
 )

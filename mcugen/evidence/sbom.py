@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bill of materials (CycloneDX 1.6): the generated files, the model, mcugen and its packages, and the tools.
 
-It has no time and no path. Packages are those installed that mcugen needs, and what these need.
+It has no time and no path. Packages are those installed that mcugen needs, and what these need; of the compiler that
+builds for the board its own programs count as well, and the libraries that it links.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from mcugen.resources import resource_dir
-from mcugen.simulate.toolchain import find_program, program_version
+from mcugen.simulate.toolchain import find_program, libraries_of, program_version, programs_of
 from mcugen.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -28,23 +30,37 @@ _RESOURCES = ("templates", "runtime_c", "boards")
 """What generated code is made of besides Python."""
 
 
-def bill_of_materials(name: str, model: tuple[str, str], files: Mapping[str, bytes], tools: Iterable[str]) -> str:
-    """As JSON, ending in a newline. `model` is its file's name and SHA-256; `tools` are programs' names."""
+def bill_of_materials(
+    name: str, model: tuple[str, str], files: Mapping[str, bytes], tools: Iterable[str], building: Sequence[str]
+) -> str:
+    """As JSON, ending in a newline.
+
+    `model` is its file's name and SHA-256; `tools` are programs' names; `building` is one of them, with the flags that
+    it builds for the board with.
+    """
     code = [_hashed(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
     source = _hashed(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
     compiler = _hashed("mcugen", ComponentType.APPLICATION, own_digest(), __version__)
-    packages = [_package(found) for found in needed("mcugen")]
-    programs = [_program(tool) for tool in tools]
+    needs = needed("mcugen")
+    packages = {package: _package(distribution(package)) for package in sorted(needs) if package != "mcugen"}
+    programs = {tool: _program(tool) for tool in tools}
+    parts = [
+        _of_file(f"{building[0]}/{part}", ComponentType.APPLICATION, path)
+        for part, path in programs_of(building).items()
+    ]
+    libraries = [_of_file(file, ComponentType.LIBRARY, path) for file, path in libraries_of(building).items()]
     text = "".join(_sha256(data) for _, data in sorted(files.items()))
     bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_OID, text + model[1]))
     bom.metadata.timestamp = None  # type: ignore[assignment]  # it may be left out
     bom.metadata.component = whole = Component(name=name, type=ComponentType.FIRMWARE, bom_ref=f"code/{name}")
-    for component in (*code, source, compiler, *packages, *programs):
+    for component in (*code, source, compiler, *packages.values(), *programs.values(), *parts, *libraries):
         bom.components.add(component)
-    bom.register_dependency(whole, [*code, source])
+    bom.register_dependency(whole, [*code, source, *libraries])
     for file in code:
         bom.register_dependency(file, [source, compiler])
-    bom.register_dependency(compiler, packages)
+    bom.register_dependency(programs[building[0]], parts)
+    for package, named in needs.items():
+        bom.register_dependency(packages.get(package, compiler), [packages[other] for other in named])
     return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
 
 
@@ -57,9 +73,12 @@ def _hashed(name: str, kind: ComponentType, sha256: str, version: str | None = N
     return Component(name=name, type=kind, version=version, bom_ref=f"{kind.value}/{name}", hashes=[digest])
 
 
+def _of_file(name: str, kind: ComponentType, path: Path, version: str | None = None) -> Component:
+    return _hashed(name, kind, _sha256(path.read_bytes()), version)
+
+
 def _program(name: str) -> Component:
-    version = program_version(name)
-    return _hashed(name, ComponentType.APPLICATION, _sha256(Path(find_program(name)).read_bytes()), version)
+    return _of_file(name, ComponentType.APPLICATION, Path(find_program(name)), program_version(name))
 
 
 def _package(found: Distribution) -> Component:
@@ -97,21 +116,23 @@ def own_digest() -> str:
     return _sha256("".join(lines).encode())
 
 
-def needed(package: str) -> list[Distribution]:
-    """What a package needs of what is installed, by name; extras are not followed."""
-    todo, found = [package], dict[str, Distribution]()
+def needed(package: str) -> dict[str, tuple[str, ...]]:
+    """What a package needs of what is installed, and what these need, by name; extras are not followed."""
+    todo, found = [package], dict[str, tuple[str, ...]]()
     while todo:
-        for requirement in distribution(todo.pop()).requires or ():
-            named = _NAME.match(requirement)
-            name = _canonical(named[0]) if named else ""
-            if not name or "extra ==" in requirement or name in found:
-                continue
-            try:
-                found[name] = distribution(name)
-            except PackageNotFoundError:  # for another platform
-                continue
-            todo.append(name)
-    return [found[name] for name in sorted(found)]
+        name = todo.pop()
+        found[name] = tuple(sorted(_needs(name)))
+        todo += [other for other in found[name] if other not in found]
+    return found
+
+
+def _needs(package: str) -> Iterator[str]:
+    """Names of those that are installed: the others are for another platform."""
+    for requirement in distribution(package).requires or ():
+        named = _NAME.match(requirement)
+        if named and "extra ==" not in requirement:
+            with contextlib.suppress(PackageNotFoundError):
+                yield _canonical(distribution(named[0]).metadata["Name"])
 
 
 def _canonical(name: str) -> str:

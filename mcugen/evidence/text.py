@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mcugen.errors import printable, shortened
@@ -21,8 +21,10 @@ LIMITS = (
     "counted, their twins are.",
     "MC/DC is told where gcc counts it (from version 14 on); else coverage.md says that it is missing.",
     "The bound of stack and the bytes of flash hold for the compiler and the flags in bounds.md.",
-    "Instructions are those of the first sample; layers that take other numbers for other inputs are in bounds.md. "
-    "Cycles are estimated, not measured on the board.",
+    "Time is bounded in instructions, where bounds.md has a bound, for the premises of docs/safety.md: not in cycles, "
+    "which are estimated, not measured on the board.",
+    "Digests of compilers are of the programs that run, and of the archives that may be linked; their own shared "
+    "libraries, headers and the computer's system are not listed.",
     "Requirements are shown by tests of mcugen's suite, on models of its own: the suite is run by the project, not by "
     "the command that wrote this.",
     "Deviations are those that are annotated. Lines that break rules of MISRA C:2012 without annotation are counted by "
@@ -125,6 +127,7 @@ def bounds(found: Mapping[str, Any]) -> str:
         ("flash, code", _count(flash["code"]), "with what it needs of libraries"),
         ("flash, weights", _count(flash["weights"]), ""),
         ("instructions", _count(found["instructions"]), "of the first sample"),
+        *_time(found["instruction_range"]),
         ("cycles, estimate", _count(found["cycles_estimate"]), found["cycles_note"]),
     ]
     varies = "".join(f"- {printable(line)}\n" for line in found["varies"]) or "None.\n"
@@ -133,6 +136,18 @@ def bounds(found: Mapping[str, Any]) -> str:
         f"Compiler: {found['compiler']}, `{found['flags']}`. Simulator: {found['simulator'] or 'none'}.\n\n"
         f"## Layers whose instructions depend on data\n\n{varies}"
     )
+
+
+def _time(known: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
+    """The best and the worst case, as far as there is a simulator."""
+    if known is not None:
+        span = f"{known['best']:,} to {known['worst']:,}"
+        ran = "of any input" if known["is_bound"] else f"of {known['inputs']} inputs that ran, extreme ones among them"
+        yield "instructions, best and worst", span, ran
+        why = (
+            "which no input exceeds: the longest path through what was linked" if known["bound"] else known["unbounded"]
+        )
+        yield "instructions, bound", _count(known["bound"]), why
 
 
 def _count(value: int | None) -> str:

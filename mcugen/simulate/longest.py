@@ -82,6 +82,7 @@ def paths(
         return Paths(counts, LongestPath(None))
     try:
         blocks = _Flow(steps, known[root].begin, taken).blocks()
+        _require_all_that_ran(blocks, taken)
         loops = list(_loops(blocks, known[root].begin, taken, _Names(known, bundle), rounds))
     except _UnknownError as error:
         return Paths(counts, LongestPath(None, str(error)))
@@ -90,6 +91,13 @@ def paths(
 
 class _UnknownError(Exception):
     """What the code does is not known."""
+
+
+def _require_all_that_ran(blocks: Mapping[int, _Block], taken: Sequence[Counter[Jump]]) -> None:
+    """What no jump leads to, as far as its text is understood, would not count."""
+    known = {address for block in blocks.values() for address in block.addresses}
+    for at in sorted({source for run in taken for source, _ in run} - known):
+        raise _UnknownError(f"it is not known how code comes to {at:#x}")
 
 
 def _jumps(run: Span, steps: Mapping[int, Step], ignored: Sequence[Range]) -> Counter[Jump]:

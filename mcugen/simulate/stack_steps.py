@@ -121,7 +121,7 @@ class _Arm:
         if name == "bx":
             return make(falls=False, computed=operands != "lr")
         if name in ("tbb", "tbh") or (re.match(r"(mov|add|ldr)", name) and operands.startswith("pc,")):
-            return make(falls=False, computed="[sp" not in operands and operands != "pc, lr")
+            return make(falls=False, computed="[sp]," not in operands and operands != "pc, lr")  # or popped: a return
         return make()
 
     def _pushed(self, name: str, operands: str) -> int | None:

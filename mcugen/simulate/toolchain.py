@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -157,6 +158,25 @@ def program_version(program: str) -> str:
         [find_program(program), "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
     )
     return next(iter(done.stdout.splitlines()), "")
+
+
+def programs_of(command: Sequence[str]) -> dict[str, Path]:
+    """What a gcc runs to compile, assemble and link, by name; of another compiler what it has of these."""
+    told = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
+    return {name: Path(path) for name, path in told.items() if path is not None}
+
+
+def libraries_of(command: Sequence[str]) -> dict[str, Path]:
+    """The archives that a cross gcc with these flags looks for functions in, by file name."""
+    nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", os.devnull)
+    opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)
+    return {Path(name).name: Path(name) for name in opened}
+
+
+def _told(command: Sequence[str], *flags: str) -> str:
+    """What a compiler prints; what it complains of goes nowhere."""
+    line = [find_program(command[0]), *command[1:], *flags]
+    return subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=60, check=False).stdout
 
 
 def host_compiler() -> tuple[str, ...]:

@@ -64,6 +64,26 @@ def test_the_bill_of_materials_holds_code_model_compiler_and_tools(digits: Evide
 
 
 @pytest.mark.qemu
+def test_what_the_compiler_runs_and_links_is_in_the_bill(digits: Evidence):
+    bom = json.loads(digits.files["sbom.json"])
+    needs = {d["ref"]: d.get("dependsOn", []) for d in bom["dependencies"]}
+    assert {"library/libgcc.a", "library/libc_nano.a"} <= set(needs["code/digits_int8"])
+    assert "application/arm-none-eabi-gcc/cc1" in needs["application/arm-none-eabi-gcc"]
+    assert "library/numpy" in needs["library/onnx"]
+    known = {c["bom-ref"] for c in (*bom["components"], bom["metadata"]["component"])}
+    assert {ref for refs in needs.values() for ref in refs} <= known
+
+
+@pytest.mark.qemu
+def test_no_run_takes_more_than_the_bounds_that_are_told(digits: Evidence):
+    told = json.loads(digits.files["bounds.json"])
+    assert told["stack_bound"]["bytes"] >= told["ram"]["stack"]
+    time = told["instruction_range"]
+    assert time["best"] <= told["instructions"] <= time["worst"] <= time["bound"]
+    assert f"{time['bound']:,}" in digits.files["bounds.md"]
+
+
+@pytest.mark.qemu
 def test_every_node_layer_and_constant_has_a_counterpart(digits: Evidence):
     assert untraced(digits.trace) == {"layers": (), "constants": (), "nodes": ()}
     stem = digits.trace.layers[1]

@@ -143,3 +143,15 @@ def test_no_template_masks_interrupts():
     assert MASKS_INTERRUPTS.search((ROOT / "templates/harness/arm/counter.c").read_text()), "which does mask them"
     assert MASKS_INTERRUPTS.search((ROOT / "templates/harness/riscv/reset.c").read_text())
     assert [str(path.relative_to(ROOT)) for path in FIRMWARE if MASKS_INTERRUPTS.search(path.read_text())] == []
+
+
+OF_A_SYSTEM = re.compile(
+    r"#include <(stdio|stdlib|signal|unistd|setjmp)\.h>"
+    r"|\b(malloc|calloc|realloc|free|alloca|printf|puts|fopen|exit|abort|longjmp)\("
+)
+
+
+def test_no_template_asks_for_a_heap_files_or_an_end():
+    asking = [str(path.relative_to(ROOT)) for path in FIRMWARE if OF_A_SYSTEM.search(path.read_text())]
+    assert "templates/export/main.c.j2" in asking, "which does"
+    assert [name for name in asking if not name.startswith("templates/export/")] == [], "but examples of programs"

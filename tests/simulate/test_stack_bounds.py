@@ -23,7 +23,7 @@ from mcugen.options import GOALS
 from mcugen.simulate.build import build_parts
 from mcugen.simulate.machines import find_machine
 from mcugen.simulate.stack import StackBound, _Walk, stack_bound
-from mcugen.simulate.stack_steps import Step
+from mcugen.simulate.stack_steps import Step, _Arm, _Line
 
 pytestmark = pytest.mark.qemu
 
@@ -175,3 +175,13 @@ def test_a_board_without_a_cross_compiler_has_no_bound(tmp_path: Path):
     done = mcugen_("compile", tmp_path / "net.onnx", "--board", "host", "--stack-bound", "-o", tmp_path / "net")
     assert done.code == UsageError.exit_code
     assert "--stack-bound" in done.err
+
+
+def test_a_jump_to_a_kept_address_is_no_return():
+    def computed(text: str) -> bool:
+        step = _Arm({}).step(_Line.of(f"  100:\t{text}"), 0x104)
+        assert not step.falls
+        return step.computed
+
+    assert computed("ldr.w\tpc, [sp, #36]") and computed("bx\tr3") and computed("tbb\t[pc, r3]")
+    assert not computed("ldr.w\tpc, [sp], #4") and not computed("pop\t{r4, pc}") and not computed("bx\tlr")
