@@ -160,6 +160,11 @@ def limited_layer(op: str, *shape: int) -> onnx.ModelProto:
     return net.model()
 
 
+LONGER = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["" : 18]> g (int64[96] x) => (int64[n] y) { y = Unique<sorted = 1>(x) }'
+)
+"""A model whose portable form ends after two or three interrupts."""
+
 LIMITED = (
     (limited_layer("Gemm", 8, 12), CompileOptions(name="limited_dense", optimize="speed")),
     (limited_layer("Conv", 8, 8, 3, 3), CompileOptions(name="limited_conv", optimize="speed")),
@@ -178,7 +183,8 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     """Whose instructions the CPU has: each function of a kernel is interrupted, and changes no bit."""
     target = roomy(board)
     limited = [(compile_model(net, roomy("nrf52840"), options), random_feeds(net, seed=1)) for net, options in LIMITED]
-    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited]
+    longer = compile_model(LONGER, target, CompileOptions(name="longer_unique")), random_feeds(LONGER, seed=1)
+    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, longer]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
     missed = set().union(*(kernel_functions(model) for model, _ in known))
     assert len(missed) > 50
