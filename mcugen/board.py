@@ -174,9 +174,9 @@ class Core:
     pace: float = 1.0
     """Time of an instruction, by what one takes on the first core, on average of many kernels."""
     paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some. The
-    first core has such, too.
-    """
+    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some."""
+    first_paces: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The first core's own, by the same unit."""
 
 
 @dataclass(frozen=True)
@@ -657,15 +657,18 @@ def _cores(fields: _Fields, cpu: str, clock_hz: int) -> tuple[Core, ...]:
     return tuple(cores)
 
 
+_PACES = ("paces", "first_paces")
+
+
 def _core(table: _Fields, cpu: str, clock_hz: int) -> Core:
-    paces = table.positives("paces") if "paces" in table else {}
     if "board" not in table:
-        table.without(("pace",), "board")
-        return Core(table.text("name"), cpu, clock_hz, paces=paces)
+        table.without(("pace", *_PACES), "board")
+        return Core(table.text("name"), cpu, clock_hz)
     board = load_board(table.beside("board"))
     if board.cores:
         table.fail("board", "must name a board file without 'cores'", repr(board.name))
-    return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces)
+    paces, first = (table.positives(key) if key in table else {} for key in _PACES)
+    return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces, first)
 
 
 def _energy(fields: _Fields) -> Energy | None:

@@ -119,8 +119,7 @@ def _compiled(
         options = chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
-        notes += [*_cache_notes(target, placement, cached), *_image_notes(target, placement, program)]
-        notes += [*_core_notes(program, target, options)]
+        notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options, placement)]
         notes += _arena_notes(program, target, placement, options)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -299,20 +298,22 @@ def _cached(board: Board, placement: Placement) -> tuple[bool, bool]:
     return any(other and board.cache(memory, "data") for memory, other in seen), any(others)
 
 
-def _core_notes(program: Program, board: Board, options: CompileOptions) -> list[str]:
-    """What two cores do that was not asked for, or not just so."""
+def _core_notes(program: Program, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
+    """What two cores do that was not asked for, or not just so, and what that needs."""
     if options.cores == 1:
         return []
+    image = _image_notes(board, placement, program)
     if program.handover is not None:
         nbytes = sum(program.instrs[i].part("x")[1] for i in program.handover)
         return [
             f"a pipeline over frames: core '{board.cores[0].name}' begins a frame while '{board.cores[1].name}' ends "
             f"the one before ({program.name}_push gives its result, {program.name}_pull the last one's); {nbytes:,} "
-            "bytes are handed over"
+            "bytes are handed over",
+            *image,
         ]
     if any(instr.control is Control.FORK for instr in program.instrs):
         kept = "--optimize throughput: two cores that share layers give more frames than a pipeline"
-        return [kept] * options.throughput
+        return [kept] * options.throughput + image
     return [
         "--cores 2: one core computes all, as the other would save nothing to speak of within the RAM that two may "
         f"take; there is {program.name}_run alone, as without --cores"
@@ -337,7 +338,7 @@ def _image_notes(board: Board, placement: Placement, program: Program) -> list[s
         return []
     return [
         f"weights of core '{board.cores[1].name}' lie in its own image ('{seen.weights_memory}'), faster than where "
-        "start-up copies the first core's: build NAME_weights.c with -D'MCUGEN_COPIED(name)=' there"
+        "start-up copies the first core's: build NAME_weights.c with -D'MCUGEN_SECTION(name)=' there"
     ]
 
 

@@ -94,9 +94,9 @@ def main(
         write("unlike", UNLIKE_HEADINGS, [joined(*each, board) for each in paths.items() for board in UNLIKE])
     if "paces" in wanted:
         for board in boards.split(","):
-            for name, found in zip(("first", "second"), paces(list(paths.values()), board), strict=True):
+            for key, found in zip(("first_paces", "paces"), paces(list(paths.values()), board), strict=True):
                 each = ", ".join(f"{kernel} = {pace:.2f}" for kernel, pace in found.items())
-                typer.echo(f"{board}, {name} core: paces = {{ {each} }}")
+                typer.echo(f"{board}: {key} = {{ {each} }}")
     if "zoo" in wanted:
         for name in models.split(","):
             write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","), optimize)))

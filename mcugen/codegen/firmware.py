@@ -162,7 +162,7 @@ class Plan:
             "kernels": [function.context() for function in functions],
             "uses_math": any("math.h" in function.headers for function in functions),
             "constants": list(self._arrays.values()),
-            "constant_places": [(_place(memory), section, False) for memory, section in sections.items()],
+            "constant_places": [(_place(memory), section) for memory, section in sections.items()],
             "weights_use_math": self._unbounded,
             "weights_head": [],
         }

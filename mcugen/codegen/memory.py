@@ -235,12 +235,11 @@ class MemoryContext:
         return "WEIGHTS" if memory is None else f"WEIGHTS_IN_{identifier(memory.name).upper()}"
 
     @property
-    def _constant_places(self) -> list[tuple[str, str, bool]]:
-        """These macros, the sections that they name ("" for the default), and whether these are of copies in RAM."""
+    def _constant_places(self) -> list[tuple[str, str]]:
+        """These macros, and the sections that they name: "" for the default."""
         copies = self._placement.copies
         found = {self.place(b): Section("copies", copies[b], self.name).name for b in self.arrays if b in copies}
-        own = [("WEIGHTS", self._weights_section, False)] * (len(copies) < len(self.arrays))
-        return own + [(macro, section, True) for macro, section in found.items()]
+        return [*[("WEIGHTS", self._weights_section)] * (len(copies) < len(self.arrays)), *found.items()]
 
     @property
     def _weights_section(self) -> str:

@@ -8,7 +8,6 @@
  *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
  *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
  *   MCUGEN_SECTION(name)    attribute of what --place puts into a memory of its own, by the linker's section
- *   MCUGEN_COPIED(name)     the same of weights that start-up copies to RAM; empty: they stay with other constants
  */
 #ifndef MCUGEN_H
 #define MCUGEN_H
@@ -112,9 +111,6 @@ typedef struct {
 #else
 #define MCUGEN_SECTION(name) /* the linker script must place it */
 #endif
-#endif
-#ifndef MCUGEN_COPIED
-#define MCUGEN_COPIED(name) MCUGEN_SECTION(name)
 #endif
 
 /* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
