@@ -175,8 +175,8 @@ def test_pointwise_layers_overwrite_their_input(isa: str, monkeypatch: pytest.Mo
 
 def test_layers_that_do_not_fit_are_left_to_others():
     layers = {
-        "too steep": Layer((8, 4, 4), 3, (3, 3), gain=5000.0),
-        "too many chunks": Layer((350, 2, 3), 5, (2, 3)),
+        "too steep": Layer((8, 4, 4), 5, (3, 3), gain=5000.0),
+        "too many chunks": Layer((350, 2, 3), 1, (2, 3)),
         "fits": Layer((8, 5, 2), 4, (1, 1)),
     }
     model = compiled(network(layers), "thumb2", "conv2d", host=True)
