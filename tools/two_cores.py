@@ -24,6 +24,7 @@ from mcugen.errors import VerificationError
 from mcugen.evaluate import as_stored, on_helper, random_samples, sample_endpoints, timed
 from mcugen.lir.program import MOVE
 from mcugen.options import GOALS, CompileOptions
+from mcugen.report.two_cores import OTHER
 from mcugen.simulate import simulate
 from mcugen.simulate.both_cores import run_on_both_cores
 
@@ -137,7 +138,9 @@ def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
 
 
 def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
-    """By kernel of these models the time of an instruction on each core, by that of all on the first core."""
+    """By kernel of these models the time of an instruction on each core, by that of all on the first core; on the
+    second one in its portions.
+    """
     cores = [defaultdict[str, list[float]](lambda: [0.0, 0.0]) for _ in range(2)]
     for model in models:
         compiled = compile_model(model, board, CompileOptions("net", cores=2))
@@ -145,16 +148,20 @@ def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
         stored = [as_stored(sample, compiled.program.inputs)]
         firmware = on_helper(compiled)
         assert firmware is not None
-        for sums, (bundle, side) in zip(cores, ((compiled.bundle, compiled.board), firmware), strict=True):
+        for core, (bundle, side) in enumerate(((compiled.bundle, compiled.board), firmware)):
             run = simulate(bundle, side, stored, per_layer=True, cycles=True)
             assert run.cycles is not None and run.cycles.layers is not None and run.layer_instructions is not None
             each = zip(compiled.report.layers, run.cycles.layers, run.layer_instructions, strict=True)
             for layer, cycles, instructions in each:
-                sums[layer.kernel][0] += cycles / side.clock_hz
-                sums[layer.kernel][1] += instructions
-    long = [name for name in sorted(cores[0]) if cores[0][name][1] >= LEAST_MEASURED and name != MOVE]
-    unit = sum(cores[0][name][0] for name in long) / sum(cores[0][name][1] for name in long)
-    return [{name: sums[name][0] / sums[name][1] / unit for name in long} for sums in cores]
+                if core != OTHER or layer.core == OTHER:  # its image has the constants of no others
+                    cores[core][layer.kernel][0] += cycles / side.clock_hz
+                    cores[core][layer.kernel][1] += instructions
+    long = [
+        {name: sums[name] for name in sorted(sums) if sums[name][1] >= LEAST_MEASURED and name != MOVE}
+        for sums in cores
+    ]
+    unit = sum(seconds for seconds, _ in long[0].values()) / sum(count for _, count in long[0].values())
+    return [{name: seconds / count / unit for name, (seconds, count) in each.items()} for each in long]
 
 
 def measured(title: str, model: Path | onnx.ModelProto, board: str, goal: str = GOALS[0]) -> tuple[str, ...]:

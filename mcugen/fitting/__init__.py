@@ -17,7 +17,7 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.staging import copies_for, left_beside_copies, staged, waits_most
+from mcugen.fitting.staging import copies_for, left_beside_copies, staged, waits_most, with_copies
 from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
@@ -135,10 +135,17 @@ def _exceeds_by_far(use: Use, goal: str) -> bool:
 def _on_two_cores(
     graph: Graph, whole: Program, board: Board, options: CompileOptions, build: Shared, room: Room
 ) -> Program:
-    """Layers shared, or, for throughput, parts of two frames at once, if that takes less time a frame."""
+    """Layers shared, or, for throughput, parts of two frames at once, if that takes less time a frame.
+
+    With no more constants than one core has, where start-up could not copy more to RAM.
+    """
     forms = _forms(board, options)
     if not options.throughput:
-        return shared_program(graph, whole, forms, build, room)
+        program = shared_program(graph, whole, forms, build, room)
+        if with_copies(whole, board, options).place.hot and not with_copies(program, board, options).place.hot:
+            least = replace(forms, most_flash=1.0)
+            program = shared_program(graph, whole, least, build, replace(room, flash=0))
+        return program
     program, time = shared(graph, whole, forms, build, room)
 
     def lower(kernels: Mapping[Node, Kernel]) -> Program:

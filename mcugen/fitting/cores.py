@@ -134,6 +134,8 @@ class Forms:
     wanted: Collection[str] = ()
     contention: float = 0.0
     """By which share both are slower while both compute: see mcugen.fitting.contention."""
+    most_flash: float = MOST_FLASH
+    """So many times the flash of a layer's constants those of its portions may take without being counted."""
 
     def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[Form]]:
         """Those that take less than the whole by `kernel`, the fastest first, and how much less the first does.
@@ -179,7 +181,7 @@ class Forms:
         if kernel.name in self.wanted:
             return [kernel]
         features = self.first.features
-        most = MOST_FLASH * trial(node, kernel, features).program.weights_size
+        most = self.most_flash * trial(node, kernel, features).program.weights_size
         fitting = sorted(self.first.fitting(node), key=lambda k: self.first.time(node, k))
         found, least = list[Kernel](), math.inf
         for each in fitting:
@@ -195,7 +197,7 @@ class Forms:
         least = trial(node, kernel, features).program.weights_size
         faster = [k for k in self.first.fitting(node) if self.first.time(node, k) < self.first.time(node, kernel)]
         more = {k: trial(node, k, features).program.weights_size - least for k in faster}
-        large = [k for k in faster if (MOST_FLASH - 1) * least < more[k] <= spare]
+        large = [k for k in faster if (self.most_flash - 1) * least < more[k] <= spare]
         if large:
             fastest = min(large, key=lambda k: self.first.time(node, k))
             yield from (replace(form, flash=more[fastest]) for form in self._even(ways, [fastest]))

@@ -116,3 +116,11 @@ def test_weights_of_an_unlike_core_lie_in_its_image() -> None:
 
 def test_equal_cores_have_one_image() -> None:
     assert on_helper(compiled("rp2350", 2)) is None
+
+
+def test_portions_keep_to_weights_that_start_up_can_copy() -> None:
+    """The autoencoder's forms that are fastest by instructions take more constants than OCRAM has room for."""
+    one, two = (compiled("rt1170", cores, "autoencoder_ad") for cores in (1, 2))
+    assert one.options.place.hot
+    assert two.options.place.hot
+    assert any(layer.core is not None for layer in two.report.layers)
