@@ -446,3 +446,13 @@ def test_speed_takes_no_more_cycles_than_balanced(name: str, board: str):
         return made.total
 
     assert cycles("speed") <= cycles("balanced")
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_an_arena_counts_beside_copies_that_are_made_anyway() -> None:
+    """A group of rows halves that of a network in float, whose weights start-up copies in any case."""
+    model = compile_model(MODELS / "resnet8_cifar10_f32.onnx", "rt1060", CompileOptions("net"))
+    assert model.options.place.hot
+    assert any(instr.control is Control.STREAM for instr in model.program.instrs)
+    assert model.program.arena_size < 80_000

@@ -14,6 +14,7 @@ from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
+from mcugen.memory.place import copied_bytes
 from mcugen.options import GOALS, OWN, CompileOptions
 from mcugen.pipeline import lowered, planned
 
@@ -40,30 +41,34 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     if streaming.least > most:
         return plain
     waits = trades_waits(plain, board, options)
-    before = _cost(plain, board, options, waits=waits)
+    before, copied = _cost(plain, board, options, waits=waits)
     has_room = before.ram <= ENOUGH * board.total_ram
     slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
     best, least = plain, LEAST_GAIN
     for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(graph, plan), board, options)
-        after = _cost(program, board, options)
+        after, _ = _cost(program, board, options)
         promised = replace(after, ram=ram_of(plan))
         if after.instructions > slowest or _trade(promised, before) >= least:
             continue
-        found = _trade(_cost(planned(program), board, options, waits=waits), before)
+        after, copied_too = _cost(planned(program), board, options, waits=waits)
+        found = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (after, before)))
         if found <= least:
             best, least = program, found
     return best
 
 
-def _cost(program: Program, board: Board, options: CompileOptions, *, waits: bool = False) -> Cost:
-    """Of a program; once it is planned, with its `waits` for flash, and with copies of that."""
+def _cost(program: Program, board: Board, options: CompileOptions, *, waits: bool = False) -> tuple[Cost, int]:
+    """Of a program; once it is planned, with its `waits` for flash, and with copies of that: of which start-up makes so
+    many bytes.
+    """
     use = use_of(program, board, options)
     instructions = program.instructions_estimate or 0.0
     if not waits:
-        return Cost(instructions, program.arena_size, use.flash)
+        return Cost(instructions, program.arena_size, use.flash), 0
     copies = copies_for(Attempt("", program, use), board, options)
-    return Cost(instructions + copies.waits, copies.ram, use.flash)
+    copied = copied_bytes(program, board, copies.options.place)
+    return Cost(instructions + copies.waits, copies.ram, use.flash), copied
 
 
 def _trade(after: Cost, before: Cost) -> float:
