@@ -40,6 +40,8 @@ def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | 
             return _limits(DType.BOOL)
         case Select(), [_, (_, _) as yes, (_, _) as no]:
             return np.minimum(yes[0], no[0]), np.maximum(yes[1], no[1])
+        case Entry(_, Convert(DType.UINT8, code)), [(least, most), _] if least is most and len(least) == BYTES:
+            return _entries_of_codes(least, bounds(code, arguments))
         case Entry(), [(least, most) as table, (_, _) as index] if least is most:
             return _entries(table[0], index)
         case Convert(to), [(low, high)] if to.is_integer and not _fits(to, low, high):
@@ -89,6 +91,17 @@ def _limits(dtype: DType) -> Bounds | None:
 def _fits(dtype: DType, low: Array, high: Array) -> bool:
     least, most = dtype.limits
     return bool(int(low.min()) >= least and int(high.max()) <= most)
+
+
+BYTES = 256
+
+
+def _entries_of_codes(table: Array, codes: Bounds | None) -> Bounds | None:
+    """The extremes among entries that are found by the bytes of codes: those of negative ones stand last."""
+    low, high = DType.INT8.limits
+    if codes is None or not _fits(DType.INT8, *codes):
+        codes = np.asarray(low), np.asarray(high)
+    return _entries(np.roll(table, -low), (codes[0] - low, codes[1] - low))
 
 
 def _entries(table: Array, index: Bounds) -> Bounds | None:

@@ -255,6 +255,17 @@ def test_bounds_of_a_table_are_those_of_the_entries_between():
     assert bounds(expression, {"t": (table, table), "q": (first, last + 77)}) is None
 
 
+def test_bounds_of_a_table_by_bytes_know_that_codes_have_a_sign():
+    """From -3 to 2 are six entries, of which those of negative codes stand at the end."""
+    table = np.random.default_rng(1).integers(-128, 128, 256).astype(np.int8)
+    expression = Entry(Table("t", DType.INT8), Convert(DType.UINT8, CODE))
+    first, last = np.array([-128, -3, 5, -7, 127]), np.array([127, 2, 9, -7, 127])
+    low, high = bounds(expression, {"t": (table, table), "q": (first, last)}) or ((), ())
+    codes = [np.arange(a, b + 1).astype(np.int8).view(np.uint8) for a, b in zip(first, last, strict=True)]
+    assert [*low] == [table[each].min() for each in codes]
+    assert [*high] == [table[each].max() for each in codes]
+
+
 def test_of_unknown_reals_nothing_is_known():
     assert bounds(call(fn.TANH, X), {}) is None
     assert bounds(X + 1, {}) is None
