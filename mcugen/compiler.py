@@ -454,7 +454,7 @@ def _check_training(options: CompileOptions) -> None:
         "--cores": options.cores > 1,
         "--stream-input": options.stream_input,
         "--external-io": options.external_io,
-        "a file of weights": options.weights_blob or options.updatable or options.weights_reader,
+        "a file of weights": options.weights_in_file,
         "--validation": options.validation,
         "--checked-arena": options.checked_arena,
         "--input-pipeline": bool(options.input_pipeline),
@@ -516,12 +516,12 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
         raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
     if options.weights_reader and options.validation:
         raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
-    if options.check_weights and (options.weights_blob or options.updatable or options.weights_reader):
+    if options.check_weights and options.weights_in_file:
         raise UsageError(
             "--check-weights is for weights in the firmware", "a file of weights", "it has such a function"
         )
     _check_cores(options, board)
     _check_training(options)
     _check_copies_ahead(options, board)
-    is_file = options.weights_blob or options.updatable or options.weights_reader
+    is_file = options.weights_in_file
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

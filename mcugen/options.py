@@ -283,6 +283,11 @@ class CompileOptions:
     def _ends(self) -> dict[str, tuple[int, int]]:
         return {key: (size, size) if isinstance(size, int) else size for key, size in self.dims.items()}
 
+    @property
+    def weights_in_file(self) -> bool:
+        """Whether weights are a file of their own, which firmware may replace or read part by part."""
+        return self.weights_blob or self.updatable or self.weights_reader
+
     def describe(self) -> str:
         """The options that shape the generated code, for its banner."""
         ends = sorted(self._ends().items())

@@ -22,9 +22,8 @@ LEAST_SAVED = 0.01
 
 def leaves_all_places(board: Board, options: CompileOptions) -> bool:
     """Whether weights may be copied to any RAM; not for the least RAM, nor where another kind of core reads them."""
-    in_file = options.weights_blob or options.updatable or options.weights_reader
     is_alike = options.cores == 1 or board.helper is None or board.helper.board is None
-    return options.place == ANYWHERE and options.optimize != "ram" and is_alike and not in_file
+    return options.place == ANYWHERE and options.optimize != "ram" and is_alike and not options.weights_in_file
 
 
 def with_copies_everywhere(program: Program, board: Board, options: CompileOptions) -> CompileOptions:

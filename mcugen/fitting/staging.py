@@ -68,9 +68,8 @@ def _is_slow(waits: float, instructions: float) -> bool:
 def _may_copy(board: Board, options: CompileOptions) -> bool:
     """Whether start-up may copy weights without being asked to."""
     said = options.place != Places() or options.max_ram is not None
-    in_file = options.weights_blob or options.updatable or options.weights_reader
     is_serial = isinstance(memory_of_weights(board, options.place).access, Serial)
-    return options.optimize in ("balanced", "speed") and is_serial and not said and not in_file
+    return options.optimize in ("balanced", "speed") and is_serial and not said and not options.weights_in_file
 
 
 def trades_waits(program: Program, board: Board, options: CompileOptions) -> bool:
