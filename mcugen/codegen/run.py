@@ -67,15 +67,14 @@ class Renderer:
     checked: list[Entry] = field(default_factory=list)
     """What of the tables in the model's C file has a checksum."""
     parameters: dict[tuple[object, ...], str] = field(default_factory=dict)
-    """The names of those of portions, by function and values: of one that is called with the same ones by both cores a
-    compiler can make what it makes of one that is called once.
+    """The names of those of layers, by function and values: layers that are alike share them, and of a function that is
+    called with the same ones everywhere a compiler can make what it makes of one that is called once.
     """
 
     @cached_property
     def shares_parameters(self) -> bool:
-        """Whether there are portions, whose parameters are known and stay."""
-        is_divided = any(instr.control is Control.FORK for instr in self.program.instrs)
-        return is_divided and not self.program.symbols and not self.memory.updatable
+        """Whether parameters are known and stay."""
+        return not self.program.symbols and not self.memory.updatable
 
     def __post_init__(self) -> None:
         self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
@@ -399,7 +398,7 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
 
 
 def _parameters(renderer: Renderer, instr: Instr, values: tuple[object, ...]) -> tuple[str, bool]:
-    """The name of a call's parameters, and whether they are new: portions that are alike share them."""
+    """The name of a call's parameters, and whether they are new: layers that are alike share them."""
     if not renderer.shares_parameters:
         return renderer.of_layer(instr, "params"), True
     is_new = values not in renderer.parameters

@@ -19,7 +19,7 @@ BASE = 1024
 """Bytes of code that any model takes."""
 
 CALL = 24
-"""Bytes of code that calling a kernel takes; its parameters take four each."""
+"""Bytes of code that calling a kernel takes; its parameters take four each, once for calls that are alike."""
 
 STACK = 512
 """Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
@@ -174,7 +174,8 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
     functions = {i.function_key: i.kernel for i in calls}
     code = BASE + sum(costs.code_of(functions).values())
-    code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
+    parameters = {(i.function_key, *i.params.values()): len(i.params.keys() - i.baked) for i in calls}
+    code += CALL * len(calls) + 4 * sum(parameters.values())
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
     in_memories = ram_lacking(program, board, options.place, options.may_spill)

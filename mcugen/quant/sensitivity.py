@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
@@ -25,8 +25,11 @@ from mcugen.quant.float_model import FloatModel, all_tensors
 LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""
 
-PORTION = 8
-"""Samples that are run before the noise so far is looked at: it may be too much already."""
+PORTION = 4
+"""Samples that are run before the noise so far is looked at, as it may be too much already; then twice as many."""
+
+ROUNDED = 1e-9
+"""Share by which sums in another order may differ: noise beyond a limit is so whatever the order."""
 
 MOST_KEPT = 2**26
 """Elements of all tensors in all samples that are kept, so that what a group's model reads is not computed again."""
@@ -64,27 +67,40 @@ class OutputNoise:
 
         `params` are the integers', or those that each fold of the samples suggests, by which the next one is judged.
         Noise beyond `limit` is infinite, too: it only grows from sample to sample, and the rest of them is not run.
+        Those with most noise by the first `params` come first; what was run for the same codes is not run again.
         """
         tail = self._tail(group)
         codes = [_codes(each, dtype) for each in params]
-        inputs = [codes[(place + 1) % len(codes)] | known for place, known in zip(self.places, tail.known, strict=True)]
-        powers, noise = dict.fromkeys(self.outputs, 0.0), 0.0
-        for first in range(0, len(inputs), PORTION):
-            some = slice(first, first + PORTION)
-            for errors in self._each(tail.errors, list(zip(inputs[some], self.exact[some], strict=True))):
-                for name, error in errors.items():
-                    powers[name] += error
-            noise = float(np.mean([powers[o] / self.powers[o] for o in self.outputs])) if self.outputs else 0.0
-            if not noise <= limit:
+        asked = {index: (index, codes[(self.places[index] + 1) % len(codes)]) for index in tail.order}
+        missing, portion = [each for each in asked.values() if each not in tail.found], PORTION
+        reached = sum(self._shares(tail.found[each]) for each in asked.values() if each in tail.found)
+        while missing:
+            if not reached <= limit * (1 + ROUNDED) * len(self.outputs):
                 return np.inf
-        return noise
+            some, missing, portion = missing[:portion], missing[portion:], 2 * portion
+            found = dict(zip(some, self._each(tail.errors, some), strict=True))
+            reached += sum(map(self._shares, found.values()))
+            tail.found |= found
+        errors = [tail.found[asked[index]] for index in range(len(self.places))]
+        if tail.is_unordered:
+            tail.order.sort(key=lambda index: -self._shares(errors[index]))
+            tail.is_unordered = False
+        powers = [sum(column) for column in zip(*errors, strict=True)]
+        noise = float(np.mean(np.divide(powers, list(self.powers.values())))) if self.outputs else 0.0
+        return noise if noise <= limit else np.inf
+
+    def _shares(self, errors: Sequence[float]) -> float:
+        """The sum of all outputs' errors, relative to their signal."""
+        return sum(error / self.powers[name] for name, error in zip(self.outputs, errors, strict=True))
 
     def _tail(self, group: tuple[str, ...]) -> _Tail:
         if self._last is None or self._last.group != group:
             proto, outputs = behind(self.model, group, self.outputs)
             known = self._exact([i.name for i in proto.graph.input if i.name not in _CODES])
             session = Session(proto, literal=False, threads=1) if outputs else None
-            self._last = _Tail(group, session, outputs, known)
+            exact = [[sample[name] for name in self.outputs] for sample in self.exact]
+            places = {name: self.outputs.index(output) for name, output in outputs.items()}
+            self._last = _Tail(group, session, places, known, exact, list(range(len(known))))
         return self._last
 
     def _exact(self, names: Sequence[str]) -> list[dict[str, Array]]:
@@ -108,31 +124,44 @@ class OutputNoise:
         return chain.from_iterable(self.pool.map(lambda part: [function(thing) for thing in part], parts))
 
 
-@dataclass(frozen=True)
+Codes = tuple[float, float, float]
+"""Scale, least and most code of a group."""
+
+
+@dataclass
 class _Tail:
     """What lies behind a group: no `session` if nothing is judged there.
 
-    `outputs`: judged tensors by what they are called there. `known`: its inputs, sample by sample.
+    `outputs`: places of judged tensors by what they are called there. `known`: its inputs, `exact`: all that is judged,
+    sample by sample. `found`: errors by sample and codes. `order`: in which samples are run.
     """
 
     group: tuple[str, ...]
     session: Session | None
-    outputs: Mapping[str, str]
+    outputs: Mapping[str, int]
     known: Sequence[dict[str, Array]]
+    exact: Sequence[Sequence[Array]]
+    order: list[int]
+    found: dict[tuple[int, Codes], list[float]] = field(default_factory=dict)
+    is_unordered: bool = True
 
-    def errors(self, sample: tuple[Mapping[str, Array], Mapping[str, Array]]) -> dict[str, float]:
-        """Of the judged tensors that the group has a part in, in power, by its inputs and what is exact."""
-        inputs, exact = sample
-        found = self.session.run(list(self.outputs), inputs) if self.session else {}
-        pairs = ((self.outputs[name], array) for name, array in found.items())
-        return {name: power(np.subtract(array, exact[name], dtype=np.float64)) for name, array in pairs}
+    def errors(self, asked: tuple[int, Codes]) -> list[float]:
+        """Of a sample with these codes: the power of each judged tensor's error, 0 where the group has no part in it."""
+        index, codes = asked
+        exact, errors = self.exact[index], [0.0] * len(self.exact[index])
+        numbers = {name: np.asarray(number, np.float32) for name, number in zip(_CODES, codes, strict=True)}
+        found = self.session.run(list(self.outputs), numbers | self.known[index]) if self.session else {}
+        with np.errstate(invalid="ignore", over="ignore"):
+            for name, array in found.items():
+                difference = np.subtract(array, exact[self.outputs[name]], dtype=np.float64)
+                errors[self.outputs[name]] = float(np.square(difference, out=difference).sum())
+        return errors
 
 
-def _codes(params: QuantParams, dtype: DType) -> dict[str, Array]:
-    """The inputs that say how a group is quantized."""
+def _codes(params: QuantParams, dtype: DType) -> Codes:
+    """What says how a group is quantized."""
     least, most = (code - params.zero_point for code in dtype.limits)
-    numbers = (float(params.scale[0]), least, most)
-    return {name: np.asarray(number, np.float32) for name, number in zip(_CODES, numbers, strict=True)}
+    return float(params.scale[0]), least, most
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
