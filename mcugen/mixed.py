@@ -282,6 +282,7 @@ class Search:
             return
         for known, unseen in (parts, parts[::-1]):
             half = _Half(quantizer(made.source, made.model, made.scheme, [inputs[i] for i in known]), unseen)
+            half.quantizer.compensates = made.compensates
             half.codes |= half.quantizer.quantize(self._first.wanted).plan.layers
             yield half
 

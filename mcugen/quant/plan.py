@@ -55,7 +55,8 @@ class Plan:
     """`activations` by tensor name, `layers` by output name; nodes in neither compute in float32.
 
     `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32; `few_bits` are layers, by that name,
-    whose weights have 4 bits, `two_bits` those whose weights have 2.
+    whose weights have 4 bits, `two_bits` those whose weights have 2. `compensated`: weights make good a part of what
+    layers before have lost, though they have 8 bits.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -64,6 +65,7 @@ class Plan:
     precision: dict[str, DType] = field(default_factory=dict)
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()
+    compensated: bool = False
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)
@@ -73,6 +75,11 @@ class Plan:
     def is_coarse(self) -> bool:
         """Whether some weights have fewer than 8 bits."""
         return bool(self.few_bits or self.two_bits)
+
+    @property
+    def compensates(self) -> bool:
+        """Whether weights make good a part of what layers before have lost."""
+        return self.compensated or self.is_coarse
 
     def precision_of(self, node: Node) -> DType:
         """What a node computes in."""

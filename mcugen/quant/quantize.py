@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,8 +100,10 @@ class Quantizer:
     scheme: Scheme
     profile: Profile
     progress: Progress = no_progress
+    compensates: bool = False
+    """Whether weights of 8 bits, too, make good a part of what layers before have lost."""
     _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
-    _last: tuple[Mapping[str, DType], Quantization] | None = field(default=None, init=False)
+    _last: tuple[tuple[Mapping[str, DType], bool], Quantization] | None = field(default=None, init=False)
     """What was made without known weights, as it is asked for again."""
 
     def quantize(
@@ -113,11 +116,12 @@ class Quantizer:
 
         Weights are those of `known`, where given: another precision of activations needs no others.
         """
-        asked = dict(wanted or {})
+        layers = dict(wanted or {})
         if known is not None:
-            return self._quantize(asked, known)
+            return self._quantize(layers, known)
+        asked = layers, self.compensates
         if self._last is None or self._last[0] != asked:
-            self._last = asked, self._quantize(asked, None)
+            self._last = asked, self._quantize(layers, None)
         return self._last[1]
 
     def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
@@ -248,7 +252,7 @@ class Quantizer:
 
     def _plan(self, assignment: Assignment) -> Plan:
         """All but the weights."""
-        plan = Plan(self.scheme, precision=assignment.precision)
+        plan = Plan(self.scheme, precision=assignment.precision, compensated=self.compensates)
         for name, choice in self._ranges(assignment).items():
             dtype = assignment.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
@@ -257,6 +261,11 @@ class Quantizer:
             inner = {k.removeprefix(f"{name}."): t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
             plan.internals[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
         return plan
+
+    def sqnr_alone(self, tensor: str) -> float:
+        """Of the outputs if this tensor is all that is quantized (dB), by the ranges chosen so far; inf if unknown."""
+        known = (c.sqnr_db for (group, _), c in self._choices.items() if tensor in group)
+        return min((db for db in known if db is not None), default=math.inf)
 
     def _ranges(self, assignment: Assignment) -> dict[str, Choice]:
         """By tensor; those chosen before are remembered."""

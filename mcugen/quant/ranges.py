@@ -42,7 +42,7 @@ VERY_FEW = 4
 STEADY_BITS = 11
 """Of the ends of ranges."""
 
-LIKELY = 2.0
+LIKELY = 1.5
 """Times the least noise on samples of others: candidates beyond that are not judged by their own."""
 
 CHANCE = 0.1
@@ -105,16 +105,19 @@ def _measured(
     """Of each candidate, the mean of two noises: each fold by what the other suggests, and all by the whole range.
 
     The first tells what the next samples will be like, the second is of the range that will be used. Infinite where
-    either is too much to be chosen. What is likely best comes first, as that soon shows that others are worse.
+    either is too much to be chosen. What is likely best comes first, as that soon shows that others are worse. Where
+    the first noise leaves one candidate only, it is that noise.
     """
     others = [math.inf] * len(suggested)
     for k in sorted(range(len(others)), key=expected.__getitem__):
         others[k] = noise(suggested[k], limit=LIKELY * min(others))
+    likely = [k for k in sorted(range(len(others)), key=others.__getitem__) if others[k] <= LIKELY * min(others)]
+    if len(likely) == 1:
+        return others
     measured = [math.inf] * len(others)
-    for k in sorted(range(len(others)), key=others.__getitem__):
-        if others[k] <= LIKELY * min(others):
-            own = noise([whole[k]], limit=2 * (1 + CHANCE) * min(measured) - others[k])
-            measured[k] = (others[k] + own) / 2
+    for k in likely:
+        own = noise([whole[k]], limit=2 * (1 + CHANCE) * min(measured) - others[k])
+        measured[k] = (others[k] + own) / 2
     return measured
 
 

@@ -24,14 +24,14 @@ from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
 
-MOST_SAMPLES = {DType.INT8: 48, DType.INT4: 128}
-"""By the weights' type: the coarser codes are, the more there is to win by what is known of the inputs."""
+MOST_SAMPLES, MOST_COMPENSATED = 48, 128
+"""The coarser codes are, the more there is to win by what is known of the inputs."""
 
 COMPENSATED = 0.5
 """How much of the error that layers before have made, as far as it shows in what a layer reads, its weights make good.
 
-Of models with weights of 4 bits. All of it suits the samples more than others: of the held-out quarters of three folds
-of the calibration samples, ResNet8 had 19.1 dB without, 22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
+Of models with weights of 4 bits, and of those that int8 serves badly (mcugen.quant.rescue). All of it suits the samples
+more than others: of the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB without, 22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
 """
 
 MOST_UNFOLDED = 2**23
@@ -58,7 +58,7 @@ def refine(
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            most = MOST_SAMPLES[DType.INT4 if plan.is_coarse else DType.INT8]
+            most = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
             _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, cells, progress)
         return plan
     for node in layers:
@@ -113,12 +113,12 @@ class _Walk:
         codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
         if unfolded is None:
             return codes
-        moments = Moments(crossed=self.plan.is_coarse)
+        moments = Moments(crossed=self.plan.compensates)
         for real, seen in zip(*unfolded, strict=True):
             moments.add(real, seen)
         if self.plan.scheme.optimize_rounding:
             centred = _can_correct(node, self.plan)
-            compensation = COMPENSATED * moments.compensation(centred) if self.plan.is_coarse else None
+            compensation = COMPENSATED * moments.compensation(centred) if self.plan.compensates else None
             codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, compensation)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
 

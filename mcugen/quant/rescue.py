@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that int8 does not serve are computed more precisely, where outputs are bad without that and good with it.
 
-First layers that read features of disparate ranges, in float32: one scale serves none but the largest. Recurrent layers
-whose inputs are mostly far smaller than their extremes, in int16: what is lost of an input is lost in each step.
+First layers that read features of disparate ranges, or numbers that are mostly far smaller than their extremes, in
+float32: one scale serves none but the largest. Recurrent layers of such inputs in int16: what is lost of an input is lost
+in each step. Where that is not enough, weights make good a part of what layers before have lost.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from mcugen.evaluation.samples import spread
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.estimate import sqnr_of
@@ -26,8 +28,11 @@ APART = 32.0
 BAD_DB, BETTER_DB = 25.0, 6.0
 """Outputs of a lower SQNR than the first ask for another way, which must bring as much as the second."""
 
-MOST_SAMPLES = 64
-"""By which the two ways are judged."""
+GAINED_DB = 2.0
+"""What compensating weights must bring, which cost nothing."""
+
+FEW_SAMPLES, MOST_SAMPLES = 16, 64
+"""By which is seen whether outputs are far from bad, and by which two ways are judged."""
 
 
 @dataclass(frozen=True)
@@ -40,43 +45,72 @@ class _Remedy:
 
 
 def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
-    """`wanted` with the layers that are computed more precisely, and a note for each reason that names them."""
-    remedies = [r for r in _remedies(maker, wanted) if r.layers]
+    """`wanted` with the layers that are computed more precisely, and a note for each reason that names them.
+
+    From then on the weights of `maker` compensate where that helps.
+    """
     layers, notes = dict(wanted), list[str]()
-    if not remedies or maker.model.states or maker.scheme.integer_io:
+    if not maker.samples or maker.model.states or maker.scheme.integer_io:
         return layers, notes
-    samples = [maker.samples[i] for i in spread(len(maker.samples), MOST_SAMPLES)]
-    before = sqnr_of(maker.model, maker.quantize(wanted).proto, samples)
-    for remedy in remedies:
+    if _sqnr(maker, layers, FEW_SAMPLES) >= BAD_DB + BETTER_DB:
+        return layers, notes
+    before = _sqnr(maker, layers, MOST_SAMPLES)
+    for remedy in _remedies(maker, wanted):
         if before >= BAD_DB:
-            break
+            return layers, notes
         raised = {**layers, **dict.fromkeys(remedy.layers, remedy.dtype)}
-        after = sqnr_of(maker.model, maker.quantize(raised).proto, samples)
+        after = _sqnr(maker, raised, MOST_SAMPLES)
         if after >= before + BETTER_DB:
             named = ", ".join(f"'{name}'" for name in remedy.layers)
             told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
             notes.append(f"computed in {remedy.dtype.value}: {named}; {told}")
             layers, before = raised, after
+    if before < BAD_DB and maker.scheme.optimize_rounding and len(maker.samples) >= FEW_SAMPLES:
+        maker.compensates = True
+        after = _sqnr(maker, layers, MOST_SAMPLES)
+        maker.compensates = after >= before + GAINED_DB
+        if maker.compensates:
+            told = f"outputs have {after:.1f} dB so, not {before:.1f}"
+            notes.append(f"weights make good a part of what layers before have lost: {told}")
     return layers, notes
+
+
+def _sqnr(maker: Quantizer, layers: Mapping[str, DType], most: int) -> float:
+    samples = [maker.samples[i] for i in spread(len(maker.samples), most)]
+    return sqnr_of(maker.model, maker.quantize(layers).proto, samples)
 
 
 def _remedies(maker: Quantizer, wanted: Mapping[str, DType]) -> Iterator[_Remedy]:
     """What may be tried, the cheapest first."""
-    if not maker.samples:
-        return
     if maker.scheme.activations is DType.INT8:
         cells = [n.outputs[0].name for n in maker.model.graph.nodes if isinstance(n.op, Recurrent)]
-        why = "int8 keeps too little of what a recurrent layer reads"
-        yield _Remedy([name for name in cells if name not in wanted], DType.INT16, why)
+        yield from _remedy(cells, wanted, DType.INT16, "int8 keeps too little of what a recurrent layer reads")
+    inputs = [v for v in maker.model.graph.inputs if v.type.dtype is DType.FLOAT32]
+    apart = [v for v in inputs if v.type.rank > 1 and _is_disparate(v, maker.samples)]
     why = f"the features that they read differ in range more than {APART:.0f} times"
-    yield _Remedy([name for name in _heads(maker) if name not in wanted], DType.FLOAT32, why)
+    yield from _remedy(_readers_of(apart, maker), wanted, DType.FLOAT32, why)
+    coarse = [v for v in inputs if v not in apart and maker.sqnr_alone(v.name) < BAD_DB]
+    why = "much of what they read is far smaller than its extremes"
+    yield from _remedy(_readers_of(coarse, maker), wanted, DType.FLOAT32, why)
 
 
-def _heads(maker: Quantizer) -> list[str]:
-    """The first layers behind inputs of disparate features."""
-    inputs = [v for v in maker.model.graph.inputs if v.type.dtype is DType.FLOAT32 and v.type.rank > 1]
-    apart = [v for v in inputs if _is_disparate(v, maker.samples)]
-    return list(dict.fromkeys(node.outputs[0].name for value in apart for node in _readers(value)))
+def _remedy(layers: Sequence[str], wanted: Mapping[str, DType], dtype: DType, why: str) -> Iterator[_Remedy]:
+    """Of the layers that the user did not decide, if there are any."""
+    free = [name for name in layers if name not in wanted]
+    if free:
+        yield _Remedy(free, dtype, why)
+
+
+def _readers_of(inputs: Sequence[Value], maker: Quantizer) -> list[str]:
+    """The first layers behind inputs: of those without weights, too, what reads results that int8 serves no better."""
+    found: dict[str, None] = {}
+    todo = list(inputs)
+    for value in todo:
+        for node in _readers(value):
+            found.update(dict.fromkeys(v.name for v in node.outputs[:1]))
+            if not weight_axes(node.op):
+                todo += [v for v in node.outputs if v not in todo and maker.sqnr_alone(v.name) < BAD_DB]
+    return list(found)
 
 
 def _readers(value: Value) -> Iterator[Node]:

@@ -146,7 +146,7 @@ class _Tail:
     is_unordered: bool = True
 
     def errors(self, asked: tuple[int, Codes]) -> list[float]:
-        """Of a sample with these codes: the power of each judged tensor's error, 0 where the group has no part in it."""
+        """Of a sample with these codes, in power: of each judged tensor, 0 where the group has no part in it."""
         index, codes = asked
         exact, errors = self.exact[index], [0.0] * len(self.exact[index])
         numbers = {name: np.asarray(number, np.float32) for name, number in zip(_CODES, codes, strict=True)}

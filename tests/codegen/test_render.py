@@ -63,6 +63,22 @@ def test_two_compilations_give_the_same_bytes(compiled: CompiledModel):
     assert dict(again.bundle.files) == dict(compiled.bundle.files)
 
 
+@pytest.mark.parametrize("updatable", [False, True])
+def test_layers_that_are_alike_share_their_parameters(updatable: bool):
+    """Unless another image of weights may make them differ."""
+    net, random = Net(), np.random.default_rng(0)
+    y = net.input("x", 1, 16)
+    for _ in range(4):
+        y = net.op("Relu", net.op("Gemm", y, net.const(random.standard_normal((16, 16)))))
+    net.output(y)
+    made = compile_model(net.model(), "host", CompileOptions(updatable=updatable))
+    text = str(made.bundle.files["net.c"])
+    passed = re.findall(r"dense_f32\w*\(&(\w+_params)", text)
+    assert len(passed) == 4
+    assert len(set(passed)) == (4 if updatable else 1)
+    assert text.count("_params = {") == len(set(passed))
+
+
 def test_two_processes_give_the_same_bytes(tmp_path: Path):
     model = tmp_path / "model.onnx"
     onnx.save(network(np.int8).model(), model)

@@ -135,6 +135,46 @@ def test_disparate_features_that_do_no_harm_are_integers():
     assert set(made.assignment.precision.values()) == {DType.INT8}
 
 
+# ------------------------------------------------------------------------------- numbers that no 256 codes serve
+
+
+def on_unseen(model: onnx.ModelProto, quantized: onnx.ModelProto, rows: Array) -> float:
+    """The SQNR of `y` in dB."""
+    pairs = [(onnxruntime_outputs(model, s)["y"], onnxruntime_outputs(quantized, s)["y"]) for s in rows_of(rows)]
+    return sqnr(*(np.concatenate(each) for each in zip(*pairs, strict=True)))
+
+
+def test_logarithms_of_what_spans_decades_are_taken_in_float():
+    net = Net(17)
+    x = net.input("x", 1, 1, 16, 8)
+    y = net.op("Log", net.op("Add", x, net.const(1e-6)), out="log")
+    y = net.op("Conv", y, net.const(random_weights(1, 6, 1, 3, 3)), strides=[2, 2], out="conv")
+    net.op("Gemm", net.op("Flatten", y), net.const(random_weights(2, 4, 126)), transB=1, out="y")
+    net.output("y")
+    model, spectra = net.model(), 10 ** np.random.default_rng(1).uniform(-4, 2, (120, 1, 16, 8)).astype(np.float32)
+    made = Compilation(model, quantizing=Quantizing(calibration={"x": spectra[:60]})).quantized
+    assert [name for name, dtype in made.assignment.precision.items() if dtype is DType.FLOAT32] == ["log"]
+    assert any("computed in float32: 'log'; much of what they read" in note for note in made.notes)
+    assert on_unseen(model, made.proto, spectra[60:]) > 30
+
+
+def test_weights_make_good_what_layers_before_have_lost():
+    """Channels of very different size share one scale: of the small ones, which a layer by channels makes large again
+    (no equalization passes the function between), the large ones tell something.
+    """
+    net, sizes = Net(17), np.geomspace(0.003, 1, 24).astype(np.float32)[:, None, None, None]
+    y = net.op("Conv", net.input("x", 1, 6, 4, 4), net.const(random_weights(1, 24, 6, 1, 1) * sizes))
+    y = net.op("Conv", net.op("Tanh", y), net.const(random_weights(2, 24, 1, 1, 1) / sizes), group=24)
+    net.op("Conv", y, net.const(random_weights(3, 8, 24, 1, 1)), out="y")
+    net.output("y")
+    model, images = net.model(), np.random.default_rng(3).standard_normal((100, 6, 4, 4)).astype(np.float32)
+    compilation = Compilation(model, quantizing=Quantizing(calibration={"x": images[:60]}))
+    made, maker = compilation.quantized, compilation._basis.maker
+    assert any("weights make good a part" in note for note in made.notes)
+    maker.compensates = False
+    assert on_unseen(model, made.proto, images[60:]) > on_unseen(model, maker.quantize().proto, images[60:]) + 2
+
+
 # -------------------------------------------------------------------------------------------------- heavy tails
 
 
