@@ -22,6 +22,7 @@ from mcugen.ops.onnx_node import BUILT_IN, Registry
 from mcugen.passes.clean import fold_dequantized
 from mcugen.pipeline import fuse_float
 from mcugen.quant.equalize import equalize
+from mcugen.quant.normalized import even_out
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.weights import give_biases
 
@@ -63,6 +64,7 @@ def build_float_model(
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
     composed: Composed = {}
+    given, model = model, even_out(model) if equalized else model
     with cpu_seconds("import"):
         graph = import_model(model, name, dims, bound, composed=composed, registry=registry)
         _drop_sizes(graph)
@@ -77,7 +79,7 @@ def build_float_model(
         equalize(graph)
     source = _with_constants(model, bound or {})
     fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, states or {})
-    _check_same(source, fused)
+    _check_same(_with_constants(given, bound or {}), fused)
     return fused
 
 

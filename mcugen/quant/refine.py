@@ -31,7 +31,8 @@ COMPENSATED = 0.5
 """How much of the error that layers before have made, as far as it shows in what a layer reads, its weights make good.
 
 Of models with weights of 4 bits, and of those that int8 serves badly (mcugen.quant.rescue). All of it suits the samples
-more than others: of the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB without, 22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
+more than others: of the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB without,
+22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
 """
 
 MOST_UNFOLDED = 2**23

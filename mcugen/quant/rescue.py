@@ -2,8 +2,8 @@
 """Layers that int8 does not serve are computed more precisely, where outputs are bad without that and good with it.
 
 First layers that read features of disparate ranges, or numbers that are mostly far smaller than their extremes, in
-float32: one scale serves none but the largest. Recurrent layers of such inputs in int16: what is lost of an input is lost
-in each step. Where that is not enough, weights make good a part of what layers before have lost.
+float32: one scale serves none but the largest. Recurrent layers of such inputs in int16: what is lost of an input is
+lost in each step. Where that is not enough, weights make good a part of what layers before have lost.
 """
 
 from __future__ import annotations
