@@ -18,7 +18,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
-from mcugen.quant.estimate import sqnr_of
+from mcugen.quant.estimate import LEAST_JUDGED, MOST_MACS, sqnr_of
 from mcugen.quant.quantize import Quantizer
 from mcugen.quant.samples import Sample
 
@@ -65,7 +65,8 @@ def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DT
             told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
             notes.append(f"computed in {remedy.dtype.value}: {named}; {told}")
             layers, before = raised, after
-    if before < BAD_DB and maker.scheme.optimize_rounding and len(maker.samples) >= FEW_SAMPLES:
+    can_compensate = maker.scheme.optimize_rounding and not maker.quantize(layers).plan.compensates
+    if before < BAD_DB and can_compensate and len(maker.samples) >= FEW_SAMPLES:
         maker.compensates = True
         after = _sqnr(maker, layers, MOST_SAMPLES)
         maker.compensates = after >= before + GAINED_DB
@@ -76,6 +77,9 @@ def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DT
 
 
 def _sqnr(maker: Quantizer, layers: Mapping[str, DType], most: int) -> float:
+    """Of the outputs by so many samples, of large models fewer."""
+    macs = sum(node.op.macs(node.sig) for node in maker.model.graph.nodes)
+    most = min(most, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
     samples = [maker.samples[i] for i in spread(len(maker.samples), most)]
     return sqnr_of(maker.model, maker.quantize(layers).proto, samples)
 
