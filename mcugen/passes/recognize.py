@@ -151,19 +151,12 @@ _AFFINE = tuple(Binary(function) for function in ("Add", "Sub", "Mul", "Div"))
 
 def _affine(node: Node) -> tuple[Value, Array, Array] | None:
     """x, c and d where the node computes x · c + d with one constant operand."""
-    x, constant = node.input(0), node.input(1).data
-    if constant is None:
-        if node.op == Binary("Div") or node.input(0).data is None:
-            return None
-        x, constant = node.input(1), node.input(0).data
-    if x.data is not None or constant is None or (node.op == Binary("Div") and not constant.all()):
+    at = 0 if node.input(1).data is None else 1
+    x, constant = node.input(1 - at), node.input(at).data
+    if x.data is not None or constant is None or not isinstance(node.op, Binary):
         return None
-    number, zero = constant.astype(np.float64), np.zeros(constant.shape)
-    if node.op in (Binary("Mul"), Binary("Div")):
-        return x, number if node.op == Binary("Mul") else 1 / number, zero
-    if node.op == Binary("Add"):
-        return x, zero + 1, number
-    return (x, zero + 1, -number) if x is node.input(0) else (x, zero - 1, number)
+    line = node.op.line(constant, at)
+    return None if line is None else (x, *line)
 
 
 def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
