@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -32,6 +32,11 @@ class FixedAffine(Clampable, Elementwise):
     mnemonic: ClassVar[str] = "affine"
     bits: int = 0
     clamp: Range | None = None
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By its class: the word is that of reals."""
+        return {}
 
     def without_clamp(self) -> Self | None:
         """The line alone, if it was clamped."""
@@ -67,6 +72,11 @@ class FixedPRelu(Elementwise):
     mnemonic: ClassVar[str] = "prelu"
     bits: int = 0
     factor: int = 0
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By its class: the word is that of reals."""
+        return {}
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """One product in 32 bits."""

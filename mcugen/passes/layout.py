@@ -67,9 +67,12 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
 def sink_fork(graph: Graph, node: Node) -> Outcome:
     """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) where that pays, though it does not for g alone.
 
-    Also Transpose(f(g(Transpose(a)))) → f'(g'(a)), where codes are widened on the way.
+    Also Transpose(f(g(Transpose(a)))) → f'(g'(a)), where codes are widened on the way; and where one reader's result
+    has several, if all of them read channels last then.
     """
     region = _region(node) if len(node.output.users) > 1 else _chain(graph, node)
+    if not region and node.op == Transpose(inverse(to_channels_last(node.output.type.rank))):
+        region = _region(node)
     gain, is_empty = _gain(graph, region), not region
     while gain <= 0:
         shorter = [{n: turn for n, turn in region.items() if n is not last} for last in _ends(region)]
@@ -149,7 +152,7 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
                 removed[source] = removed.get(source, 0) + 1
             elif source is None or region.get(source) != wanted:
                 gain -= value.type.nbytes
-        others = [user for user in node.output.users if user not in region]
+        others = [user for user in node.output.users if user not in region and _is_read(graph, user)]
         cancelled = [user for user in others if isinstance(user.op, Transpose) and user.op.perm == turned]
         gain += sum(user.output.type.nbytes for user in cancelled)
         if graph.is_output(node.output) or len(cancelled) < len(others):
@@ -158,6 +161,11 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
         if uses == len(source.output.uses) and not graph.is_output(source.output):
             gain += source.output.type.nbytes
     return gain
+
+
+def _is_read(graph: Graph, node: Node) -> bool:
+    """Whether it is no leftover of what was rewritten, which counts for nothing."""
+    return any(value.uses or graph.is_output(value) for value in node.outputs)
 
 
 def _sinkable(node: Node) -> Permutation | None:
