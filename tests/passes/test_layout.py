@@ -158,3 +158,27 @@ def test_sums_of_both_orders_end():
     net.output(x)
     assert operators(optimized(net.model())).count("transpose") <= 4
     check_everywhere(net.model())
+
+
+def test_windows_of_an_image_are_cut_at_once():
+    """As a MobileViT spells it, between convolutions: each way is one movement of whole pixels."""
+    net = Net()
+    x = conv(net, net.input("x", 1, 3, 6, 4), inputs=3)
+    steps = (((12, 2, 2, 2), (0, 2, 1, 3)), ((1, 4, 6, 4), (0, 3, 2, 1)))
+    for shape, perm in steps:
+        x = net.op("Transpose", net.op("Reshape", x, net.const(shape, np.int64)), perm=list(perm))
+    x = net.op("MatMul", net.op("Reshape", x, net.const((4, 6, 4), np.int64)), net.const(np.eye(4) / 2))
+    for shape, perm in (((1, 4, 6, 4), (0, 3, 2, 1)), ((12, 2, 2, 2), (0, 2, 1, 3))):
+        x = net.op("Transpose", net.op("Reshape", x, net.const(shape, np.int64)), perm=list(perm))
+    net.output(conv(net, net.op("Reshape", x, net.const((1, 4, 6, 4), np.int64))))
+    turns = [node.op for node in optimized(net.model()).nodes if node.op.name == "transpose"]
+    assert len(turns) == 4 and all(turn.perm[-1] == len(turn.perm) - 1 for turn in turns[1:-1])
+    check_everywhere(net.model())
+
+
+def test_axes_that_have_no_parts_in_common_stay():
+    net = Net()
+    x = net.op("Transpose", net.input("x", 4, 6), perm=[1, 0])
+    net.output(net.op("Transpose", net.op("Reshape", x, net.const((8, 3), np.int64)), perm=[1, 0]))
+    assert operators(optimized(net.model())) == ["transpose", "reshape", "transpose"]
+    check_everywhere(net.model())
