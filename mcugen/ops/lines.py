@@ -42,6 +42,10 @@ class FixedAffine(Clampable, Elementwise):
         """The line alone, if it was clamped."""
         return replace(self, clamp=None) if self.clamp else None
 
+    def stands_alone(self, sig: Signature) -> bool:
+        """Of int8: in a loop with sums its constants leave the registers."""
+        return sig.input(0).dtype is sig.output.dtype is DType.INT8
+
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """In 32 bits where the constants have no more."""
         x, factor, start = args
@@ -77,6 +81,10 @@ class FixedPRelu(Elementwise):
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
         """By its class: the word is that of reals."""
         return {}
+
+    def stands_alone(self, sig: Signature) -> bool:
+        """Of int8: in a loop with sums its constants leave the registers."""
+        return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """One product in 32 bits."""

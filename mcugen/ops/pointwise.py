@@ -38,7 +38,16 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.curves import Line, limited
-from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.numerics.fixedpoint import (
+    PLAIN_SHIFT,
+    Range,
+    Requantizer,
+    clamp_range,
+    is_quantized,
+    largest_code,
+    quantize,
+    same_codes,
+)
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, emit_elementwise, real_data
 from mcugen.ops.lines import affine_form, prelu_form
@@ -585,7 +594,9 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         most = self.largest_product(sig)
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
             return call(fn.SHIFT_RIGHT, x_real * y_real * scalar(factor) + scalar(offset), scalar(shift))
-        value = _requantized(x_real * y_real, most, requantize, scalar)
+        value = _requantized_in_pieces(x_real * y_real, most, self.product(sig), scalar) or _requantized(
+            x_real * y_real, most, requantize, scalar
+        )
         if self.function == "Mul":
             return value
         return select(x_real < 0, value, _rescaled(x, sig.input(0), sig.output, scalar))
@@ -679,6 +690,24 @@ def _requantized(value: Expression, most: int, requantize: Requantizer, scalar: 
         return call(fn.SCALE, value * 2**up if up else value, multiplier, scalar(requantize.zero_point))
     offset = _as_int64(scalar, requantize.offset)
     return call(fn.REQUANTIZE, value, multiplier, offset, scalar(requantize.shift))
+
+
+_PIECE = 15
+"""Bits of the lower piece of a multiplier."""
+
+
+def _requantized_in_pieces(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
+    """The same by products of 32 bits, where the CPU has no longer ones; None: it has, or there is no room for them.
+
+    (v · (h · 2^15 + l) + start · 2^15) >> 31 = (v · h + (v · l >> 15) + start) >> 16, as v · h and start are whole.
+    """
+    upper, lower = divmod(int(requantize.multiplier[0]), 1 << _PIECE)
+    start, shift = requantize.offset >> _PIECE, requantize.shift - _PIECE
+    reach = most * max(upper + 1, lower) + abs(start) + 1
+    if "thumb1" not in scalar.features or requantize.shift != PLAIN_SHIFT or reach >= 2**31:
+        return None
+    rest = call(fn.SHIFT_RIGHT, value * scalar(lower), _PIECE)
+    return call(fn.SHIFT_RIGHT, value * scalar(upper) + rest + scalar(start), scalar(shift))
 
 
 def _requantized_vector(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:

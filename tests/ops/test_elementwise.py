@@ -452,6 +452,23 @@ def test_int8_arithmetic_over_random_scales_and_zero_points(function: str):
     check_quantized(model)
 
 
+@pytest.mark.qemu
+def test_products_of_all_codes_in_pieces_of_32_bits():
+    """Where the CPU has no longer products; scales with little room in the pieces, and with none."""
+    net, codes, feeds = Net(), np.arange(-128, 128).astype(np.int8), {}
+    cases = ((3.1, (-128, 127, 5)), (2.02, (-128, -128, -128)), (300.0, (0, 0, 127)), (1.5, (5, 7, 0)))
+    for case, (scale, zeros) in enumerate(cases):
+        feeds |= {f"a{case}": codes.reshape(-1, 1), f"b{case}": codes.reshape(1, -1)}
+        a, b = (net.input(f"{name}{case}", *feeds[f"{name}{case}"].shape, dtype=np.int8) for name in "ab")
+        real = net.op("Mul", net.dequantize(a, 0.5, zeros[0]), net.dequantize(b, 0.5, zeros[1]))
+        net.output(net.quantize(real, scale / 4, zeros[2], out=f"y{case}"), dtype=np.int8)
+    compiled = compile_model(net.model(), "rp2040")
+    kernels = compiled.bundle.files["net_kernels.h"]
+    assert ", 15)" in " ".join(kernels.split()) and "mcugen_scale(" in kernels
+    (found,) = compiled.simulate([feeds], measure=False).outputs
+    assert_close(found, interpret(compiled.graph, feeds))
+
+
 # ------------------------------------------------------------------------------------ functions of our own
 
 
