@@ -34,7 +34,7 @@ from mcugen.passes.effect import Effect, observed
 from mcugen.passes.halve import round_weights
 from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import drop_channels
-from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
+from mcugen.passes.recognize import recognize_affine, recognize_groups, recognize_mask, recognize_normalization
 from mcugen.passes.rewrite import Log, Rewriting
 
 Pass = Callable[[Graph], bool]
@@ -42,6 +42,7 @@ Pass = Callable[[Graph], bool]
 FUSION: tuple[tuple[Pass, str], ...] = (
     (clean.simplify, "exporters write identities and compute constants; patterns must see through them"),
     (recognize_normalization, "what older exporters spell out has one range and one integer form"),
+    (recognize_groups, "normalized between reshapes, channels would have to come first"),
     (recognize_mask, "what attention must not see is not to count among its numbers"),
     (fuse.fold_pad, "a padded window costs nothing"),
     (fuse.fuse_dense, "constant weights can be packed for the kernel"),

@@ -6,7 +6,19 @@ from __future__ import annotations
 from mcugen.expressions import functions as fn
 from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.intervals import bounds
-from mcugen.expressions.nodes import Argument, Binary, Call, Constant, Convert, Entry, Expression, Parameter
+from mcugen.expressions.nodes import (
+    Argument,
+    Binary,
+    Call,
+    Compare,
+    Constant,
+    Convert,
+    Entry,
+    Expression,
+    Parameter,
+    Select,
+    Shared,
+)
 from mcugen.hir.types import DType
 
 TYPES = {DType.INT8: "int32x4_t", DType.INT16: "int32x4_t", DType.INT32: "int32x4_t", DType.FLOAT32: "float32x4_t"}
@@ -54,6 +66,11 @@ def helium_text(e: Expression) -> str:
             return f"vcvtq_f32_s32({helium_text(operand)})"
         case Entry():
             return _entry(e)
+        case Select(Compare("<", left, Constant() as right), yes, no) if e.dtype is DType.INT32:
+            condition = f"vcmpltq_n_s32({helium_text(left)}, {c_text(right)})"
+            return f"vpselq_s32({helium_text(yes)}, {helium_text(no)}, {condition})"
+        case Shared():
+            return helium_text(e.operand)
         case Call():
             return _call(e)
     raise NotImplementedError(str(e))

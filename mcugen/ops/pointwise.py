@@ -38,9 +38,19 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.curves import Line, limited
-from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.numerics.fixedpoint import (
+    PLAIN_SHIFT,
+    Range,
+    Requantizer,
+    clamp_range,
+    is_quantized,
+    largest_code,
+    quantize,
+    same_codes,
+)
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, emit_elementwise, real_data
+from mcugen.ops.lines import affine_form, prelu_form
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -584,7 +594,9 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         most = self.largest_product(sig)
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
             return call(fn.SHIFT_RIGHT, x_real * y_real * scalar(factor) + scalar(offset), scalar(shift))
-        value = _requantized(x_real * y_real, most, requantize, scalar)
+        value = _requantized_in_pieces(x_real * y_real, most, self.product(sig), scalar) or _requantized(
+            x_real * y_real, most, requantize, scalar
+        )
         if self.function == "Mul":
             return value
         return select(x_real < 0, value, _rescaled(x, sig.input(0), sig.output, scalar))
@@ -603,8 +615,8 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Fixed point for two quantized tensors; a function of one where the other operand is a constant scalar."""
-        table = super().integer(graph, sig, inputs)
+        """Fixed point for two quantized tensors; a function of one where the other operand is constant."""
+        table = super().integer(graph, sig, inputs) or self._by_channel(graph, sig, inputs)
         if table is not None:
             return table
         if self.function in _SELECTIONS:
@@ -615,6 +627,34 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
             return None
         fits = self.function in _SUM_SIGNS and self.fixed_sum(sig) is not None
         return (self, inputs) if fits or self.function in ("Mul", "PRelu") else None
+
+    def _by_channel(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """A line for each of the other operand's numbers, of which there are few."""
+        at = next((i for i, v in enumerate(inputs) if v is not None and v.is_constant), None)
+        constant = None if at is None else inputs[at]
+        if at is None or constant is None or 2 * constant.type.count > sig.output.count:
+            return None
+        x, numbers = 1 - at, real_data(constant)
+        if sig.input(x).shape != sig.output.shape or not np.isfinite(numbers).all():
+            return None
+        if self.function == "PRelu":
+            return prelu_form(self, graph, sig, inputs[0], numbers) if at == 1 else None
+        line, turned = self.line(numbers, at), replace(sig, inputs=(sig.input(x),))
+        return affine_form(self, graph, turned, inputs[x], *line, self.clamp) if line else None
+
+    def line(self, constant: Array, at: int) -> tuple[Array, Array] | None:
+        """Scale and shift where it computes x · scale + shift, with a constant operand at that place."""
+        number, zero = constant.astype(np.float64), np.zeros(constant.shape)
+        match self.function, at:
+            case "Mul", _:
+                return number, zero
+            case "Div", 1 if constant.all():
+                return 1 / number, zero
+            case "Add", _:
+                return zero + 1, number
+            case "Sub", _:
+                return (zero + 1, -number) if at == 1 else (zero - 1, number)
+        return None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """Arithmetic results can be clamped in passing."""
@@ -650,6 +690,24 @@ def _requantized(value: Expression, most: int, requantize: Requantizer, scalar: 
         return call(fn.SCALE, value * 2**up if up else value, multiplier, scalar(requantize.zero_point))
     offset = _as_int64(scalar, requantize.offset)
     return call(fn.REQUANTIZE, value, multiplier, offset, scalar(requantize.shift))
+
+
+_PIECE = 15
+"""Bits of the lower piece of a multiplier."""
+
+
+def _requantized_in_pieces(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
+    """The same by products of 32 bits, where the CPU has no longer ones; None: it has, or there is no room for them.
+
+    (v · (h · 2^15 + l) + start · 2^15) >> 31 = (v · h + (v · l >> 15) + start) >> 16, as v · h and start are whole.
+    """
+    upper, lower = divmod(int(requantize.multiplier[0]), 1 << _PIECE)
+    start, shift = requantize.offset >> _PIECE, requantize.shift - _PIECE
+    reach = most * max(upper + 1, lower) + abs(start) + 1
+    if "thumb1" not in scalar.features or requantize.shift != PLAIN_SHIFT or reach >= 2**31:
+        return None
+    rest = call(fn.SHIFT_RIGHT, value * scalar(lower), _PIECE)
+    return call(fn.SHIFT_RIGHT, value * scalar(upper) + rest + scalar(start), scalar(shift))
 
 
 def _requantized_vector(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
 from mcugen.hir.traits import Permutable, carried, permuted
+from mcugen.hir.types import Shape
 from mcugen.ops.movement import Reshape, Transpose, inverse, to_channels_last
 from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
@@ -64,12 +67,53 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Transpose)
+def merge_transposes(graph: Graph, node: Node) -> Outcome:
+    """Transpose(Reshape(Transpose(x))) → Reshape(Transpose(Reshape(x))), of parts of axes: an image cut to windows."""
+    reshape = _alone_before(graph, node)
+    inner = None if reshape is None else _alone_before(graph, reshape)
+    if reshape is None or inner is None or not isinstance(reshape.op, Reshape) or not isinstance(inner.op, Transpose):
+        return False
+    assert isinstance(node.op, Transpose)
+    x, quant = inner.input(0), node.output.type.quant
+    parts = _common_parts(inner.output.type.shape, reshape.output.type.shape)
+    if parts is None or (quant is not None and quant.axis is not None):
+        return "its axes and those before it have no parts in common"
+    sizes, before, after = parts
+    read = [part for axis in inverse(inner.op.perm) for part in before[axis]]
+    written = [part for axis in node.op.perm for part in after[axis]]
+    perm = tuple(read.index(part) for part in written)
+    source = graph.add(Reshape(tuple(sizes[part] for part in read)), [x], inner.origin, before=node)
+    turned = graph.add(Transpose(perm), [source.output], node.origin, before=node)
+    graph.rewrite(node, Reshape(node.output.type.shape), [turned.output], types=[node.output.type])
+    return True
+
+
+def _alone_before(graph: Graph, node: Node) -> Node | None:
+    """What makes the first input for this node alone."""
+    source = node.input(0).producer
+    return source if source is not None and graph.only_user(source.output) is node else None
+
+
+def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], list[range]] | None:
+    """Sizes of the parts that axes of both shapes are made of, and the parts of each axis; None: some overlap."""
+    ends = [list(accumulate(shape, operator.mul, initial=1)) for shape in (one, other)]
+    borders = sorted({*ends[0], *ends[1]})
+    if 0 in borders or any(high % low for low, high in pairwise(borders)):
+        return None
+    axes = [[range(borders.index(low), borders.index(high)) for low, high in pairwise(each)] for each in ends]
+    return [high // low for low, high in pairwise(borders)], axes[0], axes[1]
+
+
+@pattern(Transpose)
 def sink_fork(graph: Graph, node: Node) -> Outcome:
     """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) where that pays, though it does not for g alone.
 
-    Also Transpose(f(g(Transpose(a)))) → f'(g'(a)), where codes are widened on the way.
+    Also Transpose(f(g(Transpose(a)))) → f'(g'(a)), where codes are widened on the way; and where one reader's result
+    has several, if all of them read channels last then.
     """
     region = _region(node) if len(node.output.users) > 1 else _chain(graph, node)
+    if not region and node.op == Transpose(inverse(to_channels_last(node.output.type.rank))):
+        region = _region(node)
     gain, is_empty = _gain(graph, region), not region
     while gain <= 0:
         shorter = [{n: turn for n, turn in region.items() if n is not last} for last in _ends(region)]
@@ -83,7 +127,7 @@ def sink_fork(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_transpose, simplify)
+sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_transpose, merge_transposes, simplify)
 """Pairs that meet cancel, and free others to move."""
 
 
@@ -149,7 +193,7 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
                 removed[source] = removed.get(source, 0) + 1
             elif source is None or region.get(source) != wanted:
                 gain -= value.type.nbytes
-        others = [user for user in node.output.users if user not in region]
+        others = [user for user in node.output.users if user not in region and _is_read(graph, user)]
         cancelled = [user for user in others if isinstance(user.op, Transpose) and user.op.perm == turned]
         gain += sum(user.output.type.nbytes for user in cancelled)
         if graph.is_output(node.output) or len(cancelled) < len(others):
@@ -158,6 +202,11 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
         if uses == len(source.output.uses) and not graph.is_output(source.output):
             gain += source.output.type.nbytes
     return gain
+
+
+def _is_read(graph: Graph, node: Node) -> bool:
+    """Whether it is no leftover of what was rewritten, which counts for nothing."""
+    return any(value.uses or graph.is_output(value) for value in node.outputs)
 
 
 def _sinkable(node: Node) -> Permutation | None:
@@ -201,6 +250,9 @@ def _rewrite_permuted(graph: Graph, node: Node, perm: Permutation) -> bool:
     name = node.output.name
     graph.release_name(node.output)
     new = graph.add(op, inputs, node.origin, names=[name], types=[type_], before=node)
+    for user in node.output.users:  # at once: what is undone must not look like work that is left
+        if user.op == Transpose(perm) and not graph.is_output(user.output):
+            graph.replace(user.output, new.output)
     back = graph.add(Transpose(inverse(perm)), [new.output], node.origin, types=[node.output.type], before=node)
     graph.replace(node.output, back.output)
     graph.remove(node)

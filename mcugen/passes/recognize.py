@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, Shape
 from mcugen.ops.affine import Affine
+from mcugen.ops.movement import Reshape
 from mcugen.ops.norm import Normalize
 from mcugen.ops.pointwise import Binary, Unary, Where
 from mcugen.ops.reduce import Reduce
@@ -27,10 +28,58 @@ def recognize_normalization(graph: Graph, node: Node) -> Outcome:
     found = _normalized(node)
     if not isinstance(found, tuple):
         return found
-    current: Node | None = graph.rewrite(node, found[0], [found[1]], types=[node.output.type])
+    _take_affine(graph, graph.rewrite(node, found[0], [found[1]], types=[node.output.type]))
+    return True
+
+
+@pattern(Reshape)
+def recognize_groups(graph: Graph, node: Node) -> Outcome:
+    """Reshape(Normalize(Reshape(x))) → Normalize by groups of channels, with the scale and the bias behind it."""
+    inner, x = node.input(0).producer, _reshaped(node.input(0).producer)
+    if inner is None or x is None or not isinstance(inner.op, Normalize) or x.type.shape != node.output.type.shape:
+        return False
+    shape, parted = x.type.shape, inner.output.type.shape
+    axes, groups = tuple(range(2, len(shape))), parted[1] if len(parted) > 2 else 0
+    if not axes or not groups or shape[0] != parted[0] or shape[1] % groups or inner.op.groups is not None:
+        return False
+    if inner.op.axes != tuple(range(2, len(parted))):
+        return "the statistics are not of whole groups of channels"
+    affine = (*inner.inputs, None, None)[1:3]
+    if graph.only_user(inner.output) is not node or not all(_is_of_groups(v, groups) for v in affine):
+        return "its result is read in the shape of groups, or its scale is no constant of each"
+    scale, bias = (_of_groups(graph, v, shape, trivial) for v, trivial in zip(affine, (1, 0), strict=True))
+    op = Normalize(axes, inner.op.epsilon, (1, groups) if groups < shape[1] else None, inner.op.centered)
+    operands = [x] if scale is bias is None else [x, scale] if bias is None else [x, scale, bias]
+    new = graph.rewrite(node, op, operands, types=[node.output.type], origin=inner.origin)
+    graph.remove(inner)
+    _take_affine(graph, new)
+    return True
+
+
+def _reshaped(node: Node | None) -> Value | None:
+    """What a node reads by a reshape of it."""
+    source = node.input(0).producer if node is not None and node.inputs else None
+    return source.input(0) if source is not None and isinstance(source.op, Reshape) else None
+
+
+def _is_of_groups(value: Value | None, groups: int) -> bool:
+    """Whether it is absent, or one constant number a group."""
+    return value is None or (value.data is not None and value.type.count == value.type.shape[1] == groups)
+
+
+def _of_groups(graph: Graph, value: Value | None, shape: Shape, trivial: float) -> Value | None:
+    """Numbers of groups as those of channels; None where they change nothing."""
+    if value is None or value.data is None or (value.data == trivial).all():
+        return None
+    numbers = np.repeat(value.data.reshape(-1), shape[1] // value.type.count)
+    return graph.constant(f"{value.name}.channels", numbers.reshape(1, -1, *(1,) * (len(shape) - 2)))
+
+
+def _take_affine(graph: Graph, node: Node) -> None:
+    """Scales and biases behind a normalization."""
+    current: Node | None = node
     while current is not None:
         current = _with_affine(graph, current)
-    return True
 
 
 def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
@@ -151,19 +200,12 @@ _AFFINE = tuple(Binary(function) for function in ("Add", "Sub", "Mul", "Div"))
 
 def _affine(node: Node) -> tuple[Value, Array, Array] | None:
     """x, c and d where the node computes x · c + d with one constant operand."""
-    x, constant = node.input(0), node.input(1).data
-    if constant is None:
-        if node.op == Binary("Div") or node.input(0).data is None:
-            return None
-        x, constant = node.input(1), node.input(0).data
-    if x.data is not None or constant is None or (node.op == Binary("Div") and not constant.all()):
+    at = 0 if node.input(1).data is None else 1
+    x, constant = node.input(1 - at), node.input(at).data
+    if x.data is not None or constant is None or not isinstance(node.op, Binary):
         return None
-    number, zero = constant.astype(np.float64), np.zeros(constant.shape)
-    if node.op in (Binary("Mul"), Binary("Div")):
-        return x, number if node.op == Binary("Mul") else 1 / number, zero
-    if node.op == Binary("Add"):
-        return x, zero + 1, number
-    return (x, zero + 1, -number) if x is node.input(0) else (x, zero - 1, number)
+    line = node.op.line(constant, at)
+    return None if line is None else (x, *line)
 
 
 def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:

@@ -41,9 +41,9 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.curves import CODES, Line, interpolation
-from mcugen.ops.affine import FixedAffine
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, _argument
+from mcugen.ops.lines import FixedAffine, FixedPRelu
 from mcugen.ops.pointwise import BINARY, UNARY, Binary, Clamp, Where
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime_c" / "include"
@@ -204,6 +204,7 @@ def cases() -> Iterator[Case]:
     factors, starts = (random.integers(-(2**20), 2**20, 64).astype(np.int32) for _ in range(2))
     int32 = TensorType((64,), DType.INT32)
     yield FixedAffine(14), Signature((s8, int32, int32), (s8,)), (factors, starts)
+    yield FixedPRelu(16, 1 << 15), Signature((s8, int32), (s8,)), (factors,)
 
 
 CASES = list(cases())

@@ -452,6 +452,23 @@ def test_int8_arithmetic_over_random_scales_and_zero_points(function: str):
     check_quantized(model)
 
 
+@pytest.mark.qemu
+def test_products_of_all_codes_in_pieces_of_32_bits():
+    """Where the CPU has no longer products; scales with little room in the pieces, and with none."""
+    net, codes, feeds = Net(), np.arange(-128, 128).astype(np.int8), {}
+    cases = ((3.1, (-128, 127, 5)), (2.02, (-128, -128, -128)), (300.0, (0, 0, 127)), (1.5, (5, 7, 0)))
+    for case, (scale, zeros) in enumerate(cases):
+        feeds |= {f"a{case}": codes.reshape(-1, 1), f"b{case}": codes.reshape(1, -1)}
+        a, b = (net.input(f"{name}{case}", *feeds[f"{name}{case}"].shape, dtype=np.int8) for name in "ab")
+        real = net.op("Mul", net.dequantize(a, 0.5, zeros[0]), net.dequantize(b, 0.5, zeros[1]))
+        net.output(net.quantize(real, scale / 4, zeros[2], out=f"y{case}"), dtype=np.int8)
+    compiled = compile_model(net.model(), "rp2040")
+    kernels = compiled.bundle.files["net_kernels.h"]
+    assert ", 15)" in " ".join(kernels.split()) and "mcugen_scale(" in kernels
+    (found,) = compiled.simulate([feeds], measure=False).outputs
+    assert_close(found, interpret(compiled.graph, feeds))
+
+
 # ------------------------------------------------------------------------------------ functions of our own
 
 
@@ -486,14 +503,68 @@ def test_exponentials_are_right_to_the_last_places(board: str):
             assert np.array_equal(np.isinf(found[name]), np.isinf(nearest))
 
 
-@pytest.mark.parametrize("function", ["PRelu", "Mul", "Add", "Sub"])
-def test_a_constant_by_channel_that_nobody_quantized_has_codes_of_16_bits(function):
+def by_channel_net(
+    function: str, dtype: type = np.int8, constant: np.ndarray | None = None, first: bool = False
+) -> Net:
+    """A function of codes and a constant of six channels that nobody quantized."""
+    net = Net(21)
+    zeros, scale = ((3, -7), 1.0) if dtype is np.int8 else ((0, 0), 2.0**-8)
+    x = net.fake(net.input("x", 1, 6, 5, 4), 0.031 * scale, zeros[0], dtype)
+    numbers = np.random.default_rng(0).standard_normal((6, 1, 1)) * 0.3 if constant is None else constant
+    operands = (net.const(numbers), x) if first else (x, net.const(numbers))
+    net.output(net.fake(net.op(function, *operands), 0.027 * scale, zeros[1], dtype))
+    return net
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("function", ["PRelu", "Mul", "Add", "Sub", "Div"])
+def test_a_constant_by_channel_makes_lines_of_int8(function: str, first: bool):
+    constant = np.random.default_rng(1).uniform(0.4, 1.3, (6, 1, 1)) * np.sign(np.arange(6) - 2.5).reshape(6, 1, 1)
+    model = by_channel_net(function, constant=constant, first=first).model()
+    names = operators(optimized(model))
+    if first and function in ("PRelu", "Div"):  # the constant is not what each channel has a line by
+        assert "affine" not in names
+        return
+    name = "prelu" if function == "PRelu" else "affine"
+    assert names == [f"quantize+{name}+dequantize"]
+    check_quantized(model)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040", "rv32imc"])
+def test_lines_of_channels_have_the_same_bits_on_every_cpu(board: str):
+    """All codes; channels that fill vectors and those that do not; a clamp behind one."""
     net = Net()
-    x = net.fake(net.input("x", 1, 6, 5, 4), 0.031, 3)
-    by_channel = net.const(np.random.default_rng(0).standard_normal((6, 1, 1)) * 0.3)
-    net.output(net.fake(net.op(function, x, by_channel), 0.027, -7))
-    model = net.model()
+    net.input("q", 1, 16, 16, 7, dtype=np.int8)
+    x, slopes = net.dequantize("q", 0.031, 3), np.linspace(-0.9, 1.7, 7)
+    for function in ("PRelu", "Mul", "Sub"):
+        y = net.op(function, x, net.const(slopes))
+        net.output(net.quantize(net.op("Relu", y) if function == "Sub" else y, 0.027, -7, out=function), dtype=np.int8)
+    feeds = {"q": np.resize(np.arange(-128, 128), (1, 16, 16, 7)).astype(np.int8)}
+    compiled = compile_model(net.model(), board)
+    assert {node.op.name for node in compiled.graph.nodes} == {"prelu", "affine"}
+    (found,) = compiled.simulate([feeds], measure=False).outputs
+    assert_close(found, interpret(compiled.graph, feeds))
+
+
+def test_lines_that_are_too_steep_for_32_bits_stay_products():
+    constant = np.asarray([3e5, 1, 1, 1, 1, 1]).reshape(6, 1, 1)
+    for function in ("PRelu", "Mul"):
+        model = by_channel_net(function, constant=constant).model()
+        (node,) = optimized(model).nodes
+        assert node.op.name == f"quantize+{function.lower()}+dequantize"
+        assert node.input(1).type.dtype is DType.INT16
+
+
+def test_a_constant_of_each_element_is_no_line_of_a_channel():
+    constant = np.random.default_rng(0).standard_normal((6, 5, 4))
+    (node,) = optimized(by_channel_net("Mul", constant=constant).model()).nodes
+    assert node.input(1).type.dtype is DType.INT16
+
+
+def test_a_constant_by_channel_that_nobody_quantized_has_codes_of_16_bits():
+    model = by_channel_net("PRelu", np.int16).model()
     (node,) = optimized(model).nodes
-    assert node.op.name == f"quantize+{function.lower()}+dequantize"
+    assert node.op.name == "quantize+prelu+dequantize"
     assert node.input(1).type.dtype is DType.INT16
     check_quantized(model)

@@ -7,7 +7,16 @@ import numpy as np
 import onnx
 import pytest
 from checks import Cases, check_c
-from onnx_models import Net, check_everywhere, check_quantized, imported, numpy_outputs, operators, optimized
+from onnx_models import (
+    Net,
+    assert_close,
+    check_everywhere,
+    check_quantized,
+    imported,
+    numpy_outputs,
+    operators,
+    optimized,
+)
 from onnx_models import random_feeds as feeds_of
 
 from mcugen.compiler import compile_model
@@ -124,6 +133,24 @@ def test_int8():
     cases.add_int8("GroupNormalization", (2, 6, 5, 9), quant(), quant(), some(6), some(6), num_groups=2)
     cases.add_int8("MeanVarianceNormalization", (2, 6, 25, 29), quant(), quant())
     cases.check_int8()
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040"])
+def test_groups_of_pixels_have_the_same_bits_on_every_cpu(board: str):
+    """Between pools, which have channels last: groups in pieces of each pixel, that do not fill vectors."""
+    net = Net(21)
+    net.input("q", 2, 21, 7, 5, dtype=np.int8)
+    pooled = net.op("MaxPool", net.dequantize("q", 0.04, 9), kernel_shape=[3, 3])
+    for groups in (1, 3, 21):
+        normal = net.op("GroupNormalization", pooled, net.const(some(21)), net.const(some(21)), num_groups=groups)
+        again = net.op("MaxPool", net.fake(normal, 0.02, -6), kernel_shape=[2, 1])
+        net.output(net.quantize(again, 0.02, -6, out=f"y{groups}"), dtype=np.int8)
+    compiled = compile_model(net.model(), board)
+    assert operators(compiled.graph).count("transpose") == 4  # the input, and each result
+    feeds = feeds_of(net.model())
+    (found,) = compiled.simulate([feeds], measure=False).outputs
+    assert_close(found, interpret(compiled.graph, feeds))
 
 
 def test_int16_in_and_out():

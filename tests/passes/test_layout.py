@@ -125,3 +125,60 @@ def test_none_around_codes_that_are_widened():
     less = net.op("Sub", net.op("Cast", turned, to=TensorProto.INT32), net.input("zero", dtype=np.int32))
     net.output(net.op("Transpose", net.op("Cast", less, to=TensorProto.INT16), perm=[0, 2, 3, 1]), dtype=np.int16)
     assert operators(apply(net.model(), *PIPELINE)) == ["cast", "sub", "cast"]
+
+
+def attention(net: Net, x: str) -> str:
+    """Of channels, then of places (CBAM): both are read again by what they multiply."""
+    gated = net.op("Mul", x, net.op("Sigmoid", net.op("GlobalAveragePool", x)))
+    places = [net.op(f, gated, axes=[1], keepdims=1) for f in ("ReduceMean", "ReduceMax")]
+    gate = net.op("Sigmoid", conv(net, net.op("Concat", *places, axis=1), channels=1, inputs=2))
+    return net.op("Mul", gated, gate)
+
+
+def test_a_fork_behind_one_reader_is_channels_last():
+    net = Net()
+    x = conv(net, net.input("x", 1, 3, 6, 5), inputs=3)
+    for _ in range(2):
+        x = conv(net, net.op("Add", attention(net, conv(net, x)), conv(net, x)))
+    net.output(x)
+    assert borders(operators(optimized(net.model()))).count("transpose") == 0
+    check_everywhere(net.model())
+
+
+def test_sums_of_both_orders_end():
+    """Of a mixer: each order pays as much as the other, and passes must not go back and forth."""
+    net = Net()
+    x = net.op(
+        "Transpose", net.op("Reshape", net.input("x", 1, 6, 2, 4), net.const((1, 6, 8), np.int64)), perm=[0, 2, 1]
+    )
+    for _ in range(2):
+        tokens = net.op("MatMul", net.op("Transpose", x, perm=[0, 2, 1]), net.const(np.eye(8) / 2))
+        x = net.op("Add", x, net.op("Transpose", net.op("Relu", tokens), perm=[0, 2, 1]))
+        x = net.op("Add", x, net.op("MatMul", x, net.const(np.eye(6) / 3)))
+    net.output(x)
+    assert operators(optimized(net.model())).count("transpose") <= 4
+    check_everywhere(net.model())
+
+
+def test_windows_of_an_image_are_cut_at_once():
+    """As a MobileViT spells it, between convolutions: each way is one movement of whole pixels."""
+    net = Net()
+    x = conv(net, net.input("x", 1, 3, 6, 4), inputs=3)
+    steps = (((12, 2, 2, 2), (0, 2, 1, 3)), ((1, 4, 6, 4), (0, 3, 2, 1)))
+    for shape, perm in steps:
+        x = net.op("Transpose", net.op("Reshape", x, net.const(shape, np.int64)), perm=list(perm))
+    x = net.op("MatMul", net.op("Reshape", x, net.const((4, 6, 4), np.int64)), net.const(np.eye(4) / 2))
+    for shape, perm in (((1, 4, 6, 4), (0, 3, 2, 1)), ((12, 2, 2, 2), (0, 2, 1, 3))):
+        x = net.op("Transpose", net.op("Reshape", x, net.const(shape, np.int64)), perm=list(perm))
+    net.output(conv(net, net.op("Reshape", x, net.const((1, 4, 6, 4), np.int64))))
+    turns = [node.op for node in optimized(net.model()).nodes if node.op.name == "transpose"]
+    assert len(turns) == 4 and all(turn.perm[-1] == len(turn.perm) - 1 for turn in turns[1:-1])
+    check_everywhere(net.model())
+
+
+def test_axes_that_have_no_parts_in_common_stay():
+    net = Net()
+    x = net.op("Transpose", net.input("x", 4, 6), perm=[1, 0])
+    net.output(net.op("Transpose", net.op("Reshape", x, net.const((8, 3), np.int64)), perm=[1, 0]))
+    assert operators(optimized(net.model())) == ["transpose", "reshape", "transpose"]
+    check_everywhere(net.model())

@@ -9,7 +9,7 @@ from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
 from mcugen.ops.norm import Normalize
 from mcugen.passes.clean import simplify
-from mcugen.passes.recognize import recognize_mask, recognize_normalization
+from mcugen.passes.recognize import recognize_groups, recognize_mask, recognize_normalization
 
 SHAPE = (2, 5, 8)
 
@@ -75,6 +75,42 @@ def test_a_second_scale_and_what_another_reads_stay():
     net.output(net.op("Mul", biased, net.const(values(8))), net.op("Abs", normal))
     names = operators(apply(net.model(), recognize_normalization, simplify))
     assert names.count("mul") == 2 and names.count("normalize") == 1
+
+
+def grouped(groups: int, parted: tuple[int, ...] = (), scales: np.ndarray | None = None, batch: int = 2) -> Net:
+    """As PyTorch writes GroupNormalization of six channels."""
+    net = Net()
+    x = net.input("x", batch, 6, 4, 5)
+    parts = net.op("Reshape", x, net.const(parted or (batch, groups, -1), np.int64))
+    scales = np.ones(groups) if scales is None else scales
+    normal = net.op("InstanceNormalization", parts, net.const(scales), net.const(scales - 1), epsilon=1e-3)
+    back = net.op("Reshape", normal, net.const((batch, 6, 4, 5), np.int64))
+    scaled = net.op("Mul", back, net.const(values(6, 1, 1)))
+    net.output(net.op("Relu", net.op("Add", scaled, net.const(values(6, 1, 1)))))
+    return net
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_groups_between_reshapes(groups: int):
+    model = grouped(groups).model()
+    (node, _) = apply(model, simplify, recognize_groups, simplify).nodes
+    assert isinstance(node.op, Normalize) and len(node.inputs) == 3
+    assert node.op.axes == (2, 3) and node.op.groups == ((1, groups) if groups < 6 else None)
+    check_everywhere(model)
+
+
+def test_groups_with_scales_of_their_own():
+    model = grouped(2, scales=np.asarray([0.5, 1.75])).model()
+    names = operators(apply(model, simplify, recognize_groups, simplify))
+    assert "reshape" not in names and names[0] == "normalize"
+    check_everywhere(model)
+
+
+@pytest.mark.parametrize("parted", [(4, 3, 20), (1, 2, 120), (2, 4, 30)], ids=str)
+def test_other_reshapes_around_a_normalization_stay(parted: tuple[int, ...]):
+    model = grouped(parted[1], parted).model()
+    assert operators(apply(model, simplify, recognize_groups, simplify)).count("reshape") == 2
+    check_everywhere(model)
 
 
 def test_quotients_of_another_kind_stay():

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Straight lines of codes: what a constant for each channel makes of one quantized tensor, in one rounding, half up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from mcugen.expressions.functions import CLAMP, REQUANTIZE, SHIFT_RIGHT
+from mcugen.expressions.nodes import Binary, Convert, Expression, Shared, call, select
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.traits import Clampable
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.elementwise import Scalars
+from mcugen.numerics.curves import limited
+from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized, largest_code
+from mcugen.ops.elementwise import Elementwise
+
+_FEWEST = 14
+"""Bits of fraction of a line in 32 bits: with less, it is off by more than a hundredth of a code."""
+
+
+@dataclass(frozen=True)
+class FixedAffine(Clampable, Elementwise):
+    """q = clamp((x · factor + start) >> bits) for codes x and constants by channel."""
+
+    mnemonic: ClassVar[str] = "affine"
+    bits: int = 0
+    clamp: Range | None = None
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By its class: the word is that of reals."""
+        return {}
+
+    def without_clamp(self) -> Self | None:
+        """The line alone, if it was clamped."""
+        return replace(self, clamp=None) if self.clamp else None
+
+    def stands_alone(self, sig: Signature) -> bool:
+        """Of int8: in a loop with sums its constants leave the registers."""
+        return sig.input(0).dtype is sig.output.dtype is DType.INT8
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """In 32 bits where the constants have no more."""
+        x, factor, start = args
+        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
+        if sig.input(2).dtype is DType.INT64:
+            value = call(REQUANTIZE, x, factor, start, scalar(self.bits))
+        else:
+            value = self._sum(args, scalar)
+        return Convert(sig.output.dtype, limited(value, low, high, scalar))
+
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
+        """The same of four, in 32 bits."""
+        if sig.input(2).dtype is DType.INT64:
+            return None
+        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
+        return call(CLAMP, self._sum(args, scalar), scalar(low), scalar(high))
+
+    def _sum(self, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """Which does not overflow: integer tensors would wrap."""
+        x, factor, start = args
+        return call(SHIFT_RIGHT, Binary("+", Binary("*", x, factor), start), scalar(self.bits))
+
+
+@dataclass(frozen=True)
+class FixedPRelu(Elementwise):
+    """q = clamp((d · (slope if d < 0 else factor) + start) >> bits) for d = x − zero point: slopes are by channel."""
+
+    mnemonic: ClassVar[str] = "prelu"
+    bits: int = 0
+    factor: int = 0
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By its class: the word is that of reals."""
+        return {}
+
+    def stands_alone(self, sig: Signature) -> bool:
+        """Of int8: in a loop with sums its constants leave the registers."""
+        return sig.input(0).dtype is sig.output.dtype is DType.INT8
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """One product in 32 bits."""
+        out = sig.output
+        return Convert(out.dtype, limited(self._sum(sig, args, scalar), *out.dtype.limits, scalar))
+
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
+        """The same of four."""
+        return call(CLAMP, self._sum(sig, args, scalar), *map(scalar, sig.output.dtype.limits))
+
+    def _sum(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        x, slope = args
+        difference = Shared(x - scalar(sig.input(0).q.zero_point))
+        product = Binary("*", difference, select(difference < 0, slope, scalar(self.factor)))
+        return call(SHIFT_RIGHT, Binary("+", product, scalar(_start(sig, self.bits))), scalar(self.bits))
+
+
+def affine_form(
+    op: Elementwise, graph: Graph, sig: Signature, x: Value | None, scale: Array, shift: Array, clamp: Range | None
+) -> IntegerForm | None:
+    """The form of x · scale + shift, real constants that broadcast to codes x; None: scales are too far apart."""
+    tensor, out = sig.input(0), sig.output
+    if not is_quantized(tensor) or not is_quantized(out):
+        return None
+    factor = scale.astype(np.float64) * (tensor.q.scale[0] / out.q.scale[0])
+    start = shift.astype(np.float64) / out.q.scale[0] + out.q.zero_point - factor * tensor.q.zero_point
+    wide = DType.INT16 in (tensor.dtype, out.dtype)
+    room, most, fewest = (2**61, 44, 16) if wide else (2**31 - 1, 30, _FEWEST)
+    reach = (np.abs(factor) * -tensor.dtype.limits[0] + np.abs(start)).max() + 1
+    bits = min(most, math.floor(math.log2(room / reach)))
+    bits = min(bits, math.floor(math.log2((2**31 - 1) / np.abs(factor).max())) if factor.any() else bits)
+    if bits < fewest:
+        return None
+    type_ = np.int64 if wide else np.int32
+    constants = {"factor": (factor * 2.0**bits, np.int32), "start": ((start + 0.5) * 2.0**bits, type_)}
+    added = [graph.constant(f"{op.name}.{k}", np.rint(v).astype(t)) for k, (v, t) in constants.items()]
+    return FixedAffine(bits, clamp), (x, *added)
+
+
+def prelu_form(op: Elementwise, graph: Graph, sig: Signature, x: Value | None, slope: Array) -> IntegerForm | None:
+    """The form of PRelu of int8 with real constants for slopes; None: they, or scales, are too far apart."""
+    tensor, out = sig.input(0), sig.output
+    if not all(is_quantized(t) and t.dtype is DType.INT8 for t in (tensor, out)):
+        return None
+    ratio = tensor.q.scale[0] / out.q.scale[0]
+    reach = largest_code(DType.INT8) * (ratio * max(1.0, float(np.abs(slope).max(initial=0.0))) + 1) + 1
+    bits = math.floor(math.log2((2**31 - 1) / reach)) if math.isfinite(reach) else 0
+    if bits < _FEWEST:
+        return None
+    slopes = np.rint(slope.astype(np.float64) * ratio * 2.0**bits).astype(np.int32)
+    return FixedPRelu(bits, round(ratio * 2.0**bits)), (x, graph.constant(f"{op.name}.slope", slopes))
+
+
+def _start(sig: Signature, bits: int) -> int:
+    """The result's zero point and half a step."""
+    return (sig.output.q.zero_point << bits) + (1 << (bits - 1))
