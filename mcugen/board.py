@@ -274,19 +274,24 @@ class Board:
                 return core
         return None
 
+    @property
+    def other_kind(self) -> Board | None:
+        """The chip as its second core sees it, if that is of another kind than the first; None for one like it."""
+        return self.helper.board if self.helper else None
+
     def seen_by_helper(self, memory: Memory) -> Board | None:
         """The chip as another kind of core sees it, the arena where that memory is; None for a core like the first.
 
         UsageError where it does not see all of the memory at the same addresses.
         """
-        if self.helper is None or self.helper.board is None:
+        seen = self.other_kind
+        if seen is None:
             return None
-        seen = self.helper.board
         for other in seen.memories:
             if other.kind == "ram" and other.origin <= memory.origin and memory.end <= other.end:
                 return replace(seen, arena_memory=other.name)
         rule = "both cores must see the arena at one address"
-        raise UsageError(rule, f"'{self.helper.name}' has no '{memory.name}'", "--place arena=MEMORY names another")
+        raise UsageError(rule, f"'{self.cores[1].name}' has no '{memory.name}'", "--place arena=MEMORY names another")
 
     @property
     def total_flash(self) -> int:

@@ -429,8 +429,8 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
 
 def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
     """What the CPUs have that the code is for."""
-    helper = board.helper if options.cores > 1 else None
-    return board.features | helper.board.features if helper and helper.board else board.features
+    other = board.other_kind if options.cores > 1 else None
+    return board.features | other.features if other else board.features
 
 
 def _check_training(options: CompileOptions) -> None:

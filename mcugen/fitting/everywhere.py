@@ -36,7 +36,7 @@ def leaves_all_places(board: Board, options: CompileOptions) -> bool:
 
 def may_copy_everywhere(board: Board, options: CompileOptions) -> bool:
     """Whether `--place auto` copies weights: not for the least RAM, nor where another kind of core reads them."""
-    is_alike = options.cores == 1 or board.helper is None or board.helper.board is None
+    is_alike = options.cores == 1 or board.other_kind is None
     return options.optimize != "ram" and is_alike and not options.weights_in_file
 
 

@@ -18,7 +18,7 @@ from mcugen.lir.weights import with_staged_weights
 from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
 from mcugen.memory.plan import Planned, plan_memory
-from mcugen.memory.reading import COPY, constants_of, waits_for_constants
+from mcugen.memory.reading import COPY, constants_of, saved_by_copies, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
 
@@ -96,12 +96,10 @@ def _room_for_copies(program: Program, board: Board, options: CompileOptions) ->
 def _best_trade(program: Program, board: Board, options: CompileOptions, waits: float, room: int) -> CompileOptions:
     """As many of the constants that are read most often as serve `balanced` best."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    each = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
-    for constant in constants_of(program, board, slow):
-        each[constant.buffer] += constant.waits(board, slow) or 0.0
+    saved = saved_by_copies(program, board, slow, fast)
     taken, least, chosen = 0, rank_of(program, waits, program.arena_size), options
     for buffer in hottest(program):
-        taken, waits = taken + aligned(buffer.nbytes), waits - each[buffer]
+        taken, waits = taken + aligned(buffer.nbytes), waits - saved[buffer]
         if taken > room:
             break
         if (rank := rank_of(program, waits, program.arena_size + taken)) < least:
