@@ -7,6 +7,7 @@ A board says nothing about how to compile; that is `CompileOptions`. docs/boards
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -273,19 +274,24 @@ class Board:
                 return core
         return None
 
+    @property
+    def other_kind(self) -> Board | None:
+        """The chip as its second core sees it, if that is of another kind than the first; None for one like it."""
+        return self.helper.board if self.helper else None
+
     def seen_by_helper(self, memory: Memory) -> Board | None:
         """The chip as another kind of core sees it, the arena where that memory is; None for a core like the first.
 
         UsageError where it does not see all of the memory at the same addresses.
         """
-        if self.helper is None or self.helper.board is None:
+        seen = self.other_kind
+        if seen is None:
             return None
-        seen = self.helper.board
         for other in seen.memories:
             if other.kind == "ram" and other.origin <= memory.origin and memory.end <= other.end:
                 return replace(seen, arena_memory=other.name)
         rule = "both cores must see the arena at one address"
-        raise UsageError(rule, f"'{self.helper.name}' has no '{memory.name}'", "--place arena=MEMORY names another")
+        raise UsageError(rule, f"'{self.cores[1].name}' has no '{memory.name}'", "--place arena=MEMORY names another")
 
     @property
     def total_flash(self) -> int:
@@ -305,15 +311,18 @@ def _wait_cycles(access: Parallel | Serial, line_bytes: int, nbytes: int, clock_
 
 def board_names() -> list[str]:
     """Names of the boards that can be compiled for, sorted; the shared CPU files are not among them."""
-    return sorted(
-        path.stem for path in resource_dir("boards").glob("*.toml") if not _read_toml(path).get("abstract", False)
-    )
+    return [name for name, table in _files_of_ours().items() if not table.get("abstract", False)]
 
 
 def kit_names() -> dict[str, str]:
     """Names of development kits, and the board of each."""
-    files = sorted(resource_dir("boards").glob("*.toml"))
-    return {kit: path.stem for path in files for kit in _read_toml(path).get("kits", ())}
+    return {kit: name for name, table in _files_of_ours().items() for kit in table.get("kits", ())}
+
+
+@functools.cache
+def _files_of_ours() -> dict[str, dict[str, Any]]:
+    """All that come with mcugen, by name: read once, as each is asked for every kit's name."""
+    return {path.stem: _read_toml(path) for path in sorted(resource_dir("boards").glob("*.toml"))}
 
 
 def load_board(name_or_path: str) -> Board:

@@ -22,6 +22,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
+from mcugen.fitting.hints import hint_of_copies_ahead, hint_of_places
 from mcugen.fitting.staging import time_of_copies, with_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
@@ -116,11 +117,11 @@ def _compiled(
         chosen = with_copies(program, target, options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
-        options = chosen
+        asked, options = options, chosen
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options, placement)]
-        notes += _arena_notes(program, target, placement, options)
+        notes += [*_arena_notes(program, target, placement, options), *_hints(fit, target, asked, placement)]
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
@@ -255,6 +256,14 @@ def _copied_ahead_note(fit: Fit) -> str:
     hidden = f"hides about {round(sum(gain.hidden for gain in gains)):,} cycles of reading"
     found = f"{len(gains)} copies of weights, {nbytes:,} bytes, go on while other layers run, which {hidden}"
     return f"--copy-ahead: {found}, if MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END of the firmware copy by DMA (mcugen.h)"
+
+
+def _hints(fit: Fit, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
+    """What the user did not ask for, and may."""
+    found = hint_of_places(fit.taken, board, options, placement)
+    if _refusal_of_copies_ahead(options, board) is None:
+        found += hint_of_copies_ahead(fit.taken, board, options)
+    return found
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:
@@ -420,8 +429,8 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
 
 def _features_of_cores(board: Board, options: CompileOptions) -> frozenset[str]:
     """What the CPUs have that the code is for."""
-    helper = board.helper if options.cores > 1 else None
-    return board.features | helper.board.features if helper and helper.board else board.features
+    other = board.other_kind if options.cores > 1 else None
+    return board.features | other.features if other else board.features
 
 
 def _check_training(options: CompileOptions) -> None:
@@ -465,10 +474,8 @@ def _check_training(options: CompileOptions) -> None:
         raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
 
 
-def _check_copies_ahead(options: CompileOptions, board: Board) -> None:
-    """UsageError where no copy goes on while the CPU computes, or a run may leave one behind."""
-    if not options.copy_ahead:
-        return
+def _refusal_of_copies_ahead(options: CompileOptions, board: Board) -> UsageError | None:
+    """Where no copy goes on while the CPU computes, or a run may leave one behind."""
     beside = {
         "--steps": options.steps,
         "--train": options.training is not None,
@@ -478,18 +485,19 @@ def _check_copies_ahead(options: CompileOptions, board: Board) -> None:
     }
     asked = [name for name, is_asked in beside.items() if is_asked]
     if asked:
-        raise UsageError("--copy-ahead does not go together with everything", asked[0], "leave one out")
+        return UsageError("--copy-ahead does not go together with everything", asked[0], "leave one out")
     source, arenas = memory_of_weights(board, options.place), options.place.arena or (board.arena_memory,)
     if source.name not in board.dma_reads:
         found = f"board '{board.name}' lists {', '.join(board.dma_reads) or 'none'}, and weights lie in '{source.name}'"
         remedy = f'a board file with dma_reads = ["{source.name}"], if its DMA controller can (docs/boards.md)'
-        raise UsageError("--copy-ahead: a DMA controller must read the memory of the weights", found, remedy)
+        return UsageError("--copy-ahead: a DMA controller must read the memory of the weights", found, remedy)
     for name in arenas:
         if name == AUTO_PLACE or board.cache(board.memory(name), "data"):
             rule = "--copy-ahead: the arena must lie in a memory without a data cache, which a DMA controller bypasses"
             free = [m.name for m in board.memories if m.kind == "ram" and not board.cache(m, "data")]
             remedy = f"--place arena=MEMORY: {', '.join(free)}" if free else "leave it out"
-            raise UsageError(rule, f"--place arena={name}", remedy)
+            return UsageError(rule, f"--place arena={name}", remedy)
+    return None
 
 
 def _wishes(board: Board, options: CompileOptions) -> frozenset[str]:
@@ -522,6 +530,7 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
         )
     _check_cores(options, board)
     _check_training(options)
-    _check_copies_ahead(options, board)
+    if options.copy_ahead and (refusal := _refusal_of_copies_ahead(options, board)) is not None:
+        raise refusal
     is_file = options.weights_in_file
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

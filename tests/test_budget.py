@@ -47,6 +47,11 @@ def ram(found: CompiledModel) -> int:
     return found.report.ram.arena + found.report.ram.state
 
 
+def copies(found: CompiledModel) -> int:
+    """Of weights, to the arena before their layers."""
+    return sum(instr.kernel == STAGE_WEIGHTS for instr in found.program.instrs)
+
+
 def test_without_a_budget_nothing_is_said_of_one(model: onnx.ModelProto) -> None:
     found = compiled(model)
     assert found.report.budget is None
@@ -73,7 +78,7 @@ def test_a_byte_less_takes_another_step(model: onnx.ModelProto, goal: str) -> No
     found = compiled(model, optimize=goal, max_ram=ram(free) - 1)
     assert ram(found) < ram(free)
     assert found.report.budget.ram == ram(found)
-    assert found.report.budget.step in {step.name for step in FALLBACKS}
+    assert found.report.budget.step in {step.name for step in FALLBACKS} or copies(found) < copies(free)
     assert found.report.instructions_estimate >= free.report.instructions_estimate
     slowdown = found.report.instructions_estimate / free.report.instructions_estimate - 1
     assert found.report.budget.slowdown_estimate == pytest.approx(slowdown, abs=1e-3)

@@ -160,7 +160,7 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
     """Of layers that the board's first two cores share."""
     helper = board.helper
     assert helper is not None
-    other = helper.board or board
+    other = board.other_kind or board
     first = Side(board.features, cost_table(board.cpu), 1.0, helper.first_paces)
     second = Side(other.features, cost_table(other.cpu), helper.pace, helper.paces)
     return Forms(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))

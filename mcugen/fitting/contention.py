@@ -29,8 +29,7 @@ def waited(first: float, other: float, banks: int = 1) -> float:
 
 def of_arena(board: Board, memory: Memory) -> float:
     """The same of the memory that the arena lies in, while both compute."""
-    helper = board.helper
-    others = helper.board if helper else None
+    others = board.other_kind
     ours = MISSES if board.cache(memory, "data") else ACCESSES
     same = next((m for m in others.memories if m.origin <= memory.origin < m.end), None) if others else memory
     if same is None:

@@ -22,7 +22,7 @@ all that counts.
 """
 
 STACK = 300
-"""Bytes of RAM besides the arena, as most models take at least."""
+"""Bytes of RAM, stack above all, that most models take at least besides the arena."""
 
 LEAST_GAIN = 0.02
 """Two cores that save less than such a share of the time by estimate are not taken: estimates err by as much."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from mcugen.lir.weights import with_staged_weights
 from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
 from mcugen.memory.plan import Planned, plan_memory
-from mcugen.memory.reading import COPY, constants_of, waits_for_constants
+from mcugen.memory.reading import COPY, constants_of, saved_by_copies, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
 
@@ -53,7 +54,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if options.optimize == "speed":
         return _copying(options, fast, nbytes) if nbytes <= room else options
     waits, instructions = waits_for_constants(program, board, slow), program.instructions_estimate or 0.0
-    if not _is_slow(waits, instructions) or _stay_cached(board, (slow, nbytes), (fast, program.arena_size)):
+    if not _is_slow(waits, instructions):
         return options
     if nbytes <= room and nbytes + program.arena_size <= ENOUGH * board.total_ram:
         return _copying(options, fast, nbytes)
@@ -96,12 +97,10 @@ def _room_for_copies(program: Program, board: Board, options: CompileOptions) ->
 def _best_trade(program: Program, board: Board, options: CompileOptions, waits: float, room: int) -> CompileOptions:
     """As many of the constants that are read most often as serve `balanced` best."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    each = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
-    for constant in constants_of(program, board, slow):
-        each[constant.buffer] += constant.waits(board, slow) or 0.0
+    saved = saved_by_copies(program, board, slow, fast)
     taken, least, chosen = 0, rank_of(program, waits, program.arena_size), options
     for buffer in hottest(program):
-        taken, waits = taken + aligned(buffer.nbytes), waits - each[buffer]
+        taken, waits = taken + aligned(buffer.nbytes), waits - saved[buffer]
         if taken > room:
             break
         if (rank := rank_of(program, waits, program.arena_size + taken)) < least:
@@ -124,8 +123,9 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     start = Copies(chosen, (), program.arena_size, waits, ram)
     gains = gains_of(program, board, options)
     is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
-    is_settled = chosen is not options and not (is_trade and ram > ENOUGH * board.total_ram)
-    if not gains or is_settled:
+    instructions = program.instructions_estimate or 0.0
+    is_enough = ram <= ENOUGH * board.total_ram and not _is_slow(waits, instructions)
+    if not gains or (chosen is not options and (is_enough or not is_trade)):
         return start
     total = waits_for_constants(program, board, slow)
 
@@ -137,8 +137,15 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     if options.optimize != GOALS[0] or not trades_waits(program, board, options):
         return before_layers(_most_ram(attempt, board, options))
     room = program.arena_size + _room_for_copies(program, board, options)
-    ways = [before_layers(most) for most in _levels(program, gains, room)]
-    return min([start] * (chosen is not options) + ways, key=lambda way: way.rank(program))
+    ways = [start] * (chosen is not options) + [before_layers(most) for most in _levels(program, gains, room)]
+    return min(_fast_enough(ways, board, instructions), key=lambda way: way.rank(program))
+
+
+def _fast_enough(ways: Sequence[Copies], board: Board, instructions: float) -> Sequence[Copies]:
+    """Those that are not more than MOST_SLOWDOWN times as slow as one that takes no more than ENOUGH of the RAM."""
+    small = [instructions + way.waits for way in ways if way.ram <= ENOUGH * board.total_ram]
+    most = MOST_SLOWDOWN * min(small, default=math.inf)
+    return [way for way in ways if instructions + way.waits <= most]
 
 
 def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
@@ -166,18 +173,6 @@ def left_beside_copies(attempt: Attempt, board: Board, options: CompileOptions) 
     memory, nbytes = memory_of_arena(board, options.place), _constant_bytes(attempt.program)
     left = _room(board, memory) - nbytes
     return left if nbytes <= MOST_COPIED * memory.room and 0 < left < attempt.use.ram else None
-
-
-def _stay_cached(board: Board, constants: tuple[Memory, int], arena: tuple[Memory, int]) -> bool:
-    """Whether a cache holds all constants from one call to the next, with the arena if this goes through it as well:
-    where they lie, and their bytes.
-
-    One that code goes through, too, may not.
-    """
-    cache = board.cache(constants[0], "data")
-    if cache is None or cache.holds == "both":
-        return False
-    return sum(nbytes for memory, nbytes in (constants, arena) if board.cache(memory, "data") is cache) <= cache.size
 
 
 def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:

@@ -27,6 +27,8 @@ class Constant:
     """How often a run reads all of them."""
     between: int
     """Bytes of constants that the block goes through from one run to the next."""
+    cold: float
+    """The share that no cache holds from one call to the next."""
 
     def waits(self, board: Board, memory: Memory) -> float | None:
         """Cycles that the CPU waits for them, if they lie in a memory; None where the board does not tell."""
@@ -35,7 +37,7 @@ class Constant:
             return None
         within = (self.passes - 1) * (board.reading_again(memory, nbytes) or 0)
         later = (board.reading_again(memory, self.between) or 0) * nbytes / max(self.between, 1)
-        return first + (self.runs - 1) * later + self.runs * within
+        return self.cold * first + (self.runs - 1) * later + self.runs * within
 
     def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
         """Cycles that a copy before the whole saves; 0 where waits are unknown.
@@ -46,18 +48,31 @@ class Constant:
         fast_waits = board.reading_again(fast, self.buffer.nbytes)
         if waits is None or once is None or fast_waits is None:
             return 0.0
-        copy = once + COPY * self.buffer.nbytes if hidden is None else BEGIN_COPY + (1 - hidden) * once
+        reading = self.cold * once
+        copy = reading + COPY * self.buffer.nbytes if hidden is None else BEGIN_COPY + (1 - hidden) * reading
         return waits - copy - self.runs * self.passes * fast_waits
 
 
 def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Constant]:
     """What all instructions read, in order, if it lies in a memory."""
-    runs = {id(instr): times for instr, times in runs_of(program)}
+    runs, cold = {id(instr): times for instr, times in runs_of(program)}, _cold(program, board, memory)
     for whole in program.wholes():
         reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
         between = sum(b.nbytes for b in dict.fromkeys(b for _, b in reading))
         for instr, buffer in reading:
-            yield Constant(instr, buffer, whole, runs[id(instr)], _readings(instr, board, memory), between)
+            yield Constant(instr, buffer, whole, runs[id(instr)], _readings(instr, board, memory), between, cold)
+
+
+def _cold(program: Program, board: Board, memory: Memory) -> float:
+    """Constant.cold: a cache for data holds what fits it, with the arena if this goes through it as well; one that code
+    goes through, too, may not.
+    """
+    cache = board.cache(memory, "data")
+    if cache is None or cache.holds == "both":
+        return 1.0
+    nbytes = sum(b.nbytes for b in program.buffers if b.space is Space.CONST)
+    is_shared = board.cache(board.memory(board.arena_memory), "data") is cache
+    return cache.missed(nbytes + is_shared * program.arena_size)
 
 
 def _constants(instr: Instr) -> dict[Buffer, None]:

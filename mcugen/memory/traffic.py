@@ -46,7 +46,8 @@ def passes_of(instr: Instr) -> int:
 
 
 LOADS = 0.25
-"""Those of a word of constants in one pass, where a layer has no kernel that says (Kernel.loads)."""
+"""Those of a word of constants in one pass, where a layer has no kernel that says (Kernel.loads); and of what a layer
+prepares of its input, which serves several results, and of which a word has two elements or four."""
 
 
 def loads_in_pass(instr: Instr) -> float:

@@ -8,15 +8,18 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from mcugen.board import ROOM_IN_CACHE, Board, Cache, Memory
 from mcugen.lir.program import BRINGING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
-from mcugen.memory.traffic import accesses, loads_in_pass, runs_of, touched
+from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touched
 
 WORK = 4
 """Cycles that the CPU does something else between two words of a line."""
+MEANWHILE = 1 / 8
+"""Of what a layer works on besides, what it uses before a part of its working memory comes again; as simulations of an
+RP2350's cache show (tests/memory/test_waiting_simulated.py)."""
 EVICTED = 1 / 64
 """Of what a cache should still hold, the share that it does not: other data took the place."""
 
@@ -40,8 +43,8 @@ class Reading:
     """Bytes of results that it writes beside those that it reads, not over them."""
     works_in: int
     """Bytes of working memory."""
-    works_on: bool
-    """Whether it goes through all of them again and again; else through some of them, then others."""
+    works_on: int
+    """Bytes that it goes through again and again, if these are among them; 0 if it goes through some, then others."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
         """That the CPU waits if the buffer lies in this memory; where the board tells no waits, by its `speed`."""
@@ -59,9 +62,9 @@ class Reading:
         hits = cache.hit_wait_states * self.nbytes / WORD + EVICTED * misses
         first = hits + (misses - hits) * self._missed(cache.size)
         others = first if self.goes_on else hits if self.nbytes <= room else misses
-        again = cache.hit_wait_states * self.again / WORD
-        if self.works_on and self.nbytes > room:
-            again = _lines(board, memory, cache, self.again)
+        missed = cache.missed(self.works_on)
+        again = missed * _lines(board, memory, cache, self.again)
+        again += (1 - missed) * cache.hit_wait_states * self.again / WORD
         return first + (self.times - 1) * others + self.times * again
 
     def _missed(self, size: int) -> float:
@@ -106,8 +109,9 @@ def readings_of(program: Program) -> Iterator[Reading]:
         each = [(operand, nbytes) for operand, nbytes in accesses(instr) if operand.buffer.nbytes]
         spread = _union(instr, [operand for operand, _ in each])
         results = [o.buffer for o, _ in each if o.access is Access.OUT]
+        worked = [o for o, _ in each if o.access is Access.SCRATCH or o.buffer in held]
         for operand, nbytes in each:
-            buffer, through, loads = operand.buffer, touched(instr, operand), loads_in_pass(instr)
+            buffer, through = operand.buffer, touched(instr, operand)
             writes = through * (operand.access in (Access.OUT, Access.INOUT, Access.SCRATCH))
             if not buffer.planned or nbytes <= writes:
                 continue
@@ -118,16 +122,26 @@ def readings_of(program: Program) -> Iterator[Reading]:
                 buffer,
                 times,
                 through,
-                again=round(loads * passes * through),
+                again=round((loads_in_pass(instr) if buffer in held else LOADS) * passes * through),
                 before=(0, spread) if operand.access is Access.SCRATCH else _between(used, spread, last.get(buffer)),
                 goes_on=through < buffer.nbytes,
                 gathers=instr.gathers if operand.role.startswith("x") else None,
                 makes=sum(y.nbytes for y in results if not share_bytes(y, buffer)),
                 works_in=sum(o.buffer.nbytes for o, _ in each if o.access is Access.SCRATCH),
-                works_on=operand.access is Access.SCRATCH or buffer in held,
+                works_on=_works_on(operand, worked, held),
             )
         last.update((operand.buffer, (used, used + spread)) for operand, _ in each)
         used += spread
+
+
+def _works_on(operand: Operand, worked: Sequence[Operand], held: Container[Buffer]) -> int:
+    """Reading.works_on: weights come again when all that is worked on was used, what was prepared of the input for
+    every few results.
+    """
+    if operand not in worked:
+        return 0
+    own, total = operand.buffer.nbytes, sum(o.buffer.nbytes for o in worked)
+    return total if operand.buffer in held else own + round(MEANWHILE * (total - own))
 
 
 def _between(used: int, spread: int, last: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimated waits for activations beside those that the simulator counts, all of the arena in SDRAM behind a cache."""
+"""Estimated waits for activations beside those that the simulator counts, all of the arena in slow memory: SDRAM behind
+a cache of 32 KB for data, PSRAM behind 16 KB for all."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from onnx_models import Net, random_feeds
 from shared_models import MODELS, SHARED
 
 from mcugen import CompileOptions, Places, compile_model
-from mcugen.board import load_board
+from mcugen.board import Board, load_board
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.simulate import simulate
 
@@ -51,17 +52,20 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "FrontNet": lambda: onnx.load(SHARED / "zoo" / "dory_frontnet_int.onnx"),
 }
 IN_CI = "depthwise 16x16 of 128"
+SLOW = {"rt1060": "sdram", "rp2350_psram": "psram"}
+"""Memories by board."""
 
 
 @pytest.mark.qemu
 @pytest.mark.shared
+@pytest.mark.parametrize("board", [load_board(name) for name in SLOW], ids=lambda board: board.name)
 @pytest.mark.parametrize("name", [n if n == IN_CI else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
-def test_estimates_are_near_what_is_simulated(name: str) -> None:
-    board = load_board("rt1060")
-    sdram = board.memory("sdram")
-    options = CompileOptions(optimize="speed", place=Places(arena=(sdram.name,)))
+def test_estimates_are_near_what_is_simulated(name: str, board: Board) -> None:
+    memory = board.memory(SLOW[board.name])
+    options = CompileOptions(optimize="speed", place=Places(arena=(memory.name,)))
     found = compile_model(NETWORKS[name](), board, options)
-    run = simulate(found.bundle, board, [random_feeds(found.model)], cycles=True)
-    simulated = sum(wait.read_cycles for wait in run.cycles.waits if wait.memory == sdram.name)
-    estimated = sum(waits_for_arena(found.program, board, sdram).values())
+    run = simulate(found.bundle, board, [random_feeds(found.model)], per_layer=False, cycles=True)
+    assert run.cycles is not None
+    simulated = sum(wait.read_cycles for wait in run.cycles.waits if wait.memory == memory.name)
+    estimated = sum(waits_for_arena(found.program, board, memory).values())
     assert simulated / MOST < estimated < MOST * simulated

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that nobody gave and that would make a call faster on its board, by estimate: told beside what was made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcugen.board import Board
+from mcugen.fitting.budget import Attempt
+from mcugen.fitting.everywhere import copies_everywhere, may_copy_everywhere
+from mcugen.fitting.staging import copies_for
+from mcugen.memory.areas import waits_of
+from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
+from mcugen.options import AUTO_PLACE, CompileOptions, Places
+
+LEAST_SAVED = 0.1
+"""Of a call's cycles, what an option must save to be worth a word."""
+
+
+def hint_of_places(attempt: Attempt, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
+    """That all RAM would save cycles where the user has said nothing of places; `placement` is what was chosen."""
+    program = attempt.program
+    if options.place != Places() or options.copy_ahead or not may_copy_everywhere(board, options):
+        return []
+    lying = {b: placement.copies.get(b, placement.weights) for b in hottest(program)}
+    copies = copies_everywhere(program, board, options, lying)
+    saved = copies.cycles + _saved_by_arena(attempt, board, placement)
+    if not _is_worth_it(saved, attempt):
+        return []
+    to = " and ".join(f"{nbytes:,} bytes of weights to '{name}'" for name, nbytes in copies.bytes_by_memory)
+    what = f"start-up then copies {to}" if to else "the arena then lies there"
+    return [f"--place {AUTO_PLACE} would use faster RAM, and save about {round(saved):,} cycles a call: {what}"]
+
+
+def hint_of_copies_ahead(attempt: Attempt, board: Board, options: CompileOptions) -> list[str]:
+    """That weights of later layers, copied by DMA while others compute, would save cycles; only where that may be."""
+    if options.copy_ahead:
+        return []
+    gains = copies_for(attempt, board, replace(options, copy_ahead=True)).gains
+    saved = sum(gain.cycles for gain in gains if gain.copy.beside is not None)
+    if not _is_worth_it(saved, attempt):
+        return []
+    return [f"--copy-ahead would hide about {round(saved):,} cycles a call of reading weights, if DMA makes copies"]
+
+
+def _saved_by_arena(attempt: Attempt, board: Board, placement: Placement) -> float:
+    """Cycles that an arena in the fastest memory with room for it would save."""
+    program, size = attempt.program, attempt.program.arena_size + attempt.program.state_size
+    fastest = next((m for m in ram_by_speed(board) if size + BESIDE <= m.room), None)
+    is_known = all(memory.access is not None for memory in placement.arenas)
+    if fastest is None or fastest.access is None or not is_known or fastest.speed >= placement.arenas[0].speed:
+        return 0.0
+    return waits_of(program, board, placement.arenas) - waits_of(program, board, (fastest,) * len(placement.arenas))
+
+
+def _is_worth_it(cycles: float, attempt: Attempt) -> bool:
+    return cycles > LEAST_SAVED * attempt.time

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that nobody gave, and that would make a call faster: told where they would, with what they save."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, random_feeds
+
+from mcugen import CompileOptions, Places, compile_model
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.simulate import simulate
+
+H7 = load_board("stm32h743")
+PICO = load_board("rp2350")
+BALANCED = CompileOptions("net")
+
+
+def dense(*widths: int) -> onnx.ModelProto:
+    """Layers of int8 whose weights are read once a call."""
+    random, net = np.random.default_rng(5), Net()
+    x = net.fake(net.input("x", 1, widths[0]), 0.05, 0)
+    for index, (before, after) in enumerate(itertools.pairwise(widths)):
+        weights = net.dequantize(net.const(random.integers(-127, 128, (before, after)), np.int8), 0.003)
+        x = net.fake(net.op("MatMul", x, weights), 0.1 * (index + 1), 0)
+    net.output(x)
+    return net.model()
+
+
+def hints(found: CompiledModel, option: str) -> list[str]:
+    return [note for note in found.report.notes if note.startswith(option) and "would" in note]
+
+
+def told_cycles(hint: str) -> int:
+    found = re.search(r"about ([\d,]+) cycles a call", hint)
+    assert found
+    return int(found[1].replace(",", ""))
+
+
+@pytest.mark.qemu
+def test_all_ram_is_hinted_at_with_what_it_saves():
+    """By the simulation, within a third; and no longer where it was asked for."""
+    model = dense(256, 256, 256)
+    feeds = [random_feeds(model)]
+    plain, spread = (
+        compile_model(model, H7, replace(BALANCED, place=place)) for place in (Places(), Places(arena=("auto",)))
+    )
+    (hint,) = hints(plain, "--place auto")
+    assert "'dtcm'" in hint
+    assert not hints(spread, "--place auto")
+    cycles = []
+    for found in (plain, spread):
+        made = simulate(found.bundle, H7, feeds, per_layer=False, cycles=True)
+        assert made.cycles is not None
+        cycles.append(made.cycles.total)
+    saved = cycles[0] - cycles[1]
+    assert 2 / 3 < told_cycles(hint) / saved < 4 / 3
+
+
+@pytest.mark.parametrize("options", [{"optimize": "ram"}, {"place": Places(weights="flash")}], ids=["ram", "told"])
+def test_where_places_are_settled_there_is_no_hint(options: dict[str, object]):
+    assert not hints(compile_model(dense(256, 256, 256), H7, replace(BALANCED, **options)), "--place auto")
+
+
+def test_memory_that_keeps_pace_calls_for_no_hint():
+    assert not hints(compile_model(dense(64, 64), load_board("corstone300"), BALANCED), "--")
+
+
+def test_copies_by_dma_are_hinted_at_where_they_may_be():
+    """Weights that start-up may not copy, and layers that compute longer than it takes to read the next one's."""
+    options = replace(BALANCED, optimize="speed", max_ram=60_000)
+    model = convolutions(side=8, channels=32)
+    (hint,) = hints(compile_model(model, PICO, options), "--copy-ahead")
+    assert told_cycles(hint) > 0
+    asked = compile_model(model, PICO, replace(options, copy_ahead=True))
+    assert not hints(asked, "--copy-ahead")
+    assert not hints(compile_model(model, PICO, replace(options, steps=True)), "--copy-ahead")
+    assert not hints(compile_model(model, replace(PICO, dma_reads=()), options), "--copy-ahead")
+
+
+def convolutions(side: int, channels: int) -> onnx.ModelProto:
+    """Three of int8, one behind the other."""
+    random, net = np.random.default_rng(5), Net()
+    x = net.fake(net.input("x", 1, channels, side, side), 0.05, 0)
+    for scale in (0.2, 0.5, 1.0):
+        weights = random.integers(-127, 128, (channels, channels, 3, 3))
+        x = net.op("Conv", x, net.dequantize(net.const(weights, np.int8), 0.003), pads=[1, 1, 1, 1])
+        x = net.fake(x, scale, 0)
+    net.output(x)
+    return net.model()
