@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -85,6 +86,45 @@ def test_clang_format_changes_nothing(texts: dict[str, str], tmp_path: Path):
 
 
 # -------------------------------------------------------------------------------------------------------- assembly
+
+
+FUNCTION = re.compile(r"^(static [^;#]*?)\n\{\n(.*?)^\}$", re.M | re.S)
+DIRECTIVE = re.compile(r"^#.*$", re.M)
+CONTROL = re.compile(r"\b(for|while|do|if|switch|goto)\b")
+MOST = 9
+"""Lines of a function, or of a branch of the preprocessor in it, that is a name for instructions."""
+
+
+def astray(text: str) -> list[str]:
+    """Where assembly stands among C (MISRA C:2012, Dir 4.3): heads of functions, or the line if that is in none."""
+    wrong = [line for line in FUNCTION.sub("", text).splitlines() if re.search(r"__asm__( volatile)?\(", line)]
+    for head, body in FUNCTION.findall(text):
+        for part in DIRECTIVE.split(body) if "MCUGEN_NAKED" not in head else ():
+            if "__asm__" in part and (CONTROL.search(part) or part.count("\n") > MOST):
+                wrong.append(head)
+    return wrong
+
+
+def test_assembly_stands_in_functions_of_its_own(texts: dict[str, str]):
+    ports = {path.name: path.read_text() for path in (resource_dir("runtime_c") / "include").rglob("*.h")}
+    validating = (resource_dir("templates") / "validate" / "validate.c.j2").read_text()
+    some = {file: text for file, text in {**texts, **ports, "validate.c": validating}.items() if "__asm__" in text}
+    assert len(some) > 50
+    assert {file: found for file, text in some.items() if (found := astray(text))} == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '    for (; n > 0; --n) {\n        __asm__("nop");\n    }\n',
+        '    if (n > 0) {\n        return n;\n    }\n    __asm__ volatile("nop");\n',
+        "    f();\n" * 9 + '    __asm__("nop");\n',
+    ],
+)
+def test_assembly_among_c_is_found(body: str):
+    assert astray(f"static int32_t f(int32_t n)\n{{\n{body}}}\n") == ["static int32_t f(int32_t n)"]
+    assert astray(f"static MCUGEN_NAKED int32_t f(int32_t n)\n{{\n{body}}}\n") == []
+    assert len(astray(f"int32_t f(int32_t n)\n{{\n{body}}}\n")) == 1
 
 
 def test_comments_of_assembly_become_comments_of_c():

@@ -93,6 +93,14 @@ REQUIREMENTS = (
         ("codegen/test_any_compiler.py::test_assembly_keeps_the_callers_registers",),
     ),
     Requirement(
+        "ASM-2",
+        "Assembly is apart from C: whole functions, and names for few instructions, which have twins in C.",
+        (
+            "test_kernel_format.py::test_assembly_stands_in_functions_of_its_own",
+            "test_words.py::test_instructions_on_words_do_what_their_twins_in_c_do",
+        ),
+    ),
+    Requirement(
         "INT-1",
         "A run may be interrupted anywhere, and masks no interrupt.",
         (

@@ -368,6 +368,164 @@ static inline int32_t mcugen_saturate16(int32_t v)
 #endif
 }
 
+/* Two halves as a word. */
+static inline uint32_t mcugen_pair(int32_t low, int32_t high)
+{
+    return ((uint32_t)low & 0xffffu) | ((uint32_t)high << 16u);
+}
+
+/* Words of four bytes or of two halves, by an instruction or two where there is the DSP extension. Halves and bytes wrap
+ * around, each by itself. First bytes 0 and 2 of a word, and 1 and 3, as signed halves. */
+static inline uint32_t mcugen_even_bytes(uint32_t bytes)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t halves;
+    __asm__("sxtb16 %0, %1" : "=r"(halves) : "r"(bytes));
+    return halves;
+#else
+    return mcugen_pair(mcugen_byte(mcugen_signed(bytes), 0), mcugen_byte(mcugen_signed(bytes), 2));
+#endif
+}
+
+static inline uint32_t mcugen_odd_bytes(uint32_t bytes)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t halves;
+    __asm__("sxtb16 %0, %1, ror #8" : "=r"(halves) : "r"(bytes));
+    return halves;
+#else
+    return mcugen_even_bytes(bytes >> 8);
+#endif
+}
+
+/* The sums of two pairs of halves. */
+static inline uint32_t mcugen_add_halves(uint32_t a, uint32_t b)
+{
+    const uint32_t tops = (a ^ b) & 0x80008000u;
+    return ((a & 0x7fff7fffu) + (b & 0x7fff7fffu)) ^ tops;
+}
+
+/* Halves plus bytes 0 and 2, or 1 and 3. */
+static inline uint32_t mcugen_add_even_bytes(uint32_t halves, uint32_t bytes)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t sums;
+    __asm__("sxtab16 %0, %1, %2" : "=r"(sums) : "r"(halves), "r"(bytes));
+    return sums;
+#else
+    return mcugen_add_halves(halves, mcugen_even_bytes(bytes));
+#endif
+}
+
+static inline uint32_t mcugen_add_odd_bytes(uint32_t halves, uint32_t bytes)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t sums;
+    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(sums) : "r"(halves), "r"(bytes));
+    return sums;
+#else
+    return mcugen_add_halves(halves, mcugen_odd_bytes(bytes));
+#endif
+}
+
+/* The lower halves of two words as one, and their upper halves. */
+static inline uint32_t mcugen_lower_halves(uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t halves;
+    __asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(halves) : "r"(a), "r"(b));
+    return halves;
+#else
+    return (a & 0xffffu) | (b << 16u);
+#endif
+}
+
+static inline uint32_t mcugen_upper_halves(uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t halves;
+    __asm__("pkhtb %0, %2, %1, asr #16" : "=r"(halves) : "r"(a), "r"(b));
+    return halves;
+#else
+    return (a >> 16u) | (b & 0xffff0000u);
+#endif
+}
+
+/* acc plus the products of two pairs of signed halves. */
+static inline int32_t mcugen_add_products(int32_t acc, uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    __asm__("smlad %0, %1, %2, %0" : "+r"(acc) : "r"(a), "r"(b));
+    return acc;
+#else
+    const int32_t low = mcugen_low16(mcugen_signed(a)) * mcugen_low16(mcugen_signed(b));
+    const int32_t high = mcugen_high16(mcugen_signed(a)) * mcugen_high16(mcugen_signed(b));
+    return mcugen_signed((uint32_t)acc + (uint32_t)low + (uint32_t)high);
+#endif
+}
+
+/* The differences of bytes. */
+static inline uint32_t mcugen_subtract_bytes(uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t differences;
+    __asm__("usub8 %0, %1, %2" : "=r"(differences) : "r"(a), "r"(b));
+    return differences;
+#else
+    const uint32_t tops = (a ^ ~b) & 0x80808080u;
+    return ((a | 0x80808080u) - (b & 0x7f7f7f7fu)) ^ tops;
+#endif
+}
+
+/* The larger ones of unsigned bytes, signed bytes and signed halves. */
+static inline uint32_t mcugen_larger_u8(uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t unused;
+    __asm__("usub8 %1, %0, %2\n\tsel %0, %0, %2" : "+r"(a), "=&r"(unused) : "r"(b));
+    return a;
+#else
+    uint32_t larger = 0u;
+    for (uint32_t mask = 0xffu; mask != 0u; mask <<= 8u) {
+        larger |= (a & mask) > (b & mask) ? a & mask : b & mask;
+    }
+    return larger;
+#endif
+}
+
+static inline uint32_t mcugen_larger_s8(uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t unused;
+    __asm__("ssub8 %1, %0, %2\n\tsel %0, %0, %2" : "+r"(a), "=&r"(unused) : "r"(b));
+    return a;
+#else
+    return mcugen_larger_u8(a ^ 0x80808080u, b ^ 0x80808080u) ^ 0x80808080u;
+#endif
+}
+
+static inline uint32_t mcugen_larger_s16(uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    uint32_t unused;
+    __asm__("ssub16 %1, %0, %2\n\tsel %0, %0, %2" : "+r"(a), "=&r"(unused) : "r"(b));
+    return a;
+#else
+    const int32_t a0 = mcugen_low16(mcugen_signed(a)), b0 = mcugen_low16(mcugen_signed(b));
+    const int32_t a1 = mcugen_high16(mcugen_signed(a)), b1 = mcugen_high16(mcugen_signed(b));
+    return mcugen_pair(a0 > b0 ? a0 : b0, a1 > b1 ? a1 : b1);
+#endif
+}
+
+/* v, of which the compiler is not to know where it comes from. */
+static inline int32_t mcugen_unknown(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    __asm__("" : "+r"(v));
+#endif
+    return v;
+}
+
 /* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
  * (0 if there are none). */
 static inline int32_t mcugen_index(int64_t index, int32_t depth)
