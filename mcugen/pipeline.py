@@ -227,16 +227,19 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
-    """Costs that count what the CPU waits for its memories, where speed is the goal, and know of its core's stalls.
+    """Costs that count what the CPU waits for its memories, where speed is the goal, and know of its core's stalls. A
+    balance knows what it waits for activations behind a data cache.
 
     What was measured stands for all of that; only for speed are constants surely copied where that pays.
     """
     is_copied = options.optimize == "speed"
     times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
     costs = replace(costs, times=times)
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    if options.optimize == GOALS[0] and board.cache(fast, "data") is not None:
+        return replace(costs, waits=lambda program: sum(waits_for_arena(program, board, fast).values()))
     if options.optimize != "speed":
         return costs
-    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
 
     def waits(program: Program) -> float:
         constants = waits_for_constants(program, board, slow, fast)

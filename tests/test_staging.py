@@ -6,13 +6,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from mobile_networks import u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
-from shared_models import MODELS
+from shared_models import MODELS, SHARED
 
 import mcugen.fitting
 from mcugen import CompileOptions, Places, compile_model
@@ -20,6 +21,7 @@ from mcugen.board import Board, board_names, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError, VerificationError
 from mcugen.hir.interpreter import interpret
+from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,
     BRINGING,
@@ -30,6 +32,7 @@ from mcugen.lir.program import (
     Control,
     Program,
 )
+from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
@@ -435,17 +438,49 @@ TIMED = [name for name in board_names() if load_board(name).qemu and load_board(
 )
 def test_speed_takes_no_more_cycles_than_balanced(name: str, board: str):
     """Weights that are widened cost fewer instructions, and more waits and loads."""
+    path = MODELS / f"{name}_int8_qdq.onnx"
+    assert cycles_of(fitted(path, board, "speed")) <= cycles_of(fitted(path, board, "balanced"))
 
-    def cycles(goal: str) -> int:
-        try:
-            found = compile_model(MODELS / f"{name}_int8_qdq.onnx", board, CompileOptions(optimize=goal))
-        except DoesNotFitError as error:
-            pytest.skip(str(error))
-        made = simulate(found.bundle, load_board(board), [random_feeds(found.model)], cycles=True).cycles
-        assert made is not None and made.total is not None
-        return made.total
 
-    assert cycles("speed") <= cycles("balanced")
+def fitted(path: Path, board: str, goal: str) -> CompiledModel:
+    try:
+        return compile_model(path, board, CompileOptions(optimize=goal, dims=DIMS.get(path.stem, {})))
+    except DoesNotFitError as error:
+        pytest.skip(str(error))
+
+
+def cycles_of(found: CompiledModel) -> int:
+    made = simulate(found.bundle, found.board, [random_feeds(found.model)], per_layer=False, cycles=True).cycles
+    assert made is not None
+    assert made.total is not None
+    return made.total
+
+
+DIMS = {"st_yamnet_256": {"unk__120": 1}}
+ZOO = (
+    *("deeploy_cct_1_32", "deeploy_tinyvit", "deeploy_transformer_int", "dory_eegnet_int", "dory_frontnet_int"),
+    *("dory_tcn_int", "esp_tcn_stream", "st_mobilenet_v2_035_128", "st_yamnet_256"),
+)
+ROOMY = ("rt1060", "rp2350", "rp2350_psram", "stm32h743", "stm32n657", "nrf52840")
+"""Whose weights lie in slow flash, or whose arena does behind a cache."""
+
+
+@pytest.mark.qemu
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [
+        ("esp_tcn_stream", "rt1060"),
+        *(pytest.param(*cell, marks=pytest.mark.slow) for cell in itertools.product(ZOO, ROOMY)),
+    ],
+)
+def test_balanced_is_nearly_as_fast_where_there_is_room(name: str, board: str):
+    """By a quarter at most, while RAM and flash of the fastest program are under a quarter of the board's."""
+    fast, found = (fitted(SHARED / "zoo" / f"{name}.onnx", board, goal) for goal in ("speed", "balanced"))
+    ram = fast.program.arena_size + copied_bytes(fast.program, fast.board, fast.options.place)
+    if ram > ENOUGH * fast.board.total_ram or fast.program.weights_size > ENOUGH * fast.board.total_flash:
+        pytest.skip("no such room")
+    assert cycles_of(found) <= MOST_SLOWDOWN * cycles_of(fast)
 
 
 @pytest.mark.slow

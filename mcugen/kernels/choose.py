@@ -466,8 +466,15 @@ class _Largest:
 
 
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
-    """The best by the goal. For `speed` that takes fewest instructions, where they are sure to be faster."""
+    """The best by the goal. For `speed` that takes fewest instructions, where they are sure to be faster. `balanced`
+    goes by waits only where that is clearly better, as estimates of them err.
+    """
     taken = _best(offers, goal, limits, floor)
+    if goal == "balanced" and any(c.waits for offer in offers for c in offer):
+        plain = _balanced(offers, limits, floor)
+        rank = _within(limits, lambda cost: cost.rank(goal))
+        clearly = _within(limits, lambda cost: cost.rank(goal) + CLEARLY)
+        return taken if clearly(_Plan(taken, floor).cost()) < rank(_Plan(plain, floor).cost()) else plain
     if goal != "speed":
         return taken
     surely = _where_faster(taken, _balanced(offers, limits, floor))

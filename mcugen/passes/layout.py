@@ -91,7 +91,7 @@ def merge_transposes(graph: Graph, node: Node) -> Outcome:
 def _alone_before(graph: Graph, node: Node) -> Node | None:
     """What makes the first input for this node alone."""
     source = node.input(0).producer
-    return source if source is not None and graph.only_user(source.output) is node else None
+    return source if source is not None and graph.only_user(node.input(0)) is node else None
 
 
 def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], list[range]] | None:

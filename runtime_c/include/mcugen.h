@@ -374,8 +374,8 @@ static inline uint32_t mcugen_pair(int32_t low, int32_t high)
     return ((uint32_t)low & 0xffffu) | ((uint32_t)high << 16u);
 }
 
-/* Words of four bytes or of two halves, by an instruction or two where there is the DSP extension. Halves and bytes wrap
- * around, each by itself. First bytes 0 and 2 of a word, and 1 and 3, as signed halves. */
+/* Words of four bytes or of two halves, by an instruction or two where there is the DSP extension. Halves and bytes
+ * wrap around, each by itself. First bytes 0 and 2 of a word, and 1 and 3, as signed halves. */
 static inline uint32_t mcugen_even_bytes(uint32_t bytes)
 {
 #if defined(MCUGEN_DSP)

@@ -182,3 +182,11 @@ def test_axes_that_have_no_parts_in_common_stay():
     net.output(net.op("Transpose", net.op("Reshape", x, net.const((8, 3), np.int64)), perm=[1, 0]))
     assert operators(optimized(net.model())) == ["transpose", "reshape", "transpose"]
     check_everywhere(net.model())
+
+
+def test_what_makes_several_values_is_no_transpose():
+    net = Net()
+    first, second = net.ops("Split", net.input("x", 4, 6), outs=["a", "b"], axis=1)
+    turned = net.op("Transpose", net.op("Reshape", first, net.const((2, 2, 3), np.int64)), perm=[2, 0, 1])
+    net.output(turned, second)
+    check_everywhere(net.model())
