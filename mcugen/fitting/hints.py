@@ -8,7 +8,7 @@ from dataclasses import replace
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt
 from mcugen.fitting.everywhere import copies_everywhere, may_copy_everywhere
-from mcugen.fitting.staging import copies_for
+from mcugen.fitting.staging import LEAST_WAITS, copies_for
 from mcugen.memory.areas import waits_of
 from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
 from mcugen.options import AUTO_PLACE, CompileOptions, Places
@@ -54,4 +54,4 @@ def _saved_by_arena(attempt: Attempt, board: Board, placement: Placement) -> flo
 
 
 def _is_worth_it(cycles: float, attempt: Attempt) -> bool:
-    return cycles > LEAST_SAVED * attempt.time
+    return cycles > max(LEAST_SAVED * attempt.time, LEAST_WAITS)

@@ -205,8 +205,10 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
 
 
 def _is_read(graph: Graph, node: Node) -> bool:
-    """Whether it is no leftover of what was rewritten, which counts for nothing."""
-    return any(value.uses or graph.is_output(value) for value in node.outputs)
+    """Whether it is no leftover of what was rewritten, nor read by such alone: these count for nothing."""
+    users = (user for value in node.outputs for user in value.users)
+    is_used = any(not isinstance(user.op, Transpose) or _is_read(graph, user) for user in users)
+    return is_used or any(map(graph.is_output, node.outputs))
 
 
 def _sinkable(node: Node) -> Permutation | None:
