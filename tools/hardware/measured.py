@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Network = Literal["ds_cnn", "ad", "ts"]
+Network = Literal["ds_cnn", "ad", "ts", "ic", "vww"]
 Kernels = Literal["cmsis_nn", "plain"]
-Interpreter = Literal["TiGrIS", "TFLM"]
+Interpreter = Literal["TiGrIS", "TFLM", "ONNC"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,12 @@ PROGRAMS = (
     *_measured("pico2", "cmsis_nn", 9.472, 5.226, 0.395),
     *_measured("pico2", "plain", 70.00, 6.666, 1.417),
 )
+
+_ONNC: Mapping[Network, float] = {"ic": 35.8, "ds_cnn": 9.84, "vww": 20.7, "ad": 0.969}
+SUBMISSIONS = tuple(
+    Measured("nucleo-l4r5zi", network, "cmsis_nn", round(cycles * 1e6), "ONNC") for network, cycles in _ONNC.items()
+)
+"""MLPerf Tiny v1.1, closed division: ONNC's code with CMSIS-NN of CMSIS 5 on mbed OS, gcc -O3."""
 
 MODELS = {
     "IC": "resnet8_cifar10_int8_qdq",

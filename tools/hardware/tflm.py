@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hardware.measured import Network
-from hardware.programs import Shapes, built_archive, foreign_bundle, foreign_library, is_test
+from hardware.programs import SYSTEM_CALLS, Shapes, built_archive, foreign_bundle, foreign_library, is_test
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.options import LibraryFiles
@@ -66,17 +66,6 @@ extern "C" const void *tflm_output(void) { return interpreter->output(0)->data.r
 extern "C" int tflm_invoke(void) { return interpreter->Invoke(); }
 extern "C" void DebugLog(const char *, va_list) {}
 extern "C" int DebugVsnprintf(char *, size_t, const char *, va_list) { return 0; }
-/* What the C library asks of a system; nothing of it is called in time. */
-extern "C" void _exit(int) { for (;;) {} }
-extern "C" void *_sbrk(int) { return reinterpret_cast<void *>(-1); }
-extern "C" int _getpid(void) { return 1; }
-extern "C" int _kill(int, int) { return -1; }
-extern "C" int _write(int, char *, int size) { return size; }
-extern "C" int _read(int, char *, int) { return 0; }
-extern "C" int _close(int) { return -1; }
-extern "C" int _lseek(int, int, int) { return 0; }
-extern "C" int _fstat(int, void *) { return -1; }
-extern "C" int _isatty(int) { return 1; }
 """
 _SOURCE = """\
 #pragma GCC system_header
@@ -105,7 +94,7 @@ def tflm_archive(board: Board, sources: Path, folder: Path) -> LibraryFiles:
     include = built / "include"
     include.mkdir(parents=True, exist_ok=True)
     (include / "network_tflm.h").write_text(_HEADER)
-    (built / "glue.cc").write_text(_GLUE)
+    (built / "glue.cc").write_text(_GLUE + SYSTEM_CALLS)
     roots = ("tflite-micro", "flatbuffers/include", "gemmlowp", "ruy", "CMSIS-NN", "CMSIS-NN/Include")
     includes = [option for root in roots for option in ("-I", str(sources / root))]
     flags = ("-O2", "-w", *_DEFINES, *includes)
