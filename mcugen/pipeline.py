@@ -236,14 +236,18 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
     costs = replace(costs, times=times)
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+
+    def of_arena(program: Program) -> float:
+        return sum(waits_for_arena(program, board, fast).values())
+
     if options.optimize == GOALS[0] and board.cache(fast, "data") is not None:
-        return replace(costs, waits=lambda program: sum(waits_for_arena(program, board, fast).values()))
+        return replace(costs, waits=of_arena)
     if options.optimize != "speed":
         return costs
 
     def waits(program: Program) -> float:
         constants = waits_for_constants(program, board, slow, fast)
-        return constants + sum(waits_for_arena(program, board, fast).values())
+        return constants + of_arena(program)
 
     return replace(costs, core=board.core, waits=waits)
 

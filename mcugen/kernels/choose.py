@@ -472,9 +472,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fl
     taken = _best(offers, goal, limits, floor)
     if goal == "balanced" and any(c.waits for offer in offers for c in offer):
         plain = _balanced(offers, limits, floor)
-        rank = _within(limits, lambda cost: cost.rank(goal))
-        clearly = _within(limits, lambda cost: cost.rank(goal) + CLEARLY)
-        return taken if clearly(_Plan(taken, floor).cost()) < rank(_Plan(plain, floor).cost()) else plain
+        return taken if _is_clearly_better(_Plan(taken, floor), _Plan(plain, floor), limits) else plain
     if goal != "speed":
         return taken
     surely = _where_faster(taken, _balanced(offers, limits, floor))
@@ -508,12 +506,18 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floo
     if goal == "balanced":
         fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
         rank = _within(fast, lambda cost: cost.rank(goal))
-        clearly = _within(fast, lambda cost: cost.rank(goal) + CLEARLY)
         best = _best_end(offers, floor, rank)
         # that limit may end descents early; estimates of RAM do not tell small differences
-        if clearly(free.cost()) < rank(best.cost()):
+        if _is_clearly_better(free, best, fast):
             best = free
     return best.taken
+
+
+def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits) -> bool:
+    """For a balance; what differs by less, estimates do not tell apart."""
+    rank = _within(limits, lambda cost: cost.rank("balanced"))
+    clearly = _within(limits, lambda cost: cost.rank("balanced") + CLEARLY)
+    return clearly(one.cost()) < rank(other.cost())
 
 
 def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
