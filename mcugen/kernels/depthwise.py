@@ -16,7 +16,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
-from mcugen.kernels.loops import Loops
+from mcugen.kernels.loops import FloatLoops, Loops
 from mcugen.kernels.portable import Ring, depthwise, filters, reads_in_place, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
@@ -709,7 +709,7 @@ def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     )
     params = [shape.geometry, ring_of(shape, shape.is_inside), limit]
     variant = f"{shape.k_h}x{shape.k_w}" + "_relu" * options.relu
-    return site.call(operands, params, [options], overlaps=spec.overlaps(order), variant=variant)
+    return site.call(operands, params, [options, FloatLoops.of(site)], overlaps=spec.overlaps(order), variant=variant)
 
 
 def _operands(dtypes: tuple[DType, ...], weights: DType, *working: Role) -> tuple[Role, ...]:
@@ -796,7 +796,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         operands=_operands((DType.FLOAT32,), DType.FLOAT32, scratch("rows", "a ring of padded rows", DType.FLOAT32)),
         params=(ConvGeometry, Ring, HighLimit),
         without=frozenset({"k_w"}),
-        options=(LaneOptions,),
+        options=(LaneOptions, FloatLoops),
         needs=frozenset({"fpu"}),
         when=(float_tensors, depthwise, short_rows),
         emit=emit_lanes,

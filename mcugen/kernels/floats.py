@@ -14,6 +14,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.portable import depthwise
 from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec
@@ -170,7 +171,8 @@ def _call(
     limits = float_limits(spec)
     geometry = [spec.shape.geometry] if ConvGeometry in site.kernel.params else []
     upper = UpperLimit(high=limits.high is not None)
-    return site.call(operands, [*geometry, params, limits], [*options, upper], overlaps=spec.overlaps(order))
+    loops = [FloatLoops.of(site)] if FloatLoops in site.kernel.options else []
+    return site.call(operands, [*geometry, params, limits], [*options, upper, *loops], overlaps=spec.overlaps(order))
 
 
 def clamp_options(low: float, high: float) -> ClampOptions:
@@ -202,7 +204,7 @@ _DENSE = Kernel(
     what="four rows by four channels in registers or vectors",
     operands=_operands(_patch(optional=True)),
     params=(DenseRows, FloatLimits),
-    options=(ClampOptions, SingleOptions, UpperLimit),
+    options=(ClampOptions, SingleOptions, UpperLimit, FloatLoops),
     needs=frozenset({"fpu"}),
     when=(float_tensors,),
     emit=emit_dense,
@@ -231,7 +233,7 @@ CONV: tuple[Kernel, ...] = (
         what="four pixels by four channels in registers or vectors",
         operands=_operands(_patch(optional=False)),
         params=(ConvGeometry, Patch, FloatLimits),
-        options=(ClampOptions, UpperLimit),
+        options=(ClampOptions, UpperLimit, FloatLoops),
         needs=frozenset({"fpu"}),
         when=(float_tensors, one_group),
         emit=emit_conv,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.kernels.specs import ConvSpec
-from mcugen.lir.kernel import PAIRED_LOADS, WORD_WEIGHTS, Options, Site
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, WORD_WEIGHTS, Options, Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,18 @@ class Loops(Options):
     def of(site: Site) -> Loops:
         """On a board."""
         return Loops(paired=PAIRED_LOADS in site.features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatLoops(Options):
+    """Of loops over products of floats, in assembly."""
+
+    separate: Annotated[bool, "whether they are added by an instruction of their own (SEPARATE_SUMS)"]
+
+    @staticmethod
+    def of(wishes: Site | Builder) -> FloatLoops:
+        """On a board."""
+        return FloatLoops(separate=SEPARATE_SUMS in wishes.features)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from mcugen.kernels.helium.layer import (
     Raw,
     Shifted,
 )
-from mcugen.kernels.loops import Loops
+from mcugen.kernels.loops import FloatLoops, Loops
 from mcugen.kernels.scalar import ThumbOffset, ThumbOptions, piece_of, thumb_codes
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
@@ -123,7 +123,7 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
         operands["strip"] = site.scratch(
             "strip", spec.y.dtype, 8 * (spec.depth + 1) + (0 if single else 4 * spec.depth)
         )
-        options.append(BlockOptions(single=single))
+        options += [BlockOptions(single=single), FloatLoops.of(site)]
     if ProductOptions in site.kernel.options:
         operands["strip"] = site.scratch("strip", DType.INT16, _strip(spec.depth))
         if spec.a.dtype is spec.b.dtype is DType.INT8 and spec.acc is DType.INT32:
@@ -369,7 +369,7 @@ MATMUL: tuple[Kernel, ...] = (
         what="four rows by eight columns, gathered in the order of packed weights",
         operands=(*_operands(DType.FLOAT32), scratch("strip", "columns of b and rows of a", DType.FLOAT32)),
         params=(Matrices, Factor),
-        options=(ScaledOptions, BlockOptions),
+        options=(ScaledOptions, BlockOptions, FloatLoops),
         when=(float_tensors,),
         emit=matmul_call,
         any_size=True,

@@ -10,6 +10,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.floats import ClampOptions, UpperLimit
+from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.weighted import FloatLimits
 from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, scratch, writes
 from mcugen.numerics.fixedpoint import largest_code
@@ -220,7 +221,7 @@ DENSE_PACKED_TILE = Kernel(
         scratch("tile", "by four channels their biases, then their weights", DType.FLOAT32),
     ),
     params=(GroupedRows, FloatLimits),
-    options=(TileOptions, ClampOptions, UpperLimit),
+    options=(TileOptions, ClampOptions, UpperLimit, FloatLoops),
     needs=frozenset({"fpu"}),
     example=_example(TILE_ROWS + 3),
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.weighted import interleave
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, ExpressionParams, Kernel, Options, Params, Real, Role, reads, scratch, writes
@@ -209,7 +210,7 @@ def _recurrent(
     params: tuple[type[Params], ...],
     options: tuple[type[Options], ...] = (),
 ) -> Kernel:
-    return Kernel(name, what=what, operands=operands, params=params, options=(RecurrentOptions, *options))
+    return Kernel(name, what=what, operands=operands, params=params, options=(RecurrentOptions, *options, FloatLoops))
 
 
 RNN = _recurrent(

@@ -32,6 +32,9 @@ PAIRED_LOADS = "paired-loads"
 WORD_WEIGHTS = "word-weights"
 """The same: that weights of a byte are loaded by words, since each load waits for their memory."""
 
+SEPARATE_SUMS = "separate-sums"
+"""The same: that products of floats are added by an instruction of their own, where that takes less time."""
+
 SHORT_LOOPS = "short-loops"
 """The same: that loops of which many turns are written out elsewhere have a few, for code's sake."""
 

@@ -4,16 +4,23 @@
 from __future__ import annotations
 
 from mcugen.board import Board, Memory
-from mcugen.lir.kernel import PAIRED_LOADS, SHORT_LOOPS, WORD_WEIGHTS
+from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, WORD_WEIGHTS
+
+SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
+"""Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulate.cortex_m)."""
 
 
 def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Names of mcugen.lir.kernel, for weights in this memory.
 
-    Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without.
+    Loads beside products, and sums apart from them, take more instructions, and code, for less time: the goals `ram`
+    and `flash` do without, and so do boards where instructions themselves are waited for.
     """
+    code, is_for_time = board.memory(board.code_memory), goal in ("balanced", "speed")
+    keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None
     wishes = {
-        PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
+        PAIRED_LOADS: "dual_issue" in board.features and is_for_time,
+        SEPARATE_SUMS: board.core in SLOW_FMA and is_for_time and keeps_pace,
         SHORT_LOOPS: goal == "flash",
         WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,
     }

@@ -18,6 +18,7 @@ from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.floats import UpperLimit, clamp_options
+from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.packed import (
     DENSE_PACKED,
     DENSE_PACKED_TILE,
@@ -198,10 +199,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
         starts = np.arange(0, size.rows, TILE_ROWS)
         order = Traversal(starts * size.depth, np.append(starts[1:], size.rows) * size.channels)
-        clamps = [clamp_options(low, high), UpperLimit(high=limits.high is not None)]
+        loops = [clamp_options(low, high), UpperLimit(high=limits.high is not None), FloatLoops.of(site)]
         overlaps = overlap(sig.input(0), sig.output, order)
         variant = f"w{packed.bits}"
-        builder.call(node, site.call(operands, [size, limits], [options, *clamps], overlaps=overlaps, variant=variant))
+        builder.call(node, site.call(operands, [size, limits], [options, *loops], overlaps=overlaps, variant=variant))
 
     def _lower_as_read(self, node: Node, builder: Builder) -> None:
         """Each weight is widened for four rows."""

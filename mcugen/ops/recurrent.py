@@ -20,6 +20,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Cell, Partial
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.recurrent import (
     GRU,
     LSTM,
@@ -290,7 +291,7 @@ class Recurrent(Partial, Cell, Operator):
         layer = self._layer(node, builder)
         for d in range(layer.sizes.directions):
             functions = self._functions(d, layer.x.dtype)
-            layer.call(node, builder, d, functions.params, self.options(layer, functions))
+            layer.call(node, builder, d, functions.params, [*self.options(layer, functions), FloatLoops.of(builder)])
 
     def _layer(self, node: Node, builder: Builder) -> Layer:
         """With its inputs as kernels read them."""

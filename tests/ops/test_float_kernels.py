@@ -223,6 +223,26 @@ def test_nan_and_infinity_pass(board: str):
         check_on(board, layers, *kernels, feeds=unusual(layers))
 
 
+@pytest.mark.qemu
+def test_sums_apart_from_products_take_less_time(monkeypatch: pytest.MonkeyPatch):
+    layers, board = Layers(), "nrf52840"
+    layers.conv((1, 8, 6, 6), 8, 3, 3)
+    layers.dense(1, 32, 16)
+    layers.depthwise((1, 8, 6, 6), 3, 3)
+    feeds = [random_feeds(layers.net.model())]
+
+    def cycles() -> list[int]:
+        compiled = layers.compile(board, "conv2d_f32_fpu", "dense_f32_fpu")
+        found = compiled.simulate(feeds, per_layer=True, cycles=True).cycles.layers
+        return [n for n, instr in zip(found, compiled.program.instrs, strict=True) if instr.macs]
+
+    apart = cycles()
+    monkeypatch.setattr("mcugen.memory.loops.SLOW_FMA", frozenset())
+    together = cycles()
+    assert len(together) == 3
+    assert all(now < before for now, before in zip(apart, together, strict=True))
+
+
 @st.composite
 def convolutions(draw: st.DrawFn) -> Layers:
     """Three random convolutions, one of them depthwise."""

@@ -15,6 +15,7 @@ from tiny_models import add_one, assembled, tiny
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import VerificationError
+from mcugen.memory.loops import SLOW_FMA
 from mcugen.simulate import simulate
 from mcugen.simulate.build import build_target
 from mcugen.simulate.cycles import estimate_cycles
@@ -125,6 +126,15 @@ def test_instructions_are_read_as_objdump_writes_them():
 )
 def test_cortex_m4_by_its_manual(wanted: int, lines: tuple[str, ...]):
     assert cycles("cortex-m4", *lines) == wanted
+
+
+@pytest.mark.parametrize("core", ["cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "cortex-m85"])
+def test_products_and_sums_are_apart_where_that_takes_less_time(core: str):
+    together = cycles(core, *(f"vfma.f32 s{i}, s8, s9" for i in range(8)))
+    apart = cycles(
+        core, *(f"vmul.f32 s{16 + i}, s8, s9" for i in range(8)), *(f"vadd.f32 s{i}, s{16 + i}" for i in range(8))
+    )
+    assert (apart < together) == (core in SLOW_FMA)
 
 
 def test_older_cpus_multiply_and_load_slower():
