@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of
+from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.frames import pipelined_program
@@ -73,13 +73,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         program = build(graph, board, within)
         use = use_of(program, board, options)
         if options.cores > 1:
-            most = board.total_flash if within.max_flash is None else within.max_flash
-            left = memory_of_arena(board, options.place).room - STACK - program.arena_size
-            if within.max_ram is not None:
-                left = min(left, within.max_ram - use.ram)
-            times = math.inf if options.optimize == "speed" else MOST_RAM
-            room = Room(left, most - use.flash, times)
-            program = _on_two_cores(graph, program, board, options, by, room)
+            program = _on_two_cores(graph, program, board, options, by, _room_for_two(program, use, board, within))
             use = use_of(program, board, options)
         made = Attempt(name, program, use, goal)
         return replace(made, copies=copies_for(made, board, options))
@@ -93,6 +87,10 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
             steps = [step for step in steps if not step.in_rows]
         return _made(asked, steps, lambda step: attempt(step.name, step.build, step.goal, within))
 
+    def balanced() -> list[Attempt]:
+        steps = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
+        return [attempt(step.name, step.build, step.goal, options) for step in steps]
+
     asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
     attempts = [asked]
     if budget.excess(asked.use):
@@ -100,18 +98,23 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board)
     if waits_most(taken, board, options):  # its arena may leave no room for copies of weights
         left = left_beside_copies(taken, board, options)
-        smaller = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
-        attempts += (
-            serving(replace(budget, ram=left))
-            if left
-            else [attempt(step.name, step.build, step.goal, options) for step in smaller]
-        )
+        attempts += serving(replace(budget, ram=left)) if left else balanced()
         taken = cheapest(attempts, budget, board)
-    taken = staged(taken, board, options)
+    if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
+        attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
+        taken = _least_waiting([staged(each, board, options) for each in attempts], budget, board)
+    else:
+        taken = staged(taken, board, options)
     layer_by_layer = None
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
         layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
     return Fit(budget, taken, asked, layer_by_layer)
+
+
+def _least_waiting(attempts: Iterable[Attempt], budget: Budget, board: Board) -> Attempt:
+    """Of those that fit what takes the least time in the memories where it would lie."""
+    fitting = [each for each in attempts if not budget.excess(each.use)]
+    return min(fitting, key=lambda each: each.instructions + sum(waits_when_placed(each, board)))
 
 
 def _made(asked: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:
@@ -130,6 +133,15 @@ def _exceeds_by_far(use: Use, goal: str) -> bool:
     """Whether what is made for the least of something takes far more of it than the board has."""
     taken = {"ram": (use.ram, use.ram_lacking), "flash": (use.flash, use.flash_lacking)}
     return any(goal == name and nbytes > NEARBY * (nbytes - lacks) for name, (nbytes, lacks) in taken.items())
+
+
+def _room_for_two(program: Program, use: Use, board: Board, options: CompileOptions) -> Room:
+    """What a program leaves to its form for two cores."""
+    most = board.total_flash if options.max_flash is None else options.max_flash
+    left = memory_of_arena(board, options.place).room - STACK - program.arena_size
+    if options.max_ram is not None:
+        left = min(left, options.max_ram - use.ram)
+    return Room(left, most - use.flash, math.inf if options.optimize == "speed" else MOST_RAM)
 
 
 def _on_two_cores(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,11 @@ from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting.copies import Copies
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control, Program, Space
+from mcugen.memory.areas import waits_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
-from mcugen.memory.place import copied_bytes, flash_lacking, ram_lacking
+from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
+from mcugen.memory.plan import Planned
+from mcugen.memory.reading import constants_of
 from mcugen.options import CompileOptions
 
 BASE = 1024
@@ -182,6 +186,23 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     ram_lacks, lacking_in = max(in_memories, (ram + STACK - board.total_ram, ""))
     flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
+
+
+def waits_when_placed(attempt: Attempt, board: Board) -> tuple[float, float]:
+    """Cycles that a call waits for constants and for what the arena holds, in the memories where all that would lie;
+    infinite where it cannot.
+    """
+    program, options = attempt.program, attempt.copies.options if attempt.copies else CompileOptions()
+    before = Planned.of(program)
+    try:
+        placement = place(program, board, options.place)
+        constants = constants_of(program, board, placement.weights)
+        waits = (c.waits(board, placement.copies.get(c.buffer, placement.weights)) or 0.0 for c in constants)
+        return sum(waits), waits_of(program, board, placement.arenas)
+    except DoesNotFitError:
+        return math.inf, math.inf
+    finally:
+        before.restore(program)
 
 
 def cheapest(attempts: Sequence[Attempt], budget: Budget, board: Board | None = None) -> Attempt:

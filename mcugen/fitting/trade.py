@@ -7,14 +7,14 @@ import math
 from dataclasses import replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import Attempt, use_of
+from mcugen.fitting.budget import Attempt, use_of, waits_when_placed
 from mcugen.fitting.staging import copies_for, trades_waits
 from mcugen.fitting.streaming import Streaming, in_order_of_rows, ram_of, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
-from mcugen.memory.place import copied_bytes
+from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.options import GOALS, OWN, CompileOptions
 from mcugen.pipeline import lowered, planned
 
@@ -41,9 +41,10 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     if streaming.least > most:
         return plain
     waits = trades_waits(plain, board, options)
-    before, copied = _cost(plain, board, options, waits=waits)
-    has_room = before.ram <= ENOUGH * board.total_ram
-    slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
+    spills = plain.arena_size > memory_of_arena(board, options.place).room  # into a slower memory, which counts
+    before, copied = _cost(plain, board, options, waits=waits, spills=spills)
+    has_room = before.ram <= ENOUGH * board.total_ram and not spills
+    slowest = MOST_SLOWDOWN * before.instructions if has_room else math.inf
     best, least = plain, LEAST_GAIN
     for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(graph, plan), board, options)
@@ -51,22 +52,29 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
         promised = replace(after, ram=ram_of(plan))
         if after.instructions > slowest or _trade(promised, before) >= least:
             continue
-        after, copied_too = _cost(planned(program), board, options, waits=waits)
+        after, copied_too = _cost(planned(program), board, options, waits=waits, spills=spills)
+        if after.instructions > slowest:
+            continue
         found = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (after, before)))
         if found <= least:
             best, least = program, found
     return best
 
 
-def _cost(program: Program, board: Board, options: CompileOptions, *, waits: bool = False) -> tuple[Cost, int]:
-    """Of a program; once it is planned, with its `waits` for flash, and with copies of that: of which start-up makes so
-    many bytes.
+def _cost(
+    program: Program, board: Board, options: CompileOptions, *, waits: bool = False, spills: bool = False
+) -> tuple[Cost, int]:
+    """Of a program; once it is planned, with its `waits` for flash, and with copies of that, of which start-up makes so
+    many bytes, and with those for an arena that `spills`.
     """
     use = use_of(program, board, options)
     instructions = program.instructions_estimate or 0.0
+    attempt = Attempt("", program, use)
+    if spills:
+        instructions += waits_when_placed(attempt, board)[1]
     if not waits:
         return Cost(instructions, program.arena_size, use.flash), 0
-    copies = copies_for(Attempt("", program, use), board, options)
+    copies = copies_for(attempt, board, options)
     copied = copied_bytes(program, board, copies.options.place)
     return Cost(instructions + copies.waits, copies.ram, use.flash), copied
 
