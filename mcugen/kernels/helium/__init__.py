@@ -24,6 +24,7 @@ from mcugen.kernels.helium.layer import (
     int8_sums,
     short_sums,
 )
+from mcugen.kernels.helium.wide import WIDE
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import of_four_bits
@@ -154,10 +155,10 @@ _SINGLE = replace(_ROW, when=(int8_sums, single_row))
 
 _WINDOWS = replace(_GEMM, when=(int8_sums, conv.no_depthwise), emit=conv.emit_conv)
 
-DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
+DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, WIDE, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
 
 CONV: tuple[Kernel, ...] = (
-    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE),
+    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, WIDE),
     *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
 )
 

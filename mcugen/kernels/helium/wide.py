@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of int16 by int8 for Helium, 8 an instruction: weights widen as they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.conv_shape import ConvGeometry
+from mcugen.kernels.dsp_conv import shifted_high_word
+from mcugen.kernels.helium.conv import dense_pixels, in_a_row
+from mcugen.kernels.helium.layer import BLOCK, MOST_CHANNELS, blocks_of
+from mcugen.kernels.reading_order import in_turn, windows
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import int8_weights, int16_tensors
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+
+LANES = 8
+"""Products of 16 bits that an instruction adds up."""
+
+PIXELS = 2
+"""That weights are read for at a time."""
+
+
+def one_group_to_codes(spec: ConvSpec) -> bool:
+    """one group, to codes"""
+    return spec.shape.groups == 1 and not spec.is_sums and spec.channels <= MOST_CHANNELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideCodes(Params):
+    """From sums to codes."""
+
+    zero: Annotated[Trained, "what is added to upper words of products: zero point of y, and rounding"]
+    right: Annotated[Trained, "by which they are shifted to the right then"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
+
+    @staticmethod
+    def of(spec: ConvSpec) -> WideCodes:
+        """Of a layer whose multipliers have a shift above 32."""
+        right, (low, high) = spec.high_word.shift - 32, spec.limits
+        zero = (spec.y.q.zero_point << right) + (1 << (right - 1))
+        return WideCodes(zero=zero, right=right, low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideWindow(Params):
+    """What a pixel of y reads."""
+
+    depth: Annotated[int, "products of a sum"]
+    vectors: Annotated[int, "vectors of 8 that they fill, the last perhaps in part"]
+    pixels: Annotated[int, "of y, where they read pixels of x that lie as they do"]
+    channels: Annotated[int, "of a pixel of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideOptions(Options):
+    """How x is read, and y is stored."""
+
+    y_t: Annotated[str, "C type of the output"]
+    direct: Annotated[bool, "whether pixels are read where they lie, in whole vectors"]
+    single: Annotated[bool, "whether there is one pixel"]
+    unroll: Annotated[int, "vectors of a turn of the inner loop"]
+
+
+def packed_wide(rows: Array) -> Array:
+    """[N, K] → flat, by blocks of four channels: [K / 8, 4, 8], with zeros for what is missing."""
+    padded = np.pad(rows, [(0, 0), (0, -rows.shape[1] % LANES)])
+    blocks = blocks_of(padded.reshape(len(rows), -1, LANES), BLOCK)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1).astype(np.int8)
+
+
+def emit_wide(spec: ConvSpec, site: Site) -> Call:
+    """Two pixels by four channels; windows are gathered first where they do not lie in whole vectors."""
+    shape, vectors = spec.shape, -(-spec.depth // LANES)
+    pixels = shape.batch * shape.out_h * shape.out_w
+    direct = dense_pixels(shape) and spec.depth % LANES == 0
+    table = blocks_of(np.stack([spec.folded_bias, spec.multipliers], 1), BLOCK).transpose(0, 2, 1)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", packed_wide(spec.rows)),
+        "table": site.const("table", table.astype(np.int32).reshape(-1)),
+        "y": site.y,
+    }
+    if not direct:
+        operands["patch"] = site.scratch("patch", DType.INT16, (1 if pixels == 1 else PIXELS) * vectors * LANES)
+    walked = in_a_row(shape) if dense_pixels(shape) else shape
+    last = (spec.channels - 1) % BLOCK + 1 if direct else 0
+    order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
+    window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
+    geometry = [] if direct else [shape.geometry]
+    options = WideOptions(
+        y_t=spec.y.dtype.c, direct=direct, single=pixels == 1, unroll=next(n for n in (4, 3, 2, 1) if vectors % n == 0)
+    )
+    return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
+
+
+def wide_products(spec: ConvSpec) -> int:
+    """Vectors of products by two pixels and four channels."""
+    pixels = spec.y.count // spec.channels
+    return -(-pixels // PIXELS) * -(-spec.channels // BLOCK) * -(-spec.depth // LANES)
+
+
+WIDE = Kernel(
+    "conv2d_s16_mve",
+    what="two pixels of int16 by four channels of int8 weights, 8 products an instruction",
+    operands=(
+        reads("x", "input, channels last", DType.INT16),
+        reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
+        reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
+        writes("y", "output, channels last", DType.INT8, DType.INT16),
+        scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True),
+    ),
+    params=(ConvGeometry, WideWindow, WideCodes),
+    optional=(ConvGeometry,),
+    options=(WideOptions,),
+    needs=frozenset({"mve"}),
+    when=(int16_tensors, int8_weights, shifted_high_word, one_group_to_codes),
+    emit=emit_wide,
+    extra=wide_products,
+)
