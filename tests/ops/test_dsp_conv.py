@@ -191,6 +191,20 @@ def test_windows_of_int16(relu: bool):
     layers.check(INT16)
 
 
+@pytest.mark.qemu
+@pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
+def test_int16_by_helium(relu: bool):
+    """Weights of a byte widen as they are read; whole vectors where they lie, others gathered, of one pixel too."""
+    layers = Layers(np.int16)
+    for name, case in (CASES | POINTWISE).items():
+        if "group" not in case[3]:
+            layers.add_case(name, case, relu=relu)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=relu)
+    layers.add("several", (5, 24), layers.weights(7, 24), relu=relu, gain=30.0)
+    layers.check(("conv2d_s16_mve",), ("host", "corstone300"), made_for=("corstone300", "balanced"))
+
+
 @pytest.mark.spread(6)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_few_elements(relu: bool):

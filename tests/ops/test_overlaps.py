@@ -176,6 +176,10 @@ def test_dsp(kernel: str):
     check([*WINDOWS, *PIXELS, *ROWS, *STACKED], kernel, kernel.replace("conv2d", "dense"))
 
 
+def test_helium_of_int16():
+    check([*WINDOWS, *PIXELS, *ROWS, *STACKED], "conv2d_s16_mve", board=M55)
+
+
 def test_dsp_of_few_elements():
     few = [layer for layer in WINDOWS if layer.in_c <= 4]
     check(few, "conv2d_s8_dsp_few", "conv2d_s8_dsp16")
@@ -228,6 +232,7 @@ RUN = [*WINDOWS[:9], *PIXELS[:9], *STACKED]
 ON_BOARDS = {
     "conv2d_s8_dsp": (M4, RUN),
     "conv2d_s16_dsp": (M4, RUN),
+    "conv2d_s16_mve": (M55, RUN),
     "conv2d_s8_winograd_dsp": (M4, BY_THREE),
     "conv2d_s8_winograd_fly_dsp_t8": (M4, BY_THREE),
     "conv2d_f32_fpu": (M4, RUN),

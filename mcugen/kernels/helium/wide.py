@@ -12,7 +12,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry
 from mcugen.kernels.dsp_conv import shifted_high_word
 from mcugen.kernels.helium.conv import dense_pixels, in_a_row
-from mcugen.kernels.helium.layer import BLOCK, MOST_CHANNELS, blocks_of
+from mcugen.kernels.helium.layer import BLOCK, blocks_of
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights, int16_tensors
@@ -25,9 +25,9 @@ PIXELS = 2
 """That weights are read for at a time."""
 
 
-def one_group_to_codes(spec: ConvSpec) -> bool:
-    """one group, to codes"""
-    return spec.shape.groups == 1 and not spec.is_sums and spec.channels <= MOST_CHANNELS
+def one_group(spec: ConvSpec) -> bool:
+    """one group, to int16"""
+    return spec.shape.groups == 1 and spec.y.dtype is DType.INT16 and spec.y.quant is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,8 @@ class WideWindow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WideOptions(Options):
-    """How x is read, and y is stored."""
+    """How x is read."""
 
-    y_t: Annotated[str, "C type of the output"]
     direct: Annotated[bool, "whether pixels are read where they lie, in whole vectors"]
     single: Annotated[bool, "whether there is one pixel"]
     unroll: Annotated[int, "vectors of a turn of the inner loop"]
@@ -93,9 +92,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
     window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
-    options = WideOptions(
-        y_t=spec.y.dtype.c, direct=direct, single=pixels == 1, unroll=next(n for n in (4, 3, 2, 1) if vectors % n == 0)
-    )
+    options = WideOptions(direct=direct, single=pixels == 1, unroll=next(n for n in (4, 3, 2, 1) if vectors % n == 0))
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
@@ -112,14 +109,14 @@ WIDE = Kernel(
         reads("x", "input, channels last", DType.INT16),
         reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
         reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
-        writes("y", "output, channels last", DType.INT8, DType.INT16),
+        writes("y", "output, channels last", DType.INT16),
         scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True),
     ),
     params=(ConvGeometry, WideWindow, WideCodes),
     optional=(ConvGeometry,),
     options=(WideOptions,),
     needs=frozenset({"mve"}),
-    when=(int16_tensors, int8_weights, shifted_high_word, one_group_to_codes),
+    when=(int16_tensors, int8_weights, shifted_high_word, one_group),
     emit=emit_wide,
     extra=wide_products,
 )
