@@ -40,6 +40,14 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
     return by_image(shape, first.reshape(-1), end.reshape(-1))
 
 
+def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
+    """Output pixels of a depthwise convolution, at each `count` channels after the other, the last perhaps fewer."""
+    starts, pixels = np.arange(0, shape.out_c, count), np.arange(shape.out_h * shape.out_w)[:, None]
+    first = _first_elements(shape)[:, None] + starts
+    end = pixels * shape.out_c + np.minimum(starts + count, shape.out_c)
+    return by_image(shape, first.reshape(-1), end.reshape(-1))
+
+
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
     """Output rows, `at_once` together: input rows are copied before them, as far as the kernel reaches then.
 

@@ -26,6 +26,7 @@ BOARDS = {
     "depthwise_s8_dsp": ("nrf52840", "rt1060", "nrf5340"),
     "depthwise_s8_taps_dsp": ("rt1060", "nrf52840"),
     "depthwise_s16_taps_dsp": ("nrf5340", "rt1060"),
+    "depthwise_s16_mve": ("corstone300",),
     "depthwise_s8_3x3": ("rp2040", "stm32f103", "nrf52840"),
     "depthwise_s8_planes": ("rv32imc", "rp2040", "stm32f746"),
     "depthwise_s16_planes": ("rp2040", "rv32imc"),
@@ -240,6 +241,7 @@ CASES = {
     **INTEGERS,
     "depthwise_s8_taps_dsp": [*OTHER_THAN_THREE, *(replace(layer, kernel=(3, 2)) for layer in VALUES)],
     "depthwise_s16_taps_dsp": [layer for layer in ANY if layer.gain < 100000],  # sums need room for 7 bits more
+    "depthwise_s16_mve": [layer for layer in ANY if layer.gain < 100000],
     "depthwise_s8_planes": ANY,
     "depthwise_s16_planes": [layer for layer in ANY if layer.gain < 100000],
     "depthwise_f32_fpu": FLOATS,

@@ -180,6 +180,10 @@ def test_helium_of_int16():
     check([*WINDOWS, *PIXELS, *ROWS, *STACKED], "conv2d_s16_mve", board=M55)
 
 
+def test_helium_of_int16_by_channels():
+    check([*CHANNELS, *ANY_TAPS], "depthwise_s16_mve", board=M55)
+
+
 def test_dsp_of_few_elements():
     few = [layer for layer in WINDOWS if layer.in_c <= 4]
     check(few, "conv2d_s8_dsp_few", "conv2d_s8_dsp16")
@@ -233,6 +237,7 @@ ON_BOARDS = {
     "conv2d_s8_dsp": (M4, RUN),
     "conv2d_s16_dsp": (M4, RUN),
     "conv2d_s16_mve": (M55, RUN),
+    "depthwise_s16_mve": (M55, [*CHANNELS, *ANY_TAPS]),
     "conv2d_s8_winograd_dsp": (M4, BY_THREE),
     "conv2d_s8_winograd_fly_dsp_t8": (M4, BY_THREE),
     "conv2d_f32_fpu": (M4, RUN),

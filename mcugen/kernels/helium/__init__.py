@@ -24,7 +24,7 @@ from mcugen.kernels.helium.layer import (
     int8_sums,
     short_sums,
 )
-from mcugen.kernels.helium.wide import WIDE
+from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import of_four_bits
@@ -220,4 +220,4 @@ _DEPTHWISE = (
     ),
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE))
+DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), WIDE_DEPTHWISE)

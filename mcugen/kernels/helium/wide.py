@@ -13,7 +13,8 @@ from mcugen.kernels.conv_shape import ConvGeometry
 from mcugen.kernels.dsp_conv import shifted_high_word
 from mcugen.kernels.helium.conv import dense_pixels, in_a_row
 from mcugen.kernels.helium.layer import BLOCK, blocks_of
-from mcugen.kernels.reading_order import in_turn, windows
+from mcugen.kernels.portable import depthwise
+from mcugen.kernels.reading_order import in_turn, pixels_in_lanes, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights, int16_tensors
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
@@ -25,9 +26,14 @@ PIXELS = 2
 """That weights are read for at a time."""
 
 
+def to_int16(spec: ConvSpec) -> bool:
+    """to int16"""
+    return spec.y.dtype is DType.INT16 and spec.y.quant is not None
+
+
 def one_group(spec: ConvSpec) -> bool:
-    """one group, to int16"""
-    return spec.shape.groups == 1 and spec.y.dtype is DType.INT16 and spec.y.quant is not None
+    """one group"""
+    return spec.shape.groups == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,31 +98,92 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
     window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
-    options = WideOptions(direct=direct, single=pixels == 1, unroll=next(n for n in (4, 3, 2, 1) if vectors % n == 0))
+    options = WideOptions(direct=direct, single=pixels == 1, unroll=_unroll(vectors))
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
-def wide_products(spec: ConvSpec) -> int:
-    """Vectors of products by two pixels and four channels."""
-    pixels = spec.y.count // spec.channels
-    return -(-pixels // PIXELS) * -(-spec.channels // BLOCK) * -(-spec.depth // LANES)
+@dataclass(frozen=True, kw_only=True)
+class WideTaps(Options):
+    """What loops over taps are written for."""
 
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    ragged: Annotated[bool, "whether the last eight channels are fewer"]
+
+
+def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
+    """Pixel by pixel, eight channels in lanes: even ones, then odd ones, as products of 16 bits come."""
+    shape, channels = spec.shape, spec.channels
+    blocks = blocks_of(np.stack([spec.folded_bias, spec.multipliers], 1), LANES)[:, [0, 2, 4, 6, 1, 3, 5, 7]]
+    ragged = channels % LANES != 0
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", blocks_of(spec.rows, LANES).transpose(0, 2, 1).astype(np.int8).reshape(-1)),
+        "table": site.const("table", blocks.transpose(0, 2, 1).astype(np.int32).reshape(-1)),
+        "y": site.y,
+    }
+    order = pixels_in_lanes(shape, LANES)
+    options = WideTaps(k_h=shape.k_h, k_w=shape.k_w, ragged=ragged)
+    return site.call(operands, [shape.geometry, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
+
+
+def wide_steps(spec: ConvSpec) -> int:
+    """Instructions in assembly, and about those that gather windows: of a row at once where it lies within x, else of
+    each tap.
+    """
+    shape, vectors = spec.shape, -(-spec.depth // LANES)
+    pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // BLOCK)
+    products = (9 if pixels == 1 else 14) * vectors + 3 * -(-vectors // _unroll(vectors)) + 36
+    total = -(-pixels // PIXELS) * (60 + blocks * products)
+    if not (dense_pixels(shape) and spec.depth % LANES == 0):
+        left = np.arange(shape.out_w) * shape.stride_w - shape.pad_w
+        whole = int(((left >= 0) & (left + shape.k_w <= shape.in_w)).sum()) if shape.dilation_w == 1 else 0
+        by_taps = shape.k_w * (40 + shape.in_c)
+        row = whole * min(40 + shape.k_w * shape.in_c, by_taps) + (shape.out_w - whole) * by_taps
+        total += shape.batch * shape.out_h * shape.k_h * row
+    return total
+
+
+def _unroll(vectors: int) -> int:
+    """Vectors of a turn of the inner loop."""
+    return next(n for n in (4, 3, 2, 1) if vectors % n == 0)
+
+
+def wide_lanes(spec: ConvSpec) -> int:
+    """Eight channels of a pixel."""
+    return spec.y.count // spec.channels * -(-spec.channels // LANES)
+
+
+_OPERANDS = (
+    reads("x", "input, channels last", DType.INT16),
+    reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
+    reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
+    writes("y", "output, channels last", DType.INT16),
+)
+_MVE, _WHEN = frozenset({"mve"}), (int16_tensors, int8_weights, shifted_high_word, to_int16)
 
 WIDE = Kernel(
     "conv2d_s16_mve",
     what="two pixels of int16 by four channels of int8 weights, 8 products an instruction",
-    operands=(
-        reads("x", "input, channels last", DType.INT16),
-        reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
-        reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
-        writes("y", "output, channels last", DType.INT16),
-        scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True),
-    ),
+    operands=(*_OPERANDS, scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True)),
     params=(ConvGeometry, WideWindow, WideCodes),
     optional=(ConvGeometry,),
     options=(WideOptions,),
-    needs=frozenset({"mve"}),
-    when=(int16_tensors, int8_weights, shifted_high_word, one_group),
+    needs=_MVE,
+    when=(*_WHEN, one_group),
     emit=emit_wide,
-    extra=wide_products,
+    extra=wide_steps,
+)
+
+WIDE_DEPTHWISE = Kernel(
+    "depthwise_s16_mve",
+    what="one filter a channel, eight channels of int16 in lanes",
+    operands=_OPERANDS,
+    params=(ConvGeometry, WideCodes),
+    without=frozenset({"out_c", "k_h", "k_w"}),
+    options=(WideTaps,),
+    needs=_MVE,
+    when=(*_WHEN, depthwise),
+    emit=emit_wide_depthwise,
+    extra=wide_lanes,
 )
