@@ -15,7 +15,15 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, Ro
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.pool import AverageSpec, call_average_pool, call_mean_of_sums, call_row_sums
+from mcugen.kernels.pool import (
+    MAX_POOL,
+    AverageSpec,
+    PoolSpec,
+    call_average_pool,
+    call_max_pool,
+    call_mean_of_sums,
+    call_row_sums,
+)
 from mcugen.kernels.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
@@ -25,7 +33,7 @@ from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
-from mcugen.ops.conversion import Cast, Dequantize
+from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.movement import Reshape, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -172,9 +180,20 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return RowForm(RowSums(), (window,), finish=MeanOfSums(self, x))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Of single elements: nothing to do."""
+        """Of single elements: nothing to do. Dequantizing keeps the order: the extreme is that of the codes."""
         trivial = self.function not in ("sumsquare", "l1") and same_codes(node.input(0).type, node.output.type)
-        return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
+        if trivial and self._count(node.input(0).type) == 1:
+            return node.input(0)
+        source, users = node.input(0).producer, node.output.users
+        if self.function not in _EXTREMES or source is None or not isinstance(source.op, Dequantize):
+            return None
+        if source.input(0).type.q.axis is not None or (users and all(isinstance(u.op, Quantize) for u in users)):
+            return None
+        (type_,) = self.infer(source.input(0).type)
+        codes = graph.add(
+            self, [source.input(0)], node.origin, types=[type_.with_quant(source.input(0).type.quant)], before=node
+        )
+        return graph.add(source.op, [codes.output], source.origin, types=[node.output.type], before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """The axes follow."""
@@ -183,9 +202,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over kept dimensions around loops over reduced ones."""
         x, y = node.input(0).type, node.output.type
-        pool = self.spec(node) if x.dtype is DType.INT8 and not builder.any_size else None
-        if pool is not None:
-            return call_average_pool(node, builder, pool)
+        if not builder.any_size:
+            if x.dtype is DType.INT8 and (average := self.spec(node)) is not None:
+                return call_average_pool(node, builder, average)
+            if (largest := self._max_pool(node.sig)) is not None:
+                return call_max_pool(node, builder, largest)
         kept, reduced = walks_of(x.shape, self.axes)
         finish, numbers, shift = self._finish(node.sig)
         row, limits = REDUCTIONS[self.function], y.dtype.limits if finish in ("average", "requantize") else (0, 0)
@@ -220,20 +241,40 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     def is_mean_of_images(self, sig: Signature) -> bool:
         """Whether it is the mean of codes in rows over whole images: an average pool."""
+        return self.function == "mean" and self._images(sig) is not None and self._requantizer(sig) is not None
+
+    def _images(self, sig: Signature) -> Shape | None:
+        """Of what it reads, as images, pixels and channels, where it goes over all pixels."""
         kept, reduced = walks_of(sig.input(0).shape, self.axes)
-        channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
-        return self.function == "mean" and channels_last and self._requantizer(sig) is not None
+        if len(reduced) != 1 or not 1 <= len(kept) <= 2 or kept[-1][1] != 1:
+            return None
+        return math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
 
     def spec(self, node: Node) -> AverageSpec | None:
         """The average pool that it is, if any: images are rows."""
         sig = node.sig
         if not self.is_mean_of_images(sig):
             return None
-        kept, reduced = walks_of(sig.input(0).shape, self.axes)
-        batch, count, channels = math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
-        x, y = sig.input(0).with_shape((batch, count, channels)), sig.output.with_shape((batch, 1, channels))
-        window = Window((1,), (0,), (0,), (1,))
-        return AverageSpec(x, y, window, (count,), divisor="fixed", requantize=self._requantizer(sig), taps=count)
+        pool = self._pool(sig)
+        assert pool is not None
+        requantize, count = self._requantizer(sig), math.prod(pool.kernel)
+        rows = pool.x, pool.y, pool.window, pool.kernel
+        return AverageSpec(*rows, divisor="fixed", requantize=requantize, taps=count)
+
+    def _pool(self, sig: Signature) -> PoolSpec | None:
+        """One window a row of pixels, where it goes over those of images."""
+        images = self._images(sig)
+        if images is None:
+            return None
+        batch, count, channels = images
+        x, y = sig.input(0).with_shape(images), sig.output.with_shape((batch, 1, channels))
+        return PoolSpec(x, y, Window((1,), (0,), (0,), (1,)), (count,))
+
+    def _max_pool(self, sig: Signature) -> PoolSpec | None:
+        """That which it is, if any; of reals it is none, as pools know no NaN."""
+        x = sig.input(0)
+        is_plain = self.function == "max" and x.dtype.is_integer and x.dtype in MAX_POOL and x.dtype is sig.output.dtype
+        return self._pool(sig) if is_plain and self._requantizer(sig) is None else None
 
     def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""
