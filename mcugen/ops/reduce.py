@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.pool import (
     MAX_POOL,
