@@ -33,7 +33,7 @@ from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
-from mcugen.ops.conversion import Cast, Dequantize, Quantize
+from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.movement import Reshape, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -119,21 +119,27 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         """The function's name."""
         return f"reduce_{self.function}"
 
+    @property
+    def moves_data(self) -> bool:  # type: ignore[override]
+        """Whether each result is an element of the input."""
+        return self.function in _EXTREMES
+
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Reduced axes become 1."""
+        """Reduced axes become 1; extremes keep their codes."""
         (x,) = inputs
         assert x is not None
         shape = tuple(1 if axis in self.axes else size for axis, size in enumerate(x.shape))
-        return (TensorType(shape, x.dtype, layout=x.layout),)
+        quant = x.quant if self.moves_data and x.quant is not None and x.quant.axis is None else None
+        return (TensorType(shape, x.dtype, quant, x.layout),)
 
     def _count(self, x: TensorType) -> int:
         """Elements that one result sees."""
         return math.prod(x.shape[axis] for axis in self.axes)
 
     def _requantizer(self, sig: Signature) -> Requantizer | None:
-        """From an exact int32 sum (or extreme) of x − zero point to the output; None if no scale changes."""
+        """From an exact int32 sum of x − zero point to the output; None if no scale changes."""
         x, y = sig.input(0), sig.output
-        if x.quant is None or y.quant is None or (self.function in _EXTREMES and same_codes(x, y)):
+        if x.quant is None or y.quant is None or self.moves_data:
             return None
         is_mean = self.function == "mean"
         count = self._count(x) if is_mean else 1
@@ -148,8 +154,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         if requantize is None:
             return (REDUCTIONS[self.function].reference(x, self.axes),)
         centered = x.astype(np.int64) - sig.input(0).q.zero_point
-        exact = REDUCTIONS["sum" if self.function in _SUMS else self.function]
-        q = requantize(exact.reference(centered, self.axes), *sig.output.dtype.limits)
+        q = requantize(REDUCTIONS["sum"].reference(centered, self.axes), *sig.output.dtype.limits)
         return (q.astype(sig.output.dtype.numpy),)
 
     @property
@@ -163,11 +168,13 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Mean, sum and extremes whose sums fit 32 bits."""
+        """Mean and sum that fit 32 bits; extremes where the scale stays."""
         x = sig.input(0)
+        if self.moves_data:
+            return (self, inputs) if same_codes(x, sig.output) else None
         if not is_quantized(x) or not is_quantized(sig.output):
             return None
-        fits = self.function in _SUMS + _EXTREMES and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
+        fits = self.function in _SUMS and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -180,20 +187,9 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return RowForm(RowSums(), (window,), finish=MeanOfSums(self, x))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Of single elements: nothing to do. Dequantizing keeps the order: the extreme is that of the codes."""
+        """Of single elements: nothing to do."""
         trivial = self.function not in ("sumsquare", "l1") and same_codes(node.input(0).type, node.output.type)
-        if trivial and self._count(node.input(0).type) == 1:
-            return node.input(0)
-        source, users = node.input(0).producer, node.output.users
-        if self.function not in _EXTREMES or source is None or not isinstance(source.op, Dequantize):
-            return None
-        if source.input(0).type.q.axis is not None or (users and all(isinstance(u.op, Quantize) for u in users)):
-            return None
-        (type_,) = self.infer(source.input(0).type)
-        codes = graph.add(
-            self, [source.input(0)], node.origin, types=[type_.with_quant(source.input(0).type.quant)], before=node
-        )
-        return graph.add(source.op, [codes.output], source.origin, types=[node.output.type], before=node).output
+        return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """The axes follow."""
@@ -273,8 +269,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
     def _max_pool(self, sig: Signature) -> PoolSpec | None:
         """That which it is, if any; of reals it is none, as pools know no NaN."""
         x = sig.input(0)
-        is_plain = self.function == "max" and x.dtype.is_integer and x.dtype in MAX_POOL and x.dtype is sig.output.dtype
-        return self._pool(sig) if is_plain and self._requantizer(sig) is None else None
+        return self._pool(sig) if self.function == "max" and x.dtype.is_integer and x.dtype in MAX_POOL else None
 
     def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""
@@ -289,7 +284,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
-        count = self._count(sig.input(0)) if self.function in _SUMS else 1
+        count = self._count(sig.input(0))
         offset = Wide(requantize.offset - count * sig.input(0).q.zero_point * multiplier)
         if not requantize.ties_to_even:
             return "requantize", Finish(multiplier=multiplier, offset=offset), requantize.shift

@@ -44,9 +44,10 @@ def fold_statistics(graph: Graph, node: Node) -> Outcome:
 def _dequantized(graph: Graph, value: Value) -> Value | None:
     """The real numbers of a value, if these are known."""
     source = value.producer
-    if source is None or not isinstance(source.op, Dequantize) or source.input(0).data is None:
+    codes = source.input(0).data if source is not None and isinstance(source.op, Dequantize) else None
+    if source is None or codes is None:
         return None
-    (real,) = evaluate_node(source, [source.input(0).data])
+    (real,) = evaluate_node(source, [codes])
     return graph.constant(value.name, real)
 
 
