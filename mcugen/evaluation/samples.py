@@ -75,7 +75,7 @@ def load_samples(
     raw, arrays = read_samples(source, [e.name for e in endpoints], steps)
     inputs = [{e.name: _convert(sample[e.name], e, pixel_scale, steps) for e in endpoints} for sample in raw]
     turned = (note for sample in raw for e in endpoints for note in _turnings(path, sample[e.name], e, steps))
-    return Samples(inputs, labels_of(path, arrays, len(raw)), tuple(dict.fromkeys(turned)))
+    return Samples(inputs, labels_of(path, arrays, raw), tuple(dict.fromkeys(turned)))
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
@@ -192,12 +192,15 @@ def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessin
         yield f"{path}: samples of {shapes} were taken to have their channels {where}, and turned to have them {wanted}"
 
 
-def labels_of(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None:
-    """What a file of all samples says of each: a class, a class at each position, or boxes. UsageError for else."""
-    key = next((key for key in (*_LABELS, _BOXES) if key in arrays), None)
+def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str, RawArray]]) -> Array | None:
+    """What a file of all samples says of each: a class, a class at each position, or boxes; an array that is an input
+    says nothing. UsageError for else.
+    """
+    inputs = {array.key for sample in raw for array in sample.values()}
+    key = next((key for key in (*_LABELS, _BOXES) if key in arrays and key not in inputs), None)
     if key is None:
         return None
-    given = arrays[key]
+    given, count = arrays[key], len(raw)
     sizes = f"{given.dtype} of {given.shape} for {count} sample{'s' * (count != 1)}"
     if key == _BOXES:
         if given.ndim != 3 or given.shape[::2] != (count, len(TRUTH)) or given.dtype.kind not in "fiu":

@@ -229,6 +229,13 @@ class TransposeOptions(Options):
     inner: Annotated[int, "rows of x that the code writes out, or 0"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class GatherOptions(TransposeOptions):
+    """Of one in the order of the output."""
+
+    lanes: Annotated[str, "scattered: 16 elements of a row at a time; gathered: elements of eight rows; or empty"]
+
+
 def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     """Element by element, in the order of the output."""
     matrices = spec.matrices
@@ -236,15 +243,25 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     batch, columns, rows = matrices
     dtype = spec.y.dtype
     few = 1 < rows <= WRITTEN_OUT
+    is_plain = few or site.any_size or dtype.nbytes > 1 or "mve" not in site.features
+    lanes = "" if is_plain else _lanes(rows, columns, spec.whole or columns)
+    form = str(rows) if few else lanes
     walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
     return site.call(
         {"x": site.x, "y": site.y},
         [Matrices(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
-        [TransposeOptions(x_t=dtype.c, inner=rows if few else 0)],
+        [GatherOptions(x_t=dtype.c, inner=rows if few else 0, lanes=lanes)],
         overlaps=overlap(spec.x, spec.y, Traversal.runs(nested(*walks), 1)),
-        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else "") + "_some" * (spec.whole is not None),
+        variant="_".join(part for part in (f"b{8 * dtype.nbytes}", form, "some" * (spec.whole is not None)) if part),
         gathers=Gathered((spec.whole or columns) * dtype.nbytes, dtype.nbytes),
     )
+
+
+def _lanes(rows: int, columns: int, pitch: int) -> str:
+    """How vectors move bytes, whose offsets have as many bits as lanes."""
+    if 15 * rows < 2**8 and columns >= rows:
+        return "scattered"
+    return "gathered" if 7 * pitch < 2**16 else ""
 
 
 @dataclass(frozen=True)
@@ -330,7 +347,7 @@ TRANSPOSE = Kernel(
     extra=_strided_elements,
     operands=(reads("x", "input"), writes("y", "output")),
     params=(Matrices,),
-    options=(TransposeOptions,),
+    options=(GatherOptions,),
 )
 TRANSPOSE_INPLACE = Kernel(
     "transpose_inplace",

@@ -13,9 +13,17 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.pool import AverageSpec, call_average_pool, call_mean_of_sums, call_row_sums
+from mcugen.kernels.pool import (
+    MAX_POOL,
+    AverageSpec,
+    PoolSpec,
+    call_average_pool,
+    call_max_pool,
+    call_mean_of_sums,
+    call_row_sums,
+)
 from mcugen.kernels.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
@@ -111,21 +119,27 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         """The function's name."""
         return f"reduce_{self.function}"
 
+    @property
+    def moves_data(self) -> bool:  # type: ignore[override]
+        """Whether each result is an element of the input."""
+        return self.function in _EXTREMES
+
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Reduced axes become 1."""
+        """Reduced axes become 1; extremes keep their codes."""
         (x,) = inputs
         assert x is not None
         shape = tuple(1 if axis in self.axes else size for axis, size in enumerate(x.shape))
-        return (TensorType(shape, x.dtype, layout=x.layout),)
+        quant = x.quant if self.moves_data and x.quant is not None and x.quant.axis is None else None
+        return (TensorType(shape, x.dtype, quant, x.layout),)
 
     def _count(self, x: TensorType) -> int:
         """Elements that one result sees."""
         return math.prod(x.shape[axis] for axis in self.axes)
 
     def _requantizer(self, sig: Signature) -> Requantizer | None:
-        """From an exact int32 sum (or extreme) of x − zero point to the output; None if no scale changes."""
+        """From an exact int32 sum of x − zero point to the output; None if no scale changes."""
         x, y = sig.input(0), sig.output
-        if x.quant is None or y.quant is None or (self.function in _EXTREMES and same_codes(x, y)):
+        if x.quant is None or y.quant is None or self.moves_data:
             return None
         is_mean = self.function == "mean"
         count = self._count(x) if is_mean else 1
@@ -140,8 +154,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         if requantize is None:
             return (REDUCTIONS[self.function].reference(x, self.axes),)
         centered = x.astype(np.int64) - sig.input(0).q.zero_point
-        exact = REDUCTIONS["sum" if self.function in _SUMS else self.function]
-        q = requantize(exact.reference(centered, self.axes), *sig.output.dtype.limits)
+        q = requantize(REDUCTIONS["sum"].reference(centered, self.axes), *sig.output.dtype.limits)
         return (q.astype(sig.output.dtype.numpy),)
 
     @property
@@ -155,11 +168,13 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Mean, sum and extremes whose sums fit 32 bits."""
+        """Mean and sum that fit 32 bits; extremes where the scale stays."""
         x = sig.input(0)
+        if self.moves_data:
+            return (self, inputs) if same_codes(x, sig.output) else None
         if not is_quantized(x) or not is_quantized(sig.output):
             return None
-        fits = self.function in _SUMS + _EXTREMES and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
+        fits = self.function in _SUMS and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -183,9 +198,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over kept dimensions around loops over reduced ones."""
         x, y = node.input(0).type, node.output.type
-        pool = self.spec(node) if x.dtype is DType.INT8 and not builder.any_size else None
-        if pool is not None:
-            return call_average_pool(node, builder, pool)
+        if not builder.any_size:
+            if x.dtype is DType.INT8 and (average := self.spec(node)) is not None:
+                return call_average_pool(node, builder, average)
+            if (largest := self._max_pool(node.sig)) is not None:
+                return call_max_pool(node, builder, largest)
         kept, reduced = walks_of(x.shape, self.axes)
         finish, numbers, shift = self._finish(node.sig)
         row, limits = REDUCTIONS[self.function], y.dtype.limits if finish in ("average", "requantize") else (0, 0)
@@ -220,20 +237,39 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     def is_mean_of_images(self, sig: Signature) -> bool:
         """Whether it is the mean of codes in rows over whole images: an average pool."""
+        return self.function == "mean" and self._images(sig) is not None and self._requantizer(sig) is not None
+
+    def _images(self, sig: Signature) -> Shape | None:
+        """Of what it reads, as images, pixels and channels, where it goes over all pixels."""
         kept, reduced = walks_of(sig.input(0).shape, self.axes)
-        channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
-        return self.function == "mean" and channels_last and self._requantizer(sig) is not None
+        if len(reduced) != 1 or not 1 <= len(kept) <= 2 or kept[-1][1] != 1:
+            return None
+        return math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
 
     def spec(self, node: Node) -> AverageSpec | None:
         """The average pool that it is, if any: images are rows."""
         sig = node.sig
         if not self.is_mean_of_images(sig):
             return None
-        kept, reduced = walks_of(sig.input(0).shape, self.axes)
-        batch, count, channels = math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
-        x, y = sig.input(0).with_shape((batch, count, channels)), sig.output.with_shape((batch, 1, channels))
-        window = Window((1,), (0,), (0,), (1,))
-        return AverageSpec(x, y, window, (count,), divisor="fixed", requantize=self._requantizer(sig), taps=count)
+        pool = self._pool(sig)
+        assert pool is not None
+        requantize, count = self._requantizer(sig), math.prod(pool.kernel)
+        rows = pool.x, pool.y, pool.window, pool.kernel
+        return AverageSpec(*rows, divisor="fixed", requantize=requantize, taps=count)
+
+    def _pool(self, sig: Signature) -> PoolSpec | None:
+        """One window a row of pixels, where it goes over those of images."""
+        images = self._images(sig)
+        if images is None:
+            return None
+        batch, count, channels = images
+        x, y = sig.input(0).with_shape(images), sig.output.with_shape((batch, 1, channels))
+        return PoolSpec(x, y, Window((1,), (0,), (0,), (1,)), (count,))
+
+    def _max_pool(self, sig: Signature) -> PoolSpec | None:
+        """That which it is, if any; of reals it is none, as pools know no NaN."""
+        x = sig.input(0)
+        return self._pool(sig) if self.function == "max" and x.dtype.is_integer and x.dtype in MAX_POOL else None
 
     def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""
@@ -248,7 +284,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
-        count = self._count(sig.input(0)) if self.function in _SUMS else 1
+        count = self._count(sig.input(0))
         offset = Wide(requantize.offset - count * sig.input(0).q.zero_point * multiplier)
         if not requantize.ties_to_even:
             return "requantize", Finish(multiplier=multiplier, offset=offset), requantize.shift

@@ -9,6 +9,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.traits import Partial, Simplifiable
 from mcugen.ops.conversion import Dequantize
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.movement import Movement, Reshape, Transpose
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
@@ -26,6 +27,28 @@ def fold_constant(graph: Graph, node: Node) -> Outcome:
         return False
     _replace_by_constants(graph, node)
     return True
+
+
+@pattern(Elementwise)
+def fold_statistics(graph: Graph, node: Node) -> Outcome:
+    """f(Dequantize(constant), …) → f(constant, …), of one number a channel: what is computed of them has no codes."""
+    if isinstance(node.op, Dequantize) or node.output.type.count > max(node.output.type.shape, default=1):
+        return False
+    reals = [v if v is None or v.is_constant else _dequantized(graph, v) for v in node.inputs]
+    if None in reals or reals == list(node.inputs):
+        return False
+    graph.rewrite(node, node.op, reals, types=[node.output.type])
+    return True
+
+
+def _dequantized(graph: Graph, value: Value) -> Value | None:
+    """The real numbers of a value, if these are known."""
+    source = value.producer
+    codes = source.input(0).data if source is not None and isinstance(source.op, Dequantize) else None
+    if source is None or codes is None:
+        return None
+    (real,) = evaluate_node(source, [codes])
+    return graph.constant(value.name, real)
 
 
 @pattern(Movement)
@@ -121,7 +144,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, move_codes, turn_blocks)
+simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, fold_statistics, move_codes, turn_blocks)
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

@@ -46,7 +46,7 @@ class Feed:
         inputs = [{name: self.sample(sample[name].place, array)} for sample, array in zip(found, raw, strict=True)]
         path = source if isinstance(source, Path) else Path("samples")
         given = tuple(self.stages.stored(array) for array in raw)
-        return Samples(inputs, labels_of(path, arrays, len(raw)), raw=given)
+        return Samples(inputs, labels_of(path, arrays, found), raw=given)
 
     def random(self) -> Samples:
         """One seeded sample, for figures that need none in particular."""

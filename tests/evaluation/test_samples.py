@@ -65,6 +65,16 @@ def test_one_file_of_all_samples(tmp_path: Path) -> None:
     assert arrays.labels is None and archive.labels is not None and archive.labels.tolist() == [1, 0]
 
 
+def test_an_input_of_a_labels_name_is_no_label(tmp_path: Path) -> None:
+    pairs = {"x": np.ones((3, 1, 6)), "y": np.arange(12.0).reshape(3, 1, 4)}
+    np.savez(tmp_path / "pairs.npz", **pairs)  # type: ignore[arg-type]
+    found = load_samples(tmp_path / "pairs.npz", endpoints(1, 6, y=(1, 4)))
+    assert found.labels is None and (found.inputs[2]["y"] == pairs["y"][2]).all()
+    np.savez(tmp_path / "pairs.npz", **pairs, labels=np.array([0, 1, 0]))  # type: ignore[arg-type]
+    labels = load_samples(tmp_path / "pairs.npz", endpoints(1, 6, y=(1, 4))).labels
+    assert labels is not None and labels.tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize("kind", ["npy", "npz"])
 def test_a_folder_of_arrays(folder: Path, kind: str) -> None:
     for index, array in enumerate(REALS):

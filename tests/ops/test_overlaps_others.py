@@ -126,6 +126,8 @@ def moves() -> Layers:
     for shape, perm in (((2, 3, 20), [0, 2, 1]), ((3, 5, 7), [2, 0, 1]), ((3, 4, 5), [2, 1, 0])):
         layers.add("Transpose", shape, perm=perm)
         layers.add("Transpose", shape, dtype=np.int8, perm=perm)
+    for shape in ((2, 7, 40), (2, 20, 9)):
+        layers.add("Transpose", shape, dtype=np.int8, perm=[0, 2, 1])
     layers.add("Slice", (5, 7), *map(np.array, ([0, 6], [5, 0], [0, 1], [1, -2])))
     return layers
 

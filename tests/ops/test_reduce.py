@@ -88,6 +88,19 @@ def test_reduce_int8():
     cases.check_int8()
 
 
+def test_largest_of_pixels_is_a_pool():
+    """Of codes, on every CPU by words or vectors; reals have NaN, which pools do not know."""
+    cases = Cases()
+    for dtype in (np.int8, np.uint8):
+        for shape, axes in (((2, 9, 21), [1]), ((1, 5, 7, 6), [1, 2]), ((30, 3), [0]), ((2, 3, 1, 4), [1])):
+            cases.add("ReduceMax", shape, np.asarray(axes), dtype=dtype)
+    cases.add("ReduceMax", (2, 9, 21), np.asarray([1]))
+    program = compile_model(cases.net.model()).program
+    kernels = [instr.kernel for instr in program.instrs]
+    assert {"max_pool_s8", "max_pool_u8"} <= set(kernels) and kernels.count("reduce") == 1
+    cases.check_float()
+
+
 def test_arg():
     cases = Cases()
     for dtype in (np.float32, np.int32, np.int8, np.uint8):
