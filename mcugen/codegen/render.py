@@ -52,6 +52,7 @@ from mcugen.lir.program import (
     Program,
     Space,
 )
+from mcugen.lir.uniform import with_literals
 from mcugen.resources import runtime_headers
 from mcugen.version import __version__
 
@@ -64,6 +65,8 @@ ABI_VERSION = 2
 
 def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
+    if not shared.name and not _is_updatable(draft):
+        draft = draft._replace(program=with_literals(draft.program))
     program, form, env = draft.program, draft.form, environment(draft.source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
@@ -121,6 +124,11 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         reads_weights=memory.is_read,
         input_code=made,
     )
+
+
+def _is_updatable(draft: Draft) -> bool:
+    """Whether parameters may come to differ."""
+    return draft.program.lesson is not None or (draft.form.weights is not None and draft.form.weights.updatable)
 
 
 def _headers(begin: tuple[str, ...]) -> dict[str, str]:
