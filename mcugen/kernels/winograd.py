@@ -410,7 +410,7 @@ def _kernel(
             *working,
         ),
         params=(ConvGeometry, PaddedRows, *more),
-        uniform=frozenset({"batch", "pad_h", "pad_w", "x_zero", "rounding", "low", "high"}),
+        uniform=frozenset({"batch", "pad_h", "pad_w", "x_zero"}),
         without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
         options=(TileOptions, *[Loops] * bool(needs)),
         needs=frozenset(needs),
