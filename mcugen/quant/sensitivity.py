@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ from onnx import TensorProto, helper
 
 from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
-from mcugen.hir.graph import Value
-from mcugen.hir.traits import Saturating
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import Channelwise, Saturating
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer.nodes import reads, rename_inputs
 from mcugen.quant.float_model import FloatModel, all_tensors
@@ -201,7 +202,7 @@ def _codes(params: QuantParams, dtype: DType) -> Codes:
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
-    """The float outputs; of those that saturate, what they are computed from."""
+    """The float outputs; of those that saturate, but for masks, what they are computed from."""
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 
 
@@ -227,12 +228,19 @@ def _tail(output: str, value: Value, written: set[str]) -> list[str]:
         value = node.inputs[0]
         if not saturates and not (node.op.moves_data and value.type.count == node.outputs[0].type.count):
             break
+        if saturates and _is_mask(node):
+            return [*names, output]
         if value.name not in written:
             break
         names.append(value.name)
         if saturates:
             return names
     return [output]
+
+
+def _is_mask(node: Node) -> bool:
+    """Whether each pixel has a probability of its own, which is read as it is: other outputs tell classes apart."""
+    return isinstance(node.op, Channelwise) and math.prod(node.outputs[0].type.shape[2:4]) > 1
 
 
 def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
