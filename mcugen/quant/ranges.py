@@ -77,7 +77,7 @@ def choose_ranges(
     output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
     """
     judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
-    whole = saturated_tensors(model)
+    whole, inputs = saturated_tensors(model), {v.name for v in model.graph.inputs}
     margin = _margin(profile.distinct) if not scheme.method else 0.0
     offers: list[_Offer] = []
     for done, group in enumerate(groups, 1):
@@ -91,7 +91,8 @@ def choose_ranges(
             noise = partial(judge.noise, group, dtype=dtype)
             noises = _measured(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
         most = 1.0 if whole.intersection(group) else math.inf
-        offers.append(_Offer(group, dtype, choices, suggested, noises, _least(noises, expected), most))
+        best = _least(noises, range(len(choices)) if inputs.intersection(group) else expected)
+        offers.append(_Offer(group, dtype, choices, suggested, noises, best, most))
         progress(done, len(groups))
     taken = _together(judge, offers, scheme) if judge else [offer.best for offer in offers]
     return {
@@ -355,7 +356,10 @@ _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
 
 
 def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
-    """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max."""
+    """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max.
+
+    Of the model's inputs the first: what comes from outside may well reach further next time.
+    """
     limit = min(measured) * (1 + CHANCE)
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
 

@@ -302,6 +302,15 @@ def test_one_method_for_all_is_taken_where_single_choices_add_up_to_more_noise(m
     assert together < single
 
 
+def test_inputs_keep_their_extremes_where_clipping_gains_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside of the model the histogram decides between candidates that measure about the same: all, here."""
+    monkeypatch.setattr(ranges, "CHANCE", 100.0)
+    monkeypatch.setattr(ranges, "LIKELY", 100.0)
+    found = chosen(INT8).choices
+    assert found["x"].method == "minmax"
+    assert found["relu"].method != "minmax"
+
+
 def wide_net() -> onnx.ModelProto:
     """Its input has as many elements as clipping a few needs to be worth while."""
     net = Net()
