@@ -65,8 +65,11 @@ ABI_VERSION = 2
 
 def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
-    if not shared.name and not _is_updatable(draft):
-        draft = draft._replace(program=with_literals(draft.program))
+    has_literals = not shared.name and not _is_updatable(draft)
+    return _bundle(draft._replace(program=with_literals(draft.program)) if has_literals else draft, shared)
+
+
+def _bundle(draft: Draft, shared: Shared) -> Bundle:
     program, form, env = draft.program, draft.form, environment(draft.source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
