@@ -65,8 +65,15 @@ ABI_VERSION = 2
 
 def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
-    has_literals = not shared.name and not _is_updatable(draft)
-    return _bundle(draft._replace(program=with_literals(draft.program)) if has_literals else draft, shared)
+    return _bundle(draft if shared.name else settled([draft])[0], shared)
+
+
+def settled(drafts: Sequence[Draft]) -> list[Draft]:
+    """With literals in place of parameters on which all layers of a function agree, unless they may come to differ."""
+    if any(map(_is_updatable, drafts)):
+        return list(drafts)
+    programs = with_literals([draft.program for draft in drafts])
+    return [draft._replace(program=program) for draft, program in zip(drafts, programs, strict=True)]
 
 
 def _bundle(draft: Draft, shared: Shared) -> Bundle:

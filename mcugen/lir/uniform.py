@@ -10,15 +10,19 @@ from dataclasses import replace
 from mcugen.lir.program import Instr, Program
 
 
-def with_literals(program: Program) -> Program:
-    """The same instructions on the same buffers; of kernels those parameters that they call uniform, where they are."""
+def with_literals(programs: Sequence[Program]) -> list[Program]:
+    """The same instructions on the same buffers; of kernels those parameters that they call uniform, where they are in
+    all of these programs, which share functions.
+    """
     alike: dict[tuple[object, ...], list[Instr]] = defaultdict(list)
-    for instr in program.instrs:
+    for instr in (instr for program in programs for instr in program.instrs):
         if instr.declaration is not None and instr.declaration.uniform:
             alike[instr.function_key].append(instr)
     baked = {id(instr): instr.baked | _agreed(group) for group in alike.values() for instr in group}
-    instrs = [replace(instr, baked=baked[id(instr)]) if id(instr) in baked else instr for instr in program.instrs]
-    return replace(program, instrs=instrs)
+    return [
+        replace(program, instrs=[replace(i, baked=baked[id(i)]) if id(i) in baked else i for i in program.instrs])
+        for program in programs
+    ]
 
 
 def _agreed(instrs: Sequence[Instr]) -> set[str]:
