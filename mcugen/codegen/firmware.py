@@ -19,7 +19,7 @@ from mcugen.codegen.environment import environment
 from mcugen.codegen.functions import Function, FunctionKey, Functions
 from mcugen.codegen.identifiers import comment, identifier, own_names
 from mcugen.codegen.memory import MemoryContext, regions
-from mcugen.codegen.render import folder_texts, render, rendered
+from mcugen.codegen.render import folder_texts, render, rendered, settled
 from mcugen.codegen.run import event_numbers
 from mcugen.codegen.shared import ArrayKey, Shared, array_key
 from mcugen.codegen.titles import titles_of
@@ -128,7 +128,7 @@ class Plan:
     """
 
     def __init__(self, name: str, drafts: Sequence[Draft], exclusive: Collection[Pair]) -> None:
-        self.name, self.drafts, self.exclusive = name, drafts, exclusive
+        self.name, self.drafts, self.exclusive = name, (drafts := settled(drafts)), exclusive
         self.areas = joint_areas(drafts, exclusive)
         self._names = own_names()
         self.functions = (0, 0)

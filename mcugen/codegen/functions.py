@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,8 +141,14 @@ class Functions:
             types={o.role: o.buffer.dtype.c for o in instr.operands},
             **instr.code,
         )
-        function.text = for_features(text, self._features)
+        function.text = for_features(_with_literals(text, instr), self._features)
         return function
+
+
+def _with_literals(text: str, instr: Instr) -> str:
+    """Baked parameters that a template writes `p->batch` for, as it need not know which are."""
+    literals = {name: c_param(instr.params[name]) for name in instr.baked}
+    return re.sub(r"\bp->(\w+)", lambda found: literals.get(found[1], found[0]), text)
 
 
 def _template(instr: Instr) -> str:

@@ -52,6 +52,7 @@ from mcugen.lir.program import (
     Program,
     Space,
 )
+from mcugen.lir.uniform import with_literals
 from mcugen.resources import runtime_headers
 from mcugen.version import __version__
 
@@ -64,6 +65,18 @@ ABI_VERSION = 2
 
 def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
+    return _bundle(draft if shared.name else settled([draft])[0], shared)
+
+
+def settled(drafts: Sequence[Draft]) -> list[Draft]:
+    """With literals in place of parameters on which all layers of a function agree, unless they may come to differ."""
+    if any(map(_is_updatable, drafts)):
+        return list(drafts)
+    programs = with_literals([draft.program for draft in drafts])
+    return [draft._replace(program=program) for draft, program in zip(drafts, programs, strict=True)]
+
+
+def _bundle(draft: Draft, shared: Shared) -> Bundle:
     program, form, env = draft.program, draft.form, environment(draft.source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
@@ -121,6 +134,11 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         reads_weights=memory.is_read,
         input_code=made,
     )
+
+
+def _is_updatable(draft: Draft) -> bool:
+    """Whether parameters may come to differ."""
+    return draft.program.lesson is not None or (draft.form.weights is not None and draft.form.weights.updatable)
 
 
 def _headers(begin: tuple[str, ...]) -> dict[str, str]:

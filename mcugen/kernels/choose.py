@@ -18,7 +18,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import alone, library_kernels, own_kernel
 from mcugen.kernels.weighted import half_weights
-from mcugen.lir.kernel import HALVES, Kernel
+from mcugen.lir.kernel import HALVES, SHORT_LOOPS, Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Control, Instr, Program
 from mcugen.lir.spec import own_kernels
@@ -42,6 +42,10 @@ NEARLY = 1 + 1 / 16
 
 LAST_BYTES = 16
 """Flash counts so many times then: its last hundredth may cost a sixth of the time."""
+
+MOST_SLOWER = 1.065
+"""How many times the instructions of `balanced` it takes at most, where that much flash allows it: by estimates, which
+err by 4 %, so that it is a tenth."""
 
 ENOUGH = 0.25
 MOST_SLOWDOWN = 1.25
@@ -526,23 +530,36 @@ def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
 
 
 def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
-    """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash."""
-
+    """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash; one that is
+    hardly slower than `balanced` if there is any.
+    """
     least = _best_end(offers, floor, _within(limits, lambda cost: cost.rank("flash"))).cost()
     most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
     if limits.flash < most.flash:
         most = replace(most, flash=max(limits.flash, least.flash))
+    long = [[c for c in offer if SHORT_LOOPS not in c.kernel.needs] or offer for offer in offers]
+    slowest = MOST_SLOWER * _Plan(_best(long, "balanced", limits, floor), floor).cost().instructions
+    quick = replace(most, instructions=min(limits.instructions, slowest))
+    found = _best_trade(offers, most, floor)
+    if any(quick.missed(found.cost())):
+        faster = _best_trade(offers, quick, floor)
+        found = found if any(quick.missed(faster.cost())) else faster
+    return found.taken
+
+
+def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> _Plan:
+    """Of time and flash, in which the last bytes of flash count."""
 
     def trade(cost: Cost) -> float:
         return math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
 
-    rank = _within(most, trade)
+    rank = _within(limits, trade)
     found = _best_end(offers, floor, rank)
     while True:
         others = [_end(start, offers, floor, rank) for start in _with_one_kernel(found.taken, offers)]
         better = min(others, key=lambda plan: rank(plan.cost()), default=found)
         if rank(better.cost()) >= rank(found.cost()):
-            return found.taken
+            return found
         found = better
 
 

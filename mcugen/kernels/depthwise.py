@@ -764,6 +764,7 @@ _THREE_BY_THREE = Kernel(
     what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
     operands=_operands((DType.INT8,), DType.INT32, _STRIP),
     params=(StripWalk, CodeLimits, YZero),
+    uniform=frozenset({"batch", "line_pad", "point_pad", "x_zero", "low", "high", "y_zero"}),
     options=(StrideOptions, Loops),
     needs=frozenset({"dsp"}),
     when=(int8_tensors, filters, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),

@@ -656,6 +656,11 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
     )
 
 
+UNIFORM = frozenset(
+    {"batch", "dilation_h", "pad_h", "runs_w", "margin", "before", "zero", "lift", "drop", "second", "x_zero"}
+)
+
+
 def _conv(
     name: str, what: str, *when: Callable[[ConvSpec], bool], extra: Callable[[ConvSpec], int] = conv_steps
 ) -> Kernel:
@@ -667,6 +672,7 @@ def _conv(
             scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
         ),
         params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
+        uniform=UNIFORM,
         without=UNREAD,
         options=(StreamOptions, Loops, WrittenOut),
         needs=_DSP,

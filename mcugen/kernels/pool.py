@@ -14,7 +14,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.walks import WindowWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, Trained, reads, updates, writes
+from mcugen.lir.kernel import SHORT_LOOPS, ByAxis, Call, Kernel, Options, Params, Real, Trained, reads, updates, writes
 from mcugen.lir.program import Overlap, Wide
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer
@@ -206,6 +206,7 @@ class SumOptions(Options):
 
     few: Annotated[bool, "whether sums fit 16 bits"]
     fewer: Annotated[bool, "whether they do less their zero points, too"]
+    short: Annotated[bool, "whether one block of channels is all that is written out (SHORT_LOOPS)"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +344,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
         AVERAGE_POOL[x],
         operands,
         [pool.geometry, pool.gaps, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
-        [pool.options(inside), SumOptions(few=few, fewer=fewer), mean],
+        [pool.options(inside), SumOptions(few=few, fewer=fewer, short=SHORT_LOOPS in builder.features), mean],
         overlaps=pool.overlaps(),
         variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),
     )

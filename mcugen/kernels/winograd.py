@@ -22,7 +22,20 @@ from mcugen.kernels.loops import Loops
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights
-from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
+from mcugen.lir.kernel import (
+    CHECKED,
+    SHORT_LOOPS,
+    Call,
+    Kernel,
+    Options,
+    Params,
+    Role,
+    Site,
+    Trained,
+    reads,
+    scratch,
+    writes,
+)
 from mcugen.lir.traversal import Traversal
 
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
@@ -216,6 +229,9 @@ class TileOptions(Options):
 DIRECT_PRODUCTS = 36
 """Of the direct form, for which there are 16 here: a step of two pixels and two channels by four elements."""
 
+SHORT = 4
+"""At most so many groups are written out where little code is wished."""
+
 FILTER_WORK = 14
 """Products that take as long as to transform a weight, for the cost model."""
 
@@ -284,6 +300,17 @@ def _dsp_words(channels: int) -> int:
     return 16 * (1 + channels) + next_steps(channels // 4).size + 6
 
 
+def _short_loop(channels: int) -> tuple[int, bool]:
+    """In up to four groups of four, whatever else: layers of most depths have a function together."""
+    return math.gcd(channels // 4, SHORT), False
+
+
+def _short_words(channels: int) -> int:
+    """As above, with a step behind each chunk."""
+    groups = channels // 4
+    return 16 * (1 + channels) + 16 * groups // math.gcd(groups, SHORT) + 6
+
+
 def _plain_loop(channels: int) -> tuple[int, bool]:
     """In single channels."""
     return math.gcd(channels, 8), False
@@ -295,6 +322,7 @@ def _plain_words(channels: int) -> int:
 
 
 DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, stream, int8_stream)
+LITTLE = replace(DSP, loop=_short_loop, words=_short_words)
 PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_int8_stream)
 
 
@@ -308,10 +336,10 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
 
 
 def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
-    """int8 weights in flash, transformed for every strip of so many tiles."""
+    """int8 weights in flash, transformed for every strip of so many tiles; with LITTLE code no case is apart."""
     shape = spec.shape
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
-    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape)
+    one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not LITTLE
     ring, words = _ring(shape, tiles), tiles.words(shape.in_c)
     working = {} if one_strip else {"rows": ring}
     working["v"] = tiles.v, tiles.v_size(shape.in_c) * blocks
@@ -382,6 +410,7 @@ def _kernel(
             *working,
         ),
         params=(ConvGeometry, PaddedRows, *more),
+        uniform=frozenset({"batch", "pad_h", "pad_w", "x_zero"}),
         without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
         options=(TileOptions, *[Loops] * bool(needs)),
         needs=frozenset(needs),
@@ -413,6 +442,7 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
 CONV: tuple[Kernel, ...] = (
     _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
     *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (4, 8, 16, 32)),
+    _fly("conv2d_s8_winograd_short_dsp", LITTLE, 16, "dsp", SHORT_LOOPS),
     _flash("conv2d_s8_winograd", PLAIN),
     *(_fly("conv2d_s8_winograd_fly", PLAIN, strip) for strip in (4, 8, 16)),
 )

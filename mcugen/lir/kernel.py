@@ -206,7 +206,8 @@ class Kernel:
 
     `what` says in a sentence what it computes, and how. `operands`, `params` and `options` are what the template
     reads, and nothing else, but for `without`: parameters of its groups that it has no use for. `optional` are groups
-    that some of its variants lack, `baked` parameters that become literals in a copy of the function.
+    that some of its variants lack, `baked` parameters that become literals in a copy of the function, `uniform` those
+    that become so where all layers that share the function agree on them: no condition depends on these alone.
 
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
     must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
@@ -241,6 +242,7 @@ class Kernel:
     optional: tuple[type[Params], ...] = ()
     options: tuple[type[Options], ...] = ()
     baked: frozenset[str] = frozenset()
+    uniform: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
     needs: frozenset[str] = frozenset()
     lacks: frozenset[str] = frozenset()

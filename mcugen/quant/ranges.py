@@ -45,6 +45,9 @@ STEADY_BITS = 11
 LIKELY = 1.5
 """Times the least noise on samples of others: candidates beyond that are not judged by their own."""
 
+TOGETHER = ("minmax", "percentile")
+"""Methods that are tried for all tensors at once."""
+
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
 
@@ -74,9 +77,9 @@ def choose_ranges(
     output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
     """
     judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
-    whole = saturated_tensors(model)
+    whole, inputs = saturated_tensors(model), {v.name for v in model.graph.inputs}
     margin = _margin(profile.distinct) if not scheme.method else 0.0
-    found: dict[str, Choice] = {}
+    offers: list[_Offer] = []
     for done, group in enumerate(groups, 1):
         tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
         parts = [merge_profiles([fold[name] for name in group]) for fold in profile.folds] or [tensor]
@@ -87,13 +90,65 @@ def choose_ranges(
         if judge:
             noise = partial(judge.noise, group, dtype=dtype)
             noises = _measured(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
-        best = _least(noises, expected)
-        sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
-        low, high = steady(choices[best].low), steady(choices[best].high)
-        chosen = Choice(choices[best].method, low, high, sqnr)
-        found |= dict.fromkeys(group, _widened(chosen, margin, 1.0 if whole.intersection(group) else math.inf))
+        most = 1.0 if whole.intersection(group) else math.inf
+        best = _least(noises, range(len(choices)) if inputs.intersection(group) else expected)
+        offers.append(_Offer(group, dtype, choices, suggested, noises, best, most))
         progress(done, len(groups))
-    return found
+    taken = _together(judge, offers, scheme) if judge else [offer.best for offer in offers]
+    return {
+        name: _widened(offer.choice(k, is_measured=judge is not None), margin, offer.most)
+        for offer, k in zip(offers, taken, strict=True)
+        for name in offer.group
+    }
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """The candidates of a group, what each fold suggests by them, the noise of each if nothing else is quantized, and
+    which of them that leaves the least; no range is to reach beyond `most`.
+    """
+
+    group: tuple[str, ...]
+    dtype: DType
+    choices: Sequence[Choice]
+    suggested: Sequence[Sequence[QuantParams]]
+    noises: Sequence[float]
+    best: int
+    most: float
+
+    def choice(self, k: int, *, is_measured: bool) -> Choice:
+        """A candidate as it is used."""
+        sqnr = -10 * math.log10(self.noises[k]) if is_measured and 0 < self.noises[k] < math.inf else None
+        choice = self.choices[k]
+        return Choice(choice.method, steady(choice.low), steady(choice.high), sqnr)
+
+    def by(self, method: str) -> int:
+        """The candidate of a method, or the first, which it hardly differs from."""
+        return next((k for k, choice in enumerate(self.choices) if choice.method == method), 0)
+
+
+def _together(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> list[int]:
+    """The best candidate of each group, unless one method for all leaves clearly less noise when all are quantized.
+
+    Errors add up otherwise than they are measured one by one: each group clips a little what the others pass, and
+    means that are shifted are so to one side.
+    """
+    dtypes = [offer.dtype for offer in offers]
+
+    def noise(plan: Sequence[int], limit: float = math.inf) -> float:
+        suggested = [offer.suggested[k] for offer, k in zip(offers, plan, strict=True)]
+        whole = [[_params(offer.choices[k], offer.dtype, scheme)] for offer, k in zip(offers, plan, strict=True)]
+        others = judge.together(suggested, dtypes, 2 * limit)
+        return (others + judge.together(whole, dtypes, 2 * limit - others)) / 2 if others < math.inf else others
+
+    best = [offer.best for offer in offers]
+    plans = [plan for method in TOGETHER if (plan := [offer.by(method) for offer in offers]) != best]
+    least = noise(best) / (1 + CHANCE) if plans else 0.0
+    for plan in plans:
+        found = noise(plan, least)
+        if found < least:
+            best, least = plan, found
+    return best
 
 
 def _measured(
@@ -301,7 +356,10 @@ _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
 
 
 def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
-    """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max."""
+    """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max.
+
+    Of the model's inputs the first: what comes from outside may well reach further next time.
+    """
     limit = min(measured) * (1 + CHANCE)
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +17,17 @@ from onnx import TensorProto, helper
 
 from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
-from mcugen.hir.graph import Value
-from mcugen.hir.traits import Saturating
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import Channelwise, Saturating
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer.nodes import reads, rename_inputs
 from mcugen.quant.float_model import FloatModel, all_tensors
 
 LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""
+
+MOST_TOGETHER = 32
+"""That are run for all groups together."""
 
 PORTION = 4
 """Samples that are run before the noise so far is looked at, as it may be too much already; then twice as many."""
@@ -50,7 +54,7 @@ class OutputNoise:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
         self.places = spread(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
         self.samples = [dict(samples[place]) for place in self.places]
-        self.model, self.outputs = model, judged_tensors(model)
+        self.model, self.groups, self.outputs = model, groups, judged_tensors(model)
         self.session = Session(all_tensors(model), literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
         count = sum(v.type.count for v in model.tensors) * len(self.samples)
@@ -59,6 +63,7 @@ class OutputNoise:
         self.exact = self._exact(self.outputs)
         self.powers = {o: max(sum(power(sample[o]) for sample in self.exact), 1e-300) for o in self.outputs}
         self._last: _Tail | None = None
+        self._whole: tuple[Session, list[str]] | None = None
 
     def noise(
         self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType, limit: float = np.inf
@@ -123,6 +128,38 @@ class OutputNoise:
         parts = [things[at : at + share] for at in range(0, len(things), share)]
         return chain.from_iterable(self.pool.map(lambda part: [function(thing) for thing in part], parts))
 
+    def together(
+        self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float = np.inf
+    ) -> float:
+        """The same with all groups quantized at once; `params` by group. By few samples, as all of the model runs."""
+        if self._whole is None:
+            self._whole = _whole(self.model, self.groups, self.outputs)
+        session, names = self._whole
+        reached, most = 0.0, limit * (1 + ROUNDED) * len(self.outputs)
+        indices = spread(len(self.samples), MOST_TOGETHER)
+        signal = {o: max(sum(power(self.exact[index][o]) for index in indices), 1e-300) for o in self.outputs}
+
+        def errors(index: int) -> float:
+            fold = self.places[index] + 1
+            found = {
+                f"{name}.{g}": np.asarray(number, np.float32)
+                for g, (each, dtype) in enumerate(zip(params, dtypes, strict=True))
+                for name, number in zip(_CODES, _codes(each[fold % len(each)], dtype), strict=True)
+            }
+            arrays = session.run(names, found | self.samples[index])
+            exact = self.exact[index]
+            with np.errstate(invalid="ignore", over="ignore"):
+                return sum(
+                    power(arrays[name].astype(np.float64) - exact[o]) / signal[o]
+                    for name, o in zip(names, self.outputs, strict=True)
+                )
+
+        for at in range(0, len(indices), PORTION):
+            reached += sum(self._each(errors, indices[at : at + PORTION]))
+            if not reached <= most:
+                return np.inf
+        return reached / max(len(self.outputs), 1)
+
 
 Codes = tuple[float, float, float]
 """Scale, least and most code of a group."""
@@ -165,7 +202,7 @@ def _codes(params: QuantParams, dtype: DType) -> Codes:
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
-    """The float outputs; of those that saturate, what they are computed from."""
+    """The float outputs; of those that saturate, but for masks, what they are computed from."""
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 
 
@@ -191,12 +228,19 @@ def _tail(output: str, value: Value, written: set[str]) -> list[str]:
         value = node.inputs[0]
         if not saturates and not (node.op.moves_data and value.type.count == node.outputs[0].type.count):
             break
+        if saturates and _is_mask(node):
+            return [*names, output]
         if value.name not in written:
             break
         names.append(value.name)
         if saturates:
             return names
     return [output]
+
+
+def _is_mask(node: Node) -> bool:
+    """Whether each pixel has a probability of its own, which is read as it is: other outputs tell classes apart."""
+    return isinstance(node.op, Channelwise) and math.prod(node.outputs[0].type.shape[2:4]) > 1
 
 
 def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -221,6 +265,18 @@ def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) ->
     return proto, found
 
 
+def _whole(model: FloatModel, groups: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> tuple[Session, list[str]]:
+    """The float model with all groups quantized as inputs say, by the group's number; what the outputs are called."""
+    values = {v.name: v for v in model.graph.values()}
+    free = {n: str(g) for g, group in enumerate(groups) for n in group if not _follows(values[n], group)}
+    names = {name: f"{_PREFIX}{name}" for name in free}
+    kept = {t.name for t in model.proto.graph.initializer}
+    proto = _part(model.proto, model.graph.inputs, model.proto.graph.node, names, kept, free)
+    found = [names.get(name, name) for name in outputs]
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in found)
+    return Session(proto, literal=False, threads=1), found
+
+
 def _computed_from(model: FloatModel, group: Sequence[str]) -> set[str]:
     """The tensors that some tensor of a group has a part in; of the group those that come of others in it."""
     found: set[str] = set()
@@ -236,8 +292,11 @@ def _part(
     nodes: Sequence[onnx.NodeProto],
     names: dict[str, str],
     kept: set[str],
+    numbers: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """A model of some nodes, with constants that are `kept`; tensors in `names` are quantized, and so called."""
+    """A model of some nodes, with constants that are `kept`; tensors in `names` are quantized, and so called: all by
+    the same three inputs, or by those of these `numbers`.
+    """
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
     graph = proto.graph
@@ -245,15 +304,17 @@ def _part(
     graph.initializer.extend(t for t in model.graph.initializer if t.name in kept)
     types = [(v.name, helper.np_dtype_to_tensor_dtype(np.dtype(v.type.dtype.numpy))) for v in inputs]
     graph.input.extend(helper.make_tensor_value_info(name, dtype, None) for name, dtype in types)
-    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, ()) for name in _CODES)
+    endings = dict.fromkeys(names, "") if numbers is None else {name: f".{numbers[name]}" for name in names}
+    codes = [name + ending for ending in dict.fromkeys(endings.values()) or [""] for name in _CODES]
+    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, ()) for name in codes)
     for value in inputs:
-        graph.node.extend(_quantized(value.name, names))
+        graph.node.extend(_quantized(value.name, names, endings))
     for node in nodes:
         copy = graph.node.add()
         copy.CopyFrom(node)
         rename_inputs(copy, names)
         for name in node.output:
-            graph.node.extend(_quantized(name, names))
+            graph.node.extend(_quantized(name, names, endings))
     return proto
 
 
@@ -270,11 +331,12 @@ def _follows(value: Value, group: Sequence[str]) -> bool:
     return all(v.name in group for v in sources)
 
 
-def _quantized(name: str, names: Mapping[str, str]) -> list[onnx.NodeProto]:
+def _quantized(name: str, names: Mapping[str, str], endings: Mapping[str, str]) -> list[onnx.NodeProto]:
     """`name` → its clipped and rounded twin, if it has one: limits are whole numbers, so that their order is free."""
     if name not in names:
         return []
-    steps = [("Div", _SCALE), ("Clip", _LEAST, _MOST), ("Round",), ("Mul", _SCALE)]
+    scale, least, most = (code + endings[name] for code in _CODES)
+    steps = [("Div", scale), ("Clip", least, most), ("Round",), ("Mul", scale)]
     places = [name, *(f"mcugen.{op}.{name}" for op, *_ in steps[:-1]), names[name]]
     return [
         helper.make_node(op, [source, *others], [target])

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters on which all layers of a C function agree: they become literals, so that no layer's struct holds them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcugen.lir.program import Instr, Program
+
+
+def with_literals(programs: Sequence[Program]) -> list[Program]:
+    """The same instructions on the same buffers; of kernels those parameters that they call uniform, where they are in
+    all of these programs, which share functions.
+    """
+    alike: dict[tuple[object, ...], list[Instr]] = defaultdict(list)
+    for instr in (instr for program in programs for instr in program.instrs):
+        if instr.declaration is not None and instr.declaration.uniform:
+            alike[instr.function_key].append(instr)
+    baked = {id(instr): instr.baked | _agreed(group) for group in alike.values() for instr in group}
+    return [
+        replace(program, instrs=[replace(i, baked=baked[id(i)]) if id(i) in baked else i for i in program.instrs])
+        for program in programs
+    ]
+
+
+def _agreed(instrs: Sequence[Instr]) -> set[str]:
+    """Names of the uniform parameters that are equal in all of these."""
+    first = instrs[0]
+    assert first.declaration is not None, "only declared kernels have uniform parameters"
+    known = (name for name in first.declaration.uniform if name in first.params)
+    sized = {name for instr in instrs for name in instr.formulas}
+    return {k for k in known if k not in sized and all(instr.params[k] == first.params[k] for instr in instrs)}
