@@ -109,7 +109,7 @@ def requirements(all_: Sequence[Requirement]) -> str:
 
 def deviating(found: Sequence[Deviation]) -> str:
     """deviations.md."""
-    rows = [(d.rule, f"{d.file}:{d.line}", d.reason) for d in found]
+    rows = [(d.rule, f"{d.file}:{d.line}{f' `{d.name}`' * bool(d.name)}", d.reason) for d in found]
     told = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
     return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{told}"
 

@@ -7,7 +7,6 @@ import ast
 import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import onnx
@@ -19,7 +18,7 @@ from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.compilation import Compilation
 from mcugen.evidence.folder import OF_TOOLS, Evidence, gather
 from mcugen.evidence.requirements import REQUIREMENTS
-from mcugen.evidence.sources import deviations, functions, layer_places
+from mcugen.evidence.sources import Deviation, deviations, functions, layer_places
 from mcugen.evidence.text import code
 from mcugen.evidence.trace import trace, untraced
 from mcugen.tasks import Judging
@@ -166,7 +165,36 @@ def test_layers_are_read_with_what_is_brought_for_them():
 def test_annotated_deviations_are_listed():
     text = "int a;\n/* cppcheck-suppress misra-c2012-10.1 ; a reason,\n   and a guard */\nint b = 1 << 2;\n"
     (found,) = deviations({"a.c": text})
-    assert asdict(found) == {"rule": "10.1", "file": "a.c", "line": 2, "reason": "a reason, and a guard"}
+    assert found == Deviation("10.1", "a.c", 2, "a reason, and a guard")
+
+
+def test_what_stands_beside_a_word_is_told_of_each_function_that_uses_it():
+    header = """/* misra-c2012-dir-4.3 of NAKED ; all of it */
+/* misra-c2012-dir-4.3 of asm ; a
+ * name */
+#define NAKED __attribute__((naked))
+"""
+    code = """
+static NAKED void whole(void)
+{
+    asm("nop");
+}
+
+static int word(int a)
+{
+    asm("nop");
+    return a; /* NAKED */
+}
+
+static int plain(int a)
+{
+    return a;
+}
+"""
+    assert deviations({"b.c": code, "a.h": header}) == [
+        Deviation("Dir 4.3", "b.c", 2, "all of it", "whole"),
+        Deviation("Dir 4.3", "b.c", 7, "a name", "word"),
+    ]
 
 
 def test_names_of_a_model_stay_within_their_cell():
