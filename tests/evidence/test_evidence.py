@@ -16,10 +16,11 @@ from cyclonedx.model.bom import Bom
 
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.compilation import Compilation
+from mcugen.evidence.coverage import COUNTS_CONDITIONS, Coverage, file_coverage, gcc_version
 from mcugen.evidence.folder import OF_TOOLS, Evidence, gather
 from mcugen.evidence.requirements import REQUIREMENTS
 from mcugen.evidence.sources import Deviation, deviations, functions, layer_places
-from mcugen.evidence.text import code
+from mcugen.evidence.text import code, covered
 from mcugen.evidence.trace import trace, untraced
 from mcugen.tasks import Judging
 
@@ -160,6 +161,30 @@ def test_layers_are_read_with_what_is_brought_for_them():
     found = layer_places("m.c", text)
     assert [(p.first, p.last) for p in found[1]] == [(6, 10)]
     assert "w" in found[1][0].words and "w" not in found[0][0].words
+
+
+GCOV_14 = json.loads(
+    """{"file": "a.h", "lines": [
+    {"line_number": 1, "count": 2, "branches": [], "conditions": []},
+    {"line_number": 3, "count": 2, "branches": [{"count": 1}, {"count": 1}, {"count": 1}, {"count": 0}],
+     "conditions": [{"count": 4, "covered": 3, "not_covered_true": [], "not_covered_false": [1]}]}]}"""
+)
+"""What gcov 14 says, as far as it is read, of `return a > 0 && b > 0;` for 1, 1 and 0, 1."""
+
+
+def test_conditions_are_told_where_gcc_counts_them():
+    (known, unknown) = (file_coverage("a.h", [GCOV_14], conditions=counts) for counts in (True, False))
+    assert (known.covered_conditions, known.conditions, known.unshown) == (3, 4, (3,))
+    assert (unknown.covered_conditions, unknown.conditions, unknown.unshown) == (None, None, ())
+    text = covered(Coverage(2, "gcc", (known,), "counted"), {"a.h": "a\nb\n    return a > 0 && b > 0;\n"})
+    assert "| a.h | 2 of 2 (100.0 %) | 3 of 4 (75.0 %) | 3 of 4 (75.0 %) |" in text
+    assert "    3 return a > 0 && b > 0;" in text
+    assert "| statements | branches |\n" in covered(Coverage(2, "gcc", (unknown,), "not counted"), {"a.h": ""})
+
+
+def test_this_computers_gcc_counts_conditions_if_it_can(digits: Evidence):
+    counts = [file.conditions for file in digits.coverage.files]
+    assert all(counts) if gcc_version() >= COUNTS_CONDITIONS else counts == [None] * len(counts)
 
 
 def test_annotated_deviations_are_listed():
