@@ -25,6 +25,8 @@ from mcugen.simulate.toolchain import find_program, first_lines, program_version
 
 COUNTS_CONDITIONS = 14
 """The version of gcc from which on it counts conditions."""
+MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
+NOT_MEASURED = f"not measured: gcc counts conditions from version {COUNTS_CONDITIONS} on (-fcondition-coverage)"
 
 
 @dataclass(frozen=True)
@@ -78,15 +80,9 @@ def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: Lib
     counted = [file for line in done.stdout.splitlines() for file in json.loads(line)["files"]]
     own = {*bundle.sources, *bundle.headers}
     names = sorted({Path(file["file"]).name for file in counted} & own)
-    files = tuple(
-        file_coverage(name, [f for f in counted if Path(f["file"]).name == name], conditions=counts) for name in names
-    )
-    mcdc = (
-        "masking, as gcc counts it"
-        if counts
-        else f"not measured: gcc counts conditions from version {COUNTS_CONDITIONS} on"
-    )
-    return Coverage(len(samples), program_version("gcc"), files, mcdc)
+    parts = [(name, [f for f in counted if Path(f["file"]).name == name]) for name in names]
+    files = tuple(file_coverage(name, part, conditions=counts) for name, part in parts)
+    return Coverage(len(samples), program_version("gcc"), files, MEASURED if counts else NOT_MEASURED)
 
 
 def gcc_version() -> int:
