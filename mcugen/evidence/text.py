@@ -109,7 +109,10 @@ def requirements(all_: Sequence[Requirement]) -> str:
 
 def deviating(found: Sequence[Deviation]) -> str:
     """deviations.md."""
-    rows = [(d.rule, f"{d.file}:{d.line}{f' `{d.name}`' * bool(d.name)}", d.reason) for d in found]
+    places = dict[tuple[str, str], list[str]]()
+    for d in found:
+        places.setdefault((d.rule, d.reason), []).append(f"{d.file}:{d.line}{f' `{d.name}`' * bool(d.name)}")
+    rows = [(rule, ", ".join(at), reason) for (rule, reason), at in places.items()]
     told = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
     return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{told}"
 
