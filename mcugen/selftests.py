@@ -59,13 +59,21 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
     chosen = choose(found[::2], most)
     figures = _figures(compiled, layers[1::2], found[1::2], chosen, sum(i < len(inputs) for i in chosen))
     report = replace(compiled.report, self_test=figures)
-    told = f"{len(chosen)} sample{'s' * (len(chosen) > 1)}, which find{'s' * (len(chosen) == 1)} {figures.coverage},"
     draft = draft._replace(
         samples=tuple(candidates[i] for i in chosen),
-        form=replace(draft.form, self_test=told),
+        form=replace(draft.form, self_test=_told(figures, layers[1::2])),
         report=report.to_json(),
     )
     return replace(compiled, report=report, draft=draft)
+
+
+def _told(figures: SelfTestFigures, layers: Sequence[int]) -> str:
+    """For the header, whose layers have numbers."""
+    one = figures.samples == 1
+    what = f"{figures.samples} sample{'s' * (not one)}, which find{'s' * one} {figures.coverage}"
+    rows = zip(dict.fromkeys(layers), figures.layers, strict=True)
+    by_layer = ", ".join(f"{row.found} of {row.significant} ({number})" for number, row in rows)
+    return f"runs {what}, on the target and compares. By layer, whose number stands behind, it finds {by_layer}."
 
 
 def choose(found: Matrix, most: int) -> list[int]:

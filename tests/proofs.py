@@ -5,28 +5,42 @@ Frama-C's Eva follows the generated code of a small layer with intervals in plac
 constants and all inputs may be anything, biases lie within ±2^30, all else is as generated. What it has no alarm for
 cannot happen.
 
-    python tests/proofs.py 60   # a table of kernels, with so many seconds for each
+    python tests/proofs.py 60 --write-docs   # the table of docs/safety.md, with so many seconds of CPU for each
+
+What was found is kept in build/proofs.txt by what the code is: a run that was interrupted goes on, and one with more
+seconds takes up what was not done in time.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+from markers import replace_between_markers
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
 
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "safety.md"
+KEPT = ROOT / "build" / "proofs.txt"
 FRAMA_C = shutil.which("frama-c")
+MARKERS = frozenset({"stream", "case", "end", "move"})
+"""Instructions that are rendered in place."""
+BYTES = ("int8_t", "uint8_t")
 _MAIN = jinja2.Template("""#include <stddef.h>
 #include <stdint.h>
 #include "__fc_builtin.h"
@@ -56,7 +70,7 @@ int main(void)
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found: alarms as (function, text), or that it was not done in time (None)."""
+    """What was found: alarms as (function, text), or that it was not done in time (None); seconds of CPU."""
 
     kernels: frozenset[str]
     alarms: tuple[tuple[str, str], ...] | None
@@ -74,12 +88,12 @@ class Proof:
         return frozenset(k for k in followed if all(f.startswith(tuple(self.kernels - {k})) for f in alarmed))
 
 
-def prove(compiled: CompiledModel, seconds: float) -> Proof:
-    """Follows the run function of a model; ValueError where Frama-C does not read the code."""
-    kernels, begin = frozenset(i.kernel for i in compiled.program.instrs), time.monotonic()
+def prove(compiled: CompiledModel, seconds: int) -> Proof:
+    """Follows the run function of a model within so much CPU time; ValueError where Frama-C does not read the code."""
+    kernels, begin = _kernels(compiled), _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="mcugen-proof-") as name:
         text = _analysis(compiled.bundle, Path(name), seconds)
-    taken = time.monotonic() - begin
+    taken = _cpu_seconds() - begin
     if text is None:
         return Proof(kernels, None, taken)
     if "ANALYSIS SUMMARY" not in text:
@@ -88,17 +102,31 @@ def prove(compiled: CompiledModel, seconds: float) -> Proof:
     return Proof(kernels, tuple(_alarms(text, compiled.bundle)), taken, functions)
 
 
-def _analysis(bundle: Bundle, folder: Path, seconds: float) -> str | None:
+def _kernels(compiled: CompiledModel) -> frozenset[str]:
+    """Those that are functions: markers of loops and streams are none."""
+    return frozenset(i.kernel for i in compiled.program.instrs) - MARKERS
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _constants(bundle: Bundle) -> list[tuple[str, str]]:
+    """The C type and the name of each array."""
+    header = bundle.files.get(f"{bundle.name}_weights.h", "")
+    return re.findall(r"^extern MCUGEN_ALIGN\(4\) const (\w+) (\w+)\[", header, re.M)
+
+
+def _analysis(bundle: Bundle, folder: Path, seconds: int) -> str | None:
     """What Eva prints; None where it was not done in time."""
     for file in (*bundle.sources, *bundle.headers):
         (folder / file).write_text(bundle.files[file])
-    constants = re.findall(
-        r"^extern MCUGEN_ALIGN\(4\) const (\w+) (\w+)\[", bundle.files[f"{bundle.name}_weights.h"], re.M
-    )
+    constants = _constants(bundle)
     values = {
         "name": bundle.name,
         "inputs": bundle.inputs,
-        "bytes": [array for ctype, array in constants if ctype in ("int8_t", "uint8_t")],
+        "bytes": [array for ctype, array in constants if ctype in BYTES],
         "biases": [array for ctype, array in constants if ctype == "int32_t" and array.endswith("_bias")],
     }
     (folder / "main.c").write_text(_MAIN.render(values))
@@ -108,15 +136,10 @@ def _analysis(bundle: Bundle, folder: Path, seconds: float) -> str | None:
     options = ("-cpp-extra-args=-I. -Dconst= -DMCUGEN_PLAIN_C", "-machdep", "gcc_x86_64", "-eva-no-show-progress")
     precise = ("-eva-slevel", "20000", "-eva-auto-loop-unroll", "2000", "-eva-warn-copy-indeterminate=-@all")
     files = ("main.c", *bundle.sources, f"{share}/libc/__fc_builtin.c")
-    command = [FRAMA_C, "-eva", *precise, *options, *files]
-    try:
-        environment = {**os.environ, "PWD": str(folder)}  # which Frama-C takes for the working directory
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
-        return done.stdout
-    except subprocess.TimeoutExpired:
-        return None
+    command = ["prlimit", f"--cpu={seconds}", FRAMA_C, "-eva", *precise, *options, *files]
+    environment = {**os.environ, "PWD": str(folder)}  # which Frama-C takes for the working directory
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return None if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL) else done.stdout
 
 
 def _alarms(text: str, bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -140,26 +163,97 @@ def integer_models() -> Iterator[CompiledModel]:
             yield model
 
 
+@dataclass(frozen=True)
+class Row:
+    """What was found of a kernel in a model; a line of the file that keeps them."""
+
+    digest: str
+    """Of the model's code."""
+    kernel: str
+    inputs: str
+    constants: str
+    allowed: str
+    """Seconds of CPU."""
+    seconds: str
+    finding: str
+
+    @classmethod
+    def read(cls, line: str) -> Row:
+        """Of a line that `str` made."""
+        return cls(*line.rstrip("\n").split("\t"))
+
+    def __str__(self) -> str:
+        return "\t".join(vars(self).values())
+
+
+PROVEN, LATE, OTHERWISE = "proven", "not in time", "not followed"
+
+
+def rows_of(model: CompiledModel, seconds: int) -> Iterator[Row]:
+    """What is found of each of its kernels."""
+    found = prove(model, seconds)
+    shapes = " ".join("x".join(map(str, port.shape)) for port in model.bundle.inputs)
+    for kernel in sorted(_kernels(model)):
+        alarms = {text for function, text in found.alarms or () if function.startswith(kernel)}
+        finding = PROVEN if kernel in found.proven else f"{len(alarms)} alarms" if alarms else OTHERWISE
+        finding = LATE if found.alarms is None else finding
+        yield Row(
+            digest(model.bundle), kernel, shapes, weights(model.bundle), str(seconds), f"{found.seconds:.0f}", finding
+        )
+
+
+def weights(bundle: Bundle) -> str:
+    """Whether they may be anything: words hold several things at once, and are as generated."""
+    constants = _constants(bundle)
+    return "any" if any(ctype in BYTES for ctype, _ in constants) else "as generated" if constants else ""
+
+
+def digest(bundle: Bundle) -> str:
+    """Of all its code."""
+    return hashlib.sha256(repr(sorted(bundle.files.items())).encode()).hexdigest()[:16]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The best that was found of each kernel."""
+    best = dict[str, Row]()
+    for row in sorted(rows, key=lambda row: (row.finding != PROVEN, row.finding == LATE, -int(row.allowed))):
+        best.setdefault(row.kernel, row)
+    lines = ["| kernel | inputs | weights | s | |", "|---|---|---|--:|---|"]
+    lines += [
+        f"| {row.kernel} | {row.inputs} | {row.constants} | {row.seconds} | {row.finding} |"
+        for _, row in sorted(best.items())
+    ]
+    counts = Counter(row.finding if row.finding in (PROVEN, LATE) else "other" for row in best.values())
+    return "\n".join([*lines, "", f"{counts[PROVEN]} of {len(best)} proven, {counts[LATE]} {LATE}."])
+
+
 def main() -> None:
-    """Prints the table: of each kernel the first model in which it is proven, else what was found."""
-    seconds, rows = float(sys.argv[1]), dict[str, str]()
+    """Looks at what is not proven yet, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", type=int, help="of CPU for each model; with 0 what is kept")
+    parser.add_argument("--kernels", default="", help="beginnings of names, between commas")
+    parser.add_argument("--write-docs", action="store_true", help=f"rewrite the table of {DOCUMENT.name}")
+    given = parser.parse_args()
+    KEPT.parent.mkdir(exist_ok=True)
+    kept = defaultdict[str, list[Row]](list)
+    for line in KEPT.read_text().splitlines() if KEPT.exists() else ():
+        kept[Row.read(line).digest].append(Row.read(line))
+    now = list[Row]()
     for model in integer_models():
-        kernels = {instr.kernel for instr in model.program.instrs}
-        if all(rows.get(kernel, "").endswith("proven |") for kernel in kernels):
-            continue
-        try:
-            found = prove(model, seconds)
-        except ValueError as error:
-            print(f"{model.bundle.name}: {error}"[:300], file=sys.stderr)
-            continue
-        shape = " ".join("x".join(map(str, port.shape)) for port in model.bundle.inputs)
-        for kernel in kernels:
-            alarms = {text for function, text in found.alarms or () if function.startswith(kernel)}
-            verdict = "proven" if kernel in found.proven else f"{len(alarms)} alarms" if alarms else "not followed"
-            verdict = "not in time" if found.alarms is None else verdict
-            if not rows.get(kernel, "").endswith("proven |"):
-                rows[kernel] = f"| {kernel} | {shape} | {found.seconds:.0f} | {verdict} |"
-                print(rows[kernel], flush=True)
+        rows = kept[digest(model.bundle)]
+        proven = {row.kernel for row in now if row.finding == PROVEN}
+        wanted = any(kernel.startswith(tuple(given.kernels.split(","))) for kernel in _kernels(model) - proven)
+        if wanted and all(row.finding == LATE and int(row.allowed) < given.seconds for row in rows):
+            try:
+                rows = list(rows_of(model, given.seconds))
+            except ValueError as error:
+                print(f"{model.bundle.name}: {error}"[:300], file=sys.stderr)
+            with KEPT.open("a") as file:
+                file.writelines(f"{row}\n" for row in rows)
+        now += rows
+    print(table(now))
+    if given.write_docs:
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "proofs", table(now)))
 
 
 if __name__ == "__main__":

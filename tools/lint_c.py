@@ -24,6 +24,8 @@ from rich.console import Console
 from rich.table import Table
 from unseen import unseen
 
+from mcugen.evidence.sources import deviations
+
 ROOT = Path(__file__).resolve().parents[1]
 EXPLAINED: Mapping[str, str] = {
     "2.3": "types of mcugen.h that a model has no use for, and those that only assert something at compile time",
@@ -206,32 +208,26 @@ def lint(folders: Sequence[Path], cpu: str, jobs: int = 1) -> set[Finding]:
         return set().union(*pool.map(lambda folder: misra(folder, cpu), folders))
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """An annotated one."""
-
-    rule: str
-    place: str
-    reason: str
-
-
-_SUPPRESS = re.compile(r"/\* cppcheck-suppress(?:-file)? misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
-
-
-def deviations() -> list[Deviation]:
-    """Of the templates and the headers."""
-    files = [*sorted((ROOT / "runtime_c" / "include").glob("*.h")), *sorted((ROOT / "templates").rglob("*.j2"))]
-    found = [
-        Deviation(rule, str(path.relative_to(ROOT)), " ".join(reason.split()))
-        for path in files
-        for rule, reason in _SUPPRESS.findall(path.read_text())
-    ]
-    return sorted(found, key=lambda d: ([int(n) for n in d.rule.split(".")], d.place))
+_ASSEMBLY = re.compile(r"^\{% filter asm %\}.*?^\{% endfilter %\}\n\)", re.M | re.S)
+_VALUE = re.compile(r"\{\{.*?\}\}")
+"""Of templates, what does not look like C yet."""
 
 
 def deviation_table() -> str:
-    """In Markdown."""
-    rows = dict.fromkeys(f"| {d.rule} | `{d.place}` | {d.reason} |" for d in deviations())
+    """Of the templates and the headers, in Markdown."""
+    files = [*sorted((ROOT / "runtime_c" / "include").glob("*.h")), *sorted((ROOT / "templates").rglob("*.j2"))]
+    texts = {
+        str(path.relative_to(ROOT)): _VALUE.sub("x", _ASSEMBLY.sub("    )", path.read_text()))
+        for path in files
+        if "harness" not in path.parts
+    }
+    places = dict[tuple[str, str], list[str]]()
+    for found in deviations(texts):
+        places.setdefault((found.rule, found.reason), []).append(f"`{found.file}`")
+    rows = [
+        f"| {rule} | {', '.join(dict.fromkeys(at))} | {reason} |"
+        for (rule, reason), at in sorted(places.items(), key=lambda item: (rule_key(item[0][0]), item[1]))
+    ]
     return "\n".join(["| rule | place | reason, and what guards it |", "|---|---|---|", *rows])
 
 

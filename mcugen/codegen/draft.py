@@ -83,7 +83,7 @@ class Form:
     stack: StackNote | None = None
     """If it is known."""
     self_test: str = ""
-    """What is said of the self-test's samples, where they were chosen."""
+    """What the self-test does, where its samples were chosen."""
     checks: bool = False
     """There are functions that compare constants with checksums."""
     checks_steps: bool = False

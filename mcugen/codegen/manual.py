@@ -47,8 +47,8 @@ class Facts:
     libraries: Sequence[str]
     selftest: str
     """The call."""
-    samples: str
-    """What else is said of its samples, or ""."""
+    tested: str
+    """What it does, where its samples were chosen, or ""."""
     linker_script: str
     """The file that places sections."""
 
@@ -71,7 +71,7 @@ def manual(facts: Facts) -> list[str]:
         "Hook: with -DMCUGEN_ON_LAYER=f each layer, when it is done, calls f(model, index) with its number and a "
         f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this one; f must be declared before this header. "
         "Names of layers take flash only then.",
-        f"Self-test: {facts.selftest} runs {facts.samples or 'a recorded sample'} on the target and compares.",
+        f"Self-test: {facts.selftest} {facts.tested or 'runs a recorded sample on the target and compares.'}",
     ]
 
 

@@ -10,7 +10,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,18 @@ from mcugen.simulate.execute import execute, host_program
 from mcugen.simulate.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulate.toolchain import find_program, first_lines, program_version
 
-MCDC = "not measured: gcc counts conditions from version 14 on (-fcondition-coverage)"
+COUNTS_CONDITIONS = 14
+"""The version of gcc from which on it counts conditions."""
+MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
+NOT_MEASURED = f"not measured: gcc counts conditions from version {COUNTS_CONDITIONS} on (-fcondition-coverage)"
 
 
 @dataclass(frozen=True)
 class FileCoverage:
     """Of one file: statements are lines with code, branches the ways out of conditions; `missed` are lines that never
-    ran, `half` those of which a branch was never taken.
+    ran, `half` those of which a branch was never taken. `conditions` are the outcomes of terms of conditions, and the
+    covered ones those that were shown to decide by themselves (masking MC/DC); `unshown` are lines with others. None
+    where gcc does not count them.
     """
 
     file: str
@@ -39,6 +44,9 @@ class FileCoverage:
     covered_branches: int
     missed: tuple[int, ...]
     half: tuple[int, ...]
+    conditions: int | None = None
+    covered_conditions: int | None = None
+    unshown: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,8 @@ class Coverage:
     samples: int
     compiler: str
     files: tuple[FileCoverage, ...]
-    mcdc: str = MCDC
+    mcdc: str
+    """Whether it was counted, and why not."""
 
 
 def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: LibraryFiles | None = None) -> Coverage:
@@ -56,32 +65,50 @@ def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: Lib
 
     ToolMissingError: gcc or gcov is not installed. VerificationError: the code does not compile or run.
     """
+    counts = gcc_version() >= COUNTS_CONDITIONS
+    counters = ("--coverage", *["-fcondition-coverage"] * counts)
+    told = ("--json-format", "--stdout", "--branch-probabilities", *["--conditions"] * counts)
     with tempfile.TemporaryDirectory(prefix="mcugen-coverage-") as name:
         folder = Path(name)
-        program = host_program(build_counted(bundle, folder, library))
+        program = host_program(build_counted(bundle, folder, counters, library))
         execute(program, bundle, samples, folder / "run", timeout=SECONDS_PER_SAMPLE)
-        command = [find_program("gcov"), "--json-format", "--stdout", "--branch-probabilities"]
         notes = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gcno"))
-        done = subprocess.run([*command, *notes], cwd=folder, capture_output=True, text=True, check=False)
+        command = [find_program("gcov"), *told, *notes]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise VerificationError("gcov must read what gcc counted", first_lines(done.stderr))
     counted = [file for line in done.stdout.splitlines() for file in json.loads(line)["files"]]
     own = {*bundle.sources, *bundle.headers}
     names = sorted({Path(file["file"]).name for file in counted} & own)
-    files = tuple(_of_file(name, [f for f in counted if Path(f["file"]).name == name]) for name in names)
-    return Coverage(len(samples), program_version("gcc"), files)
+    parts = [(name, [f for f in counted if Path(f["file"]).name == name]) for name in names]
+    files = tuple(file_coverage(name, part, conditions=counts) for name, part in parts)
+    return Coverage(len(samples), program_version("gcc"), files, MEASURED if counts else NOT_MEASURED)
 
 
-def _of_file(name: str, counted: Sequence[Mapping[str, Any]]) -> FileCoverage:
-    """A header's counts are of all files that include it."""
+def gcc_version() -> int:
+    """The first number."""
+    command = [find_program("gcc"), "-dumpversion"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(".")[0])
+
+
+def file_coverage(name: str, counted: Sequence[Mapping[str, Any]], *, conditions: bool) -> FileCoverage:
+    """A header's counts are of all files that include it; those of `conditions`, if gcc counts them."""
     runs: dict[int, int] = {}
     taken: dict[int, list[int]] = {}
+    shown: dict[int, list[tuple[int, int]]] = {}
     for line in (line for file in counted for line in file["lines"]):
         at = int(line["line_number"])
         runs[at] = runs.get(at, 0) + int(line["count"])
         taken.setdefault(at, []).extend(int(branch["count"]) for branch in line["branches"])
+        terms = ((int(condition["covered"]), int(condition["count"])) for condition in line.get("conditions", ()))
+        shown.setdefault(at, []).extend(terms)
     missed = tuple(at for at in sorted(runs) if not runs[at])
     half = tuple(at for at in sorted(runs) if runs[at] and not all(taken[at]))
     branches = [count for counts in taken.values() for count in counts]
     covered = sum(1 for count in branches if count)
-    return FileCoverage(name, len(runs), len(runs) - len(missed), len(branches), covered, missed, half)
+    found = FileCoverage(name, len(runs), len(runs) - len(missed), len(branches), covered, missed, half)
+    if not conditions:
+        return found
+    parts, wholes = (sum(term[i] for terms in shown.values() for term in terms) for i in (0, 1))
+    unshown = tuple(at for at in sorted(shown) if any(part < whole for part, whole in shown[at]))
+    return replace(found, conditions=wholes, covered_conditions=parts, unshown=unshown)

@@ -93,24 +93,36 @@ def _with_copies(lines: Sequence[str], title: int, begin: int) -> int:
     return first
 
 
-_SUPPRESSED = re.compile(r"/\* cppcheck-suppress(?:-file)? misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
+_ANNOTATED = re.compile(
+    r"/\* (?:cppcheck-suppress(?:-file)? )?misra-c2012-((?:dir-)?[0-9.]+)(?: of (\w+))? ; (.*?) \*/", re.S
+)
 
 
 @dataclass(frozen=True, order=True)
 class Deviation:
-    """A rule of MISRA C:2012 that a line breaks for a reason that stands beside it."""
+    """A rule of MISRA C:2012 that is broken for a reason that stands beside the code; the name of the function, where
+    the reason stands beside a word that functions use.
+    """
 
     rule: str
     file: str
     line: int
     reason: str
+    name: str = ""
 
 
 def deviations(files: Mapping[str, str]) -> list[Deviation]:
-    """Those that annotations in the files tell, by file and line."""
-    found = [
-        Deviation(match[1], file, text.count("\n", 0, match.start()) + 1, " ".join(match[2].split()))
-        for file, text in files.items()
-        for match in _SUPPRESSED.finditer(text)
-    ]
+    """Those that annotations in the files tell, by file and line. `of WORD` in one tells of all functions with this
+    word in them, but for those that an annotation before it tells of."""
+    found, told = [], set[Function]()
+    all_ = functions(files)
+    for file, text in files.items():
+        for match in _ANNOTATED.finditer(text):
+            rule, reason = match[1].replace("dir-", "Dir "), " ".join(match[3].replace("\n *", "").split())
+            if not match[2]:
+                found.append(Deviation(rule, file, text.count("\n", 0, match.start()) + 1, reason))
+                continue
+            using = [user for user in all_ if match[2] in user.words and user not in told]
+            found += [Deviation(rule, user.file, user.first, reason, user.name) for user in using]
+            told.update(using)
     return sorted(found, key=lambda d: (d.file, d.line))

@@ -109,7 +109,10 @@ def requirements(all_: Sequence[Requirement]) -> str:
 
 def deviating(found: Sequence[Deviation]) -> str:
     """deviations.md."""
-    rows = [(d.rule, f"{d.file}:{d.line}", d.reason) for d in found]
+    places = dict[tuple[str, str], list[str]]()
+    for d in found:
+        places.setdefault((d.rule, d.reason), []).append(f"{d.file}:{d.line}{f' `{d.name}`' * bool(d.name)}")
+    rows = [(rule, ", ".join(at), reason) for (rule, reason), at in places.items()]
     told = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
     return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{told}"
 
@@ -156,20 +159,36 @@ def _count(value: int | None) -> str:
 
 def covered(found: Coverage, sources: Mapping[str, str]) -> str:
     """coverage.md."""
-    rows = [(f.file, _share(f.covered_lines, f.lines), _share(f.covered_branches, f.branches)) for f in found.files]
-    missed = "".join(
-        f"### {f.file}\n\n```c\n"
-        + "".join(f"{at:5} {sources[f.file].splitlines()[at - 1].strip()}\n" for at in f.missed)
-        + "```\n\n"
+    rows = [
+        (
+            f.file,
+            _share(f.covered_lines, f.lines),
+            _share(f.covered_branches, f.branches),
+            *([_share(f.covered_conditions, f.conditions)] if f.conditions is not None else []),
+        )
         for f in found.files
-        if f.missed
-    )
+    ]
+    columns = ("file", "statements", "branches", "conditions (MC/DC)")[: max(map(len, rows), default=3)]
+    missed = _listed({f.file: f.missed for f in found.files}, sources)
+    unshown = _listed({f.file: f.unshown for f in found.files}, sources)
     return (
         f"{_LICENSE}# Coverage\n\n{found.samples} samples, {found.compiler}, -O0, as plain C on this computer.\n\n"
-        f"{table(('file', 'statements', 'branches'), rows)}\nMC/DC: {found.mcdc}.\n\n"
-        f"## Lines that no sample runs\n\n{missed or 'None.' + chr(10)}"
+        f"{table(columns, rows)}\nMC/DC: {found.mcdc}.\n\n## Lines that no sample runs\n\n{missed or 'None.' + chr(10)}"
+        + f"## Lines with terms of conditions that were not shown to decide by themselves\n\n{unshown}"
+        * bool(unshown)
     )
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none"
+def _listed(lines: Mapping[str, Sequence[int]], sources: Mapping[str, str]) -> str:
+    """The text of lines by file."""
+    return "".join(
+        f"### {file}\n\n```c\n"
+        + "".join(f"{at:5} {sources[file].splitlines()[at - 1].strip()}\n" for at in numbers)
+        + "```\n\n"
+        for file, numbers in lines.items()
+        if numbers
+    )
+
+
+def _share(part: int | None, whole: int | None) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if part is not None and whole else "none"

@@ -95,15 +95,15 @@ def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles
         return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ())
 
 
-def build_counted(bundle: Bundle, folder: Path, files: LibraryFiles | None = None) -> Path:
-    """The same by gcc, not optimized, with counters of the model's lines and branches for gcov."""
+def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: LibraryFiles | None = None) -> Path:
+    """The same by gcc, not optimized, with counters of the model's code for gcov, as these options ask for them."""
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     compiler = Compiler((find_program("gcc"),), (*_COMMON, *_HOST, *library.flags, "-O0"), folder)
-    model = [replace(unit, flags=(*unit.flags, "--coverage")) for unit in _model_units(bundle)]
+    model = [replace(unit, flags=(*unit.flags, *counters)) for unit in _model_units(bundle)]
     units = [*_harness_units(("host", "main"), ()), *model]
     compiler.compile(units)
-    return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ("--coverage",))
+    return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], counters)
 
 
 def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:

@@ -95,6 +95,7 @@ typedef struct {
 #define MCUGEN_ARENA_SECTION
 #endif
 
+/* misra-c2012-1.2 ; what C99 has no words for (alignment, sections), where the compiler has them: else nothing */
 /* Stands before the type. */
 #if defined(__GNUC__) || defined(__ICCARM__) || defined(__ARMCC_VERSION) || defined(__TINYC__)
 #define MCUGEN_ALIGN(bytes) __attribute__((aligned(bytes)))
@@ -116,6 +117,7 @@ typedef struct {
 /* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
 #if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && !defined(__ARM_BIG_ENDIAN) && !defined(MCUGEN_PLAIN_C)
 #if __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FEATURE_MVE)
+/* misra-c2012-1.2 ; intrinsics of Helium, where the compiler has them: tests compare bits with those of plain C */
 #include <arm_mve.h>
 #define MCUGEN_MVE 1 /* Helium: vectors of 16 bytes */
 #if (__ARM_FEATURE_MVE & 2) != 0
@@ -138,6 +140,10 @@ typedef struct {
 #define MCUGEN_RV32 1 /* RV32IM and up */
 #endif
 #if defined(MCUGEN_THUMB2) || defined(MCUGEN_THUMB1) || defined(MCUGEN_RV32)
+/* misra-c2012-dir-4.3 of MCUGEN_NAKED ; all of a function, so that no C stands beside it: tests compare bits with those
+ * of plain C, look for the caller's registers, and interrupt it */
+/* misra-c2012-dir-4.3 of __asm__ ; a name for a few instructions that C has none for, without a loop or a branch: tests
+ * compare them with what stands for them in plain C */
 /* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
 #if defined(__clang__)
 #define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))

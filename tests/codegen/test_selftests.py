@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from onnx_models import Net
 from mcugen import CompileOptions, Places
 from mcugen.compilation import Compilation
 from mcugen.errors import UsageError
+from mcugen.report.figures import layer_title
 from mcugen.report.html import report_page
 from mcugen.selftests import choose
 from mcugen.simulate.flips import SAME, Flips, run_flips
@@ -82,10 +84,17 @@ def test_header_report_and_page_tell_it(tmp_path: Path):
     command = ("compile", tmp_path / "net.onnx", "-b", "host", "-o", tmp_path / "net", "--data", tmp_path / "data.npz")
     done = mcugen(*command, "--self-test", "2", "--json", tmp_path / "report.json")
     assert done.code == 0, done.err
-    told = json.loads((tmp_path / "report.json").read_text())["self_test"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    told = report["self_test"]
     header = (tmp_path / "net" / "net.h").read_text().replace("\n * ", " ")
     assert f"runs {told['samples']} samples, which find" in header
     assert f"({told['found']} of {told['significant']}, of {told['flips']} tried)" in header
+    by_layer = re.findall(r"(\d+) of (\d+) \((\d+)\)", header)
+    assert [(int(found), int(all_)) for found, all_, _ in by_layer] == [
+        (layer["found"], layer["significant"]) for layer in told["layers"]
+    ]
+    titles = [layer_title(layer["name"], layer["origin"]) for layer in report["layers"]]
+    assert [titles[int(number)] for *_, number in by_layer] == [layer["layer"] for layer in told["layers"]]
     page = report_page(made("int8", 2).compiled.report)
     assert "<h2>Self-test</h2>" in page
 

@@ -7,7 +7,6 @@ import ast
 import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import onnx
@@ -17,10 +16,11 @@ from cyclonedx.model.bom import Bom
 
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.compilation import Compilation
+from mcugen.evidence.coverage import COUNTS_CONDITIONS, Coverage, file_coverage, gcc_version
 from mcugen.evidence.folder import OF_TOOLS, Evidence, gather
 from mcugen.evidence.requirements import REQUIREMENTS
-from mcugen.evidence.sources import deviations, functions, layer_places
-from mcugen.evidence.text import code
+from mcugen.evidence.sources import Deviation, deviations, functions, layer_places
+from mcugen.evidence.text import code, covered
 from mcugen.evidence.trace import trace, untraced
 from mcugen.tasks import Judging
 
@@ -163,10 +163,63 @@ def test_layers_are_read_with_what_is_brought_for_them():
     assert "w" in found[1][0].words and "w" not in found[0][0].words
 
 
+GCOV_14 = json.loads(
+    """{"file": "a.h", "lines": [
+    {"line_number": 1, "count": 2, "branches": [], "conditions": []},
+    {"line_number": 3, "count": 2, "branches": [{"count": 1}, {"count": 1}, {"count": 1}, {"count": 0}],
+     "conditions": [{"count": 4, "covered": 3, "not_covered_true": [], "not_covered_false": [1]}]}]}"""
+)
+"""What gcov 14 says, as far as it is read, of `return a > 0 && b > 0;` for 1, 1 and 0, 1."""
+
+
+def test_conditions_are_told_where_gcc_counts_them():
+    (known, unknown) = (file_coverage("a.h", [GCOV_14], conditions=counts) for counts in (True, False))
+    assert (known.covered_conditions, known.conditions, known.unshown) == (3, 4, (3,))
+    assert (unknown.covered_conditions, unknown.conditions, unknown.unshown) == (None, None, ())
+    text = covered(Coverage(2, "gcc", (known,), "counted"), {"a.h": "a\nb\n    return a > 0 && b > 0;\n"})
+    assert "| a.h | 2 of 2 (100.0 %) | 3 of 4 (75.0 %) | 3 of 4 (75.0 %) |" in text
+    assert "    3 return a > 0 && b > 0;" in text
+    assert "| statements | branches |\n" in covered(Coverage(2, "gcc", (unknown,), "not counted"), {"a.h": ""})
+
+
+def test_this_computers_gcc_counts_conditions_if_it_can(digits: Evidence):
+    counts = [file.conditions for file in digits.coverage.files]
+    assert all(counts) if gcc_version() >= COUNTS_CONDITIONS else counts == [None] * len(counts)
+
+
 def test_annotated_deviations_are_listed():
     text = "int a;\n/* cppcheck-suppress misra-c2012-10.1 ; a reason,\n   and a guard */\nint b = 1 << 2;\n"
     (found,) = deviations({"a.c": text})
-    assert asdict(found) == {"rule": "10.1", "file": "a.c", "line": 2, "reason": "a reason, and a guard"}
+    assert found == Deviation("10.1", "a.c", 2, "a reason, and a guard")
+
+
+def test_what_stands_beside_a_word_is_told_of_each_function_that_uses_it():
+    header = """/* misra-c2012-dir-4.3 of NAKED ; all of it */
+/* misra-c2012-dir-4.3 of asm ; a
+ * name */
+#define NAKED __attribute__((naked))
+"""
+    code = """
+static NAKED void whole(void)
+{
+    asm("nop");
+}
+
+static int word(int a)
+{
+    asm("nop");
+    return a; /* NAKED */
+}
+
+static int plain(int a)
+{
+    return a;
+}
+"""
+    assert deviations({"b.c": code, "a.h": header}) == [
+        Deviation("Dir 4.3", "b.c", 2, "all of it", "whole"),
+        Deviation("Dir 4.3", "b.c", 7, "a name", "word"),
+    ]
 
 
 def test_names_of_a_model_stay_within_their_cell():
