@@ -168,6 +168,7 @@ WIDE = Kernel(
     operands=(*_OPERANDS, scratch("patch", "what two pixels read, in whole vectors", DType.INT16, optional=True)),
     params=(ConvGeometry, WideWindow, WideCodes),
     optional=(ConvGeometry,),
+    without=frozenset({"out_c"}),
     options=(WideOptions,),
     needs=_MVE,
     when=(*_WHEN, one_group),
