@@ -9,6 +9,11 @@ from dataclasses import replace
 
 from mcugen.lir.program import Instr, Program
 
+ALONE = frozenset({"batch"})
+"""Parameters that no template multiplies or adds: others stay members where they are 0 or 1, as a product with the
+literal 1, or a sum with 0, were code without effect (MISRA C:2012, rule 2.2).
+"""
+
 
 def with_literals(programs: Sequence[Program]) -> list[Program]:
     """The same instructions on the same buffers; of kernels those parameters that they call uniform, where they are in
@@ -29,6 +34,7 @@ def _agreed(instrs: Sequence[Instr]) -> set[str]:
     """Names of the uniform parameters that are equal in all of these."""
     first = instrs[0]
     assert first.declaration is not None, "only declared kernels have uniform parameters"
-    known = (name for name in first.declaration.uniform if name in first.params)
+    declared = first.declaration.uniform
+    known = [k for k in declared if k in first.params and (k in ALONE or first.params[k] not in (0, 1))]
     sized = {name for instr in instrs for name in instr.formulas}
     return {k for k in known if k not in sized and all(instr.params[k] == first.params[k] for instr in instrs)}

@@ -92,16 +92,16 @@ class Layers:
         self.net.output(self.net.op(*(("Clip", result, *limits) if clamp else ("Identity", result)), out=name))
         self.count += 1
 
-    def compile(self, board: str, *kernels: str) -> CompiledModel:
+    def compile(self, board: str, *kernels: str, goal: str = "balanced") -> CompiledModel:
         """With those kernels wherever they fit."""
-        return compile_model(self.net.model(), board, CompileOptions(kernels=kernels))
+        return compile_model(self.net.model(), board, CompileOptions(kernels=kernels, optimize=goal))
 
 
-def check_on(board: str, layers: Layers, *kernels: str, feeds: Feeds | None = None) -> None:
+def check_on(board: str, layers: Layers, *kernels: str, feeds: Feeds | None = None, goal: str = "balanced") -> None:
     """The C on the board's CPU gives what numpy gives."""
     model = layers.net.model()
     feeds = random_feeds(model) if feeds is None else feeds
-    found = layers.compile(board, *kernels).simulate([feeds], measure=False).outputs[0]
+    found = layers.compile(board, *kernels, goal=goal).simulate([feeds], measure=False).outputs[0]
     assert_close(found, numpy_outputs(model, feeds), 2e-5)
 
 
@@ -172,7 +172,7 @@ def test_blocks_on_every_cpu(board: str, layers):
     built = layers()
     used = {instr.kernel for instr in built.compile(board, *BLOCKED[layers is matrices :]).program.instrs}
     assert used & set(BLOCKED)
-    check_on(board, built, *BLOCKED[layers is matrices :])
+    check_on(board, built, *BLOCKED[layers is matrices :], goal="speed")  # for which M4 and M33 have loops of their own
 
 
 @pytest.mark.qemu
@@ -220,27 +220,28 @@ def test_nan_and_infinity_pass(board: str):
             layers.depthwise((1, 5, 4, 9), 3, 3, clamp=clamp)
     kernels = (*BLOCKED, *(["depthwise_f32_mve"] if board == HELIUM else []))
     with np.errstate(invalid="ignore"):
-        check_on(board, layers, *kernels, feeds=unusual(layers))
+        check_on(board, layers, *kernels, feeds=unusual(layers), goal="speed" if board == "nrf5340" else "balanced")
 
 
 @pytest.mark.qemu
-def test_sums_apart_from_products_take_less_time(monkeypatch: pytest.MonkeyPatch):
-    layers, board = Layers(), "nrf52840"
-    layers.conv((1, 8, 6, 6), 8, 3, 3)
-    layers.dense(1, 32, 16)
-    layers.depthwise((1, 8, 6, 6), 3, 3)
+@pytest.mark.parametrize("kernel", ["conv2d_f32_fpu", "dense_f32_fpu", "depthwise_f32_fpu"])
+def test_sums_apart_from_products_take_less_time(kernel: str, monkeypatch: pytest.MonkeyPatch):
+    layers = Layers()
+    if kernel.startswith("dense"):
+        layers.dense(1, 32, 16)
+    else:
+        layers.conv((1, 8, 6, 6), 8, 3, 3, group=8 if kernel.startswith("depthwise") else 1)
     feeds = [random_feeds(layers.net.model())]
 
-    def cycles() -> list[int]:
-        compiled = layers.compile(board, "conv2d_f32_fpu", "dense_f32_fpu")
-        found = compiled.simulate(feeds, per_layer=True, cycles=True).cycles.layers
-        return [n for n, instr in zip(found, compiled.program.instrs, strict=True) if instr.macs]
+    def cycles() -> int:
+        found = layers.compile("nrf52840", kernel, goal="speed").simulate(feeds, cycles=True).cycles
+        assert found is not None
+        assert found.total is not None
+        return found.total
 
     apart = cycles()
     monkeypatch.setattr("mcugen.memory.loops.SLOW_FMA", frozenset())
-    together = cycles()
-    assert len(together) == 3
-    assert all(now < before for now, before in zip(apart, together, strict=True))
+    assert apart < 0.95 * cycles()
 
 
 @st.composite
