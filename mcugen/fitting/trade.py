@@ -44,7 +44,7 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     spills = plain.arena_size > memory_of_arena(board, options.place).room  # into a slower memory, which counts
     before, copied = _cost(plain, board, options, waits=waits, spills=spills)
     has_room = before.ram <= ENOUGH * board.total_ram and not spills
-    slowest = MOST_SLOWDOWN * before.instructions if has_room else math.inf
+    slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
     best, least = plain, LEAST_GAIN
     for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(graph, plan), board, options)
@@ -53,8 +53,6 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
         if after.instructions > slowest or _trade(promised, before) >= least:
             continue
         after, copied_too = _cost(planned(program), board, options, waits=waits, spills=spills)
-        if after.instructions > slowest:
-            continue
         found = _trade(*(replace(cost, ram=cost.ram - min(copied, copied_too)) for cost in (after, before)))
         if found <= least:
             best, least = program, found
