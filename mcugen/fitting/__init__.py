@@ -102,7 +102,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board)
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
-        taken = _least_waiting([staged(each, board, options) for each in attempts], budget, board)
+        attempts = [staged(each, board, options) for each in attempts]
+        taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
     layer_by_layer = None
@@ -111,10 +112,10 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     return Fit(budget, taken, asked, layer_by_layer)
 
 
-def _least_waiting(attempts: Iterable[Attempt], budget: Budget, board: Board) -> Attempt:
-    """Of those that fit what takes the least time in the memories where it would lie."""
-    fitting = [each for each in attempts if not budget.excess(each.use)]
-    return min(fitting, key=lambda each: each.instructions + sum(waits_when_placed(each, board)))
+def _placed_time(attempt: Attempt, board: Board, options: CompileOptions) -> float:
+    """Of an attempt in the memories where it would lie, with its copies."""
+    places = (attempt.copies.options if attempt.copies else options).place
+    return attempt.instructions + sum(waits_when_placed(attempt.program, board, places))
 
 
 def _made(asked: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
@@ -17,7 +18,7 @@ from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
 from mcugen.memory.reading import constants_of
-from mcugen.options import CompileOptions
+from mcugen.options import CompileOptions, Places
 
 BASE = 1024
 """Bytes of code that any model takes."""
@@ -188,14 +189,13 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
 
 
-def waits_when_placed(attempt: Attempt, board: Board) -> tuple[float, float]:
+def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
     """Cycles that a call waits for constants and for what the arena holds, in the memories where all that would lie;
     infinite where it cannot.
     """
-    program, options = attempt.program, attempt.copies.options if attempt.copies else CompileOptions()
     before = Planned.of(program)
     try:
-        placement = place(program, board, options.place)
+        placement = place(program, board, places)
         constants = constants_of(program, board, placement.weights)
         waits = (c.waits(board, placement.copies.get(c.buffer, placement.weights)) or 0.0 for c in constants)
         return sum(waits), waits_of(program, board, placement.arenas)
@@ -205,12 +205,17 @@ def waits_when_placed(attempt: Attempt, board: Board) -> tuple[float, float]:
         before.restore(program)
 
 
-def cheapest(attempts: Sequence[Attempt], budget: Budget, board: Board | None = None) -> Attempt:
+def cheapest(
+    attempts: Sequence[Attempt],
+    budget: Budget,
+    board: Board | None = None,
+    time: Callable[[Attempt], float] = attrgetter("time"),
+) -> Attempt:
     """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits."""
     fitting = [a for a in attempts if not budget.excess(a.use)]
     if not fitting:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
-    return min(fitting, key=lambda a: a.time)
+    return min(fitting, key=time)
 
 
 def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:

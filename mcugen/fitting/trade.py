@@ -67,12 +67,11 @@ def _cost(
     """
     use = use_of(program, board, options)
     instructions = program.instructions_estimate or 0.0
-    attempt = Attempt("", program, use)
     if spills:
-        instructions += waits_when_placed(attempt, board)[1]
+        instructions += waits_when_placed(program, board, options.place)[1]
     if not waits:
         return Cost(instructions, program.arena_size, use.flash), 0
-    copies = copies_for(attempt, board, options)
+    copies = copies_for(Attempt("", program, use), board, options)
     copied = copied_bytes(program, board, copies.options.place)
     return Cost(instructions + copies.waits, copies.ram, use.flash), copied
 

@@ -66,10 +66,12 @@ def blocks_of(rows: Array, count: int) -> Array:
     return padded.reshape(-1, count, *rows.shape[1:])
 
 
-def pack_vectors(rows: Array, count: int) -> Array:
-    """[N, …, K] → flat, by blocks of `count` channels: […, K / 16, `count`, 16], with zeros for what is missing."""
-    padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % VECTOR)])
-    blocks = blocks_of(padded.reshape(len(rows), -1, VECTOR), count)
+def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
+    """[N, …, K] → flat, by blocks of `count` channels: […, K / `lanes`, `count`, `lanes`], with zeros for what is
+    missing.
+    """
+    padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % lanes)])
+    blocks = blocks_of(padded.reshape(len(rows), -1, lanes), count)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 

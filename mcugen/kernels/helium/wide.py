@@ -8,11 +8,11 @@ from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import DType
 from mcugen.kernels.conv_shape import ConvGeometry
-from mcugen.kernels.dsp_conv import shifted_high_word
+from mcugen.kernels.dsp_conv import shifted_high_word, ungrouped
 from mcugen.kernels.helium.conv import dense_pixels, in_a_row
-from mcugen.kernels.helium.layer import BLOCK, blocks_of
+from mcugen.kernels.helium.layer import BLOCK, Loop, Table, pack_vectors
 from mcugen.kernels.portable import depthwise
 from mcugen.kernels.reading_order import in_turn, pixels_in_lanes, windows
 from mcugen.kernels.specs import ConvSpec
@@ -31,11 +31,6 @@ def to_int16(spec: ConvSpec) -> bool:
     return spec.y.dtype is DType.INT16 and spec.y.quant is not None
 
 
-def one_group(spec: ConvSpec) -> bool:
-    """one group"""
-    return spec.shape.groups == 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class WideCodes(Params):
     """From sums to codes."""
@@ -48,9 +43,8 @@ class WideCodes(Params):
     @staticmethod
     def of(spec: ConvSpec) -> WideCodes:
         """Of a layer whose multipliers have a shift above 32."""
-        right, (low, high) = spec.high_word.shift - 32, spec.limits
-        zero = (spec.y.q.zero_point << right) + (1 << (right - 1))
-        return WideCodes(zero=zero, right=right, low=low, high=high)
+        low, high = spec.limits
+        return WideCodes(zero=spec.high_word.offset >> 32, right=spec.high_word.shift - 32, low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +66,15 @@ class WideOptions(Options):
     unroll: Annotated[int, "vectors of a turn of the inner loop"]
 
 
-def packed_wide(rows: Array) -> Array:
-    """[N, K] → flat, by blocks of four channels: [K / 8, 4, 8], with zeros for what is missing."""
-    padded = np.pad(rows, [(0, 0), (0, -rows.shape[1] % LANES)])
-    blocks = blocks_of(padded.reshape(len(rows), -1, LANES), BLOCK)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1).astype(np.int8)
-
-
 def emit_wide(spec: ConvSpec, site: Site) -> Call:
     """Two pixels by four channels; windows are gathered first where they do not lie in whole vectors."""
     shape, vectors = spec.shape, -(-spec.depth // LANES)
     pixels = shape.batch * shape.out_h * shape.out_w
     direct = dense_pixels(shape) and spec.depth % LANES == 0
-    table = blocks_of(np.stack([spec.folded_bias, spec.multipliers], 1), BLOCK).transpose(0, 2, 1)
     operands = {
         "x": site.x,
-        "w": site.const("weights", packed_wide(spec.rows)),
-        "table": site.const("table", table.astype(np.int32).reshape(-1)),
+        "w": site.const("weights", pack_vectors(spec.rows, BLOCK, LANES)),
+        "table": site.const("table", Table(spec).data),
         "y": site.y,
     }
     if not direct:
@@ -98,7 +84,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
     window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)
     geometry = [] if direct else [shape.geometry]
-    options = WideOptions(direct=direct, single=pixels == 1, unroll=_unroll(vectors))
+    options = WideOptions(direct=direct, single=pixels == 1, unroll=Loop(vectors).flags.unroll)
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
@@ -113,17 +99,15 @@ class WideTaps(Options):
 
 def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Pixel by pixel, eight channels in lanes: even ones, then odd ones, as products of 16 bits come."""
-    shape, channels = spec.shape, spec.channels
-    blocks = blocks_of(np.stack([spec.folded_bias, spec.multipliers], 1), LANES)[:, [0, 2, 4, 6, 1, 3, 5, 7]]
-    ragged = channels % LANES != 0
+    shape = spec.shape
     operands = {
         "x": site.x,
-        "w": site.const("weights", blocks_of(spec.rows, LANES).transpose(0, 2, 1).astype(np.int8).reshape(-1)),
-        "table": site.const("table", blocks.transpose(0, 2, 1).astype(np.int32).reshape(-1)),
+        "w": site.const("weights", pack_vectors(spec.rows, LANES, 1)),
+        "table": site.const("table", Table(spec, LANES, order=(0, 2, 4, 6, 1, 3, 5, 7)).data),
         "y": site.y,
     }
     order = pixels_in_lanes(shape, LANES)
-    options = WideTaps(k_h=shape.k_h, k_w=shape.k_w, ragged=ragged)
+    options = WideTaps(k_h=shape.k_h, k_w=shape.k_w, ragged=spec.channels % LANES != 0)
     return site.call(operands, [shape.geometry, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
@@ -133,7 +117,7 @@ def wide_steps(spec: ConvSpec) -> int:
     """
     shape, vectors = spec.shape, -(-spec.depth // LANES)
     pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // BLOCK)
-    products = (9 if pixels == 1 else 14) * vectors + 3 * -(-vectors // _unroll(vectors)) + 36
+    products = (9 if pixels == 1 else 14) * vectors + 3 * Loop(vectors).turns + 36
     total = -(-pixels // PIXELS) * (60 + blocks * products)
     if not (dense_pixels(shape) and spec.depth % LANES == 0):
         left = np.arange(shape.out_w) * shape.stride_w - shape.pad_w
@@ -142,11 +126,6 @@ def wide_steps(spec: ConvSpec) -> int:
         row = whole * min(40 + shape.k_w * shape.in_c, by_taps) + (shape.out_w - whole) * by_taps
         total += shape.batch * shape.out_h * shape.k_h * row
     return total
-
-
-def _unroll(vectors: int) -> int:
-    """Vectors of a turn of the inner loop."""
-    return next(n for n in (4, 3, 2, 1) if vectors % n == 0)
 
 
 def wide_lanes(spec: ConvSpec) -> int:
@@ -171,7 +150,7 @@ WIDE = Kernel(
     without=frozenset({"out_c"}),
     options=(WideOptions,),
     needs=_MVE,
-    when=(*_WHEN, one_group),
+    when=(*_WHEN, ungrouped),
     emit=emit_wide,
     extra=wide_steps,
 )
