@@ -52,6 +52,13 @@ def test_plain_c_is_for_every_compiler(board: str):
     assert set(found.values()) == {"equal"}, found
 
 
+def test_an_open_bound_is_a_constant_for_every_compiler():
+    model = compiled("host", "f32")
+    assert "MCUGEN_MINUS_INFINITY," in model.bundle.files["net.c"]
+    wanted = installed([build for build in plain_builds() if build.compiler in ("gcc", "tcc")])
+    assert {end for _, end in results(model, load_board("host"), wanted)} == {"equal"}
+
+
 def test_other_bits_are_seen():
     model = compiled("host")
     files = dict(model.bundle.files)

@@ -17,7 +17,7 @@ def c_float(value: float) -> str:
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):
-        return "INFINITY" if value > 0 else "-INFINITY"
+        return "INFINITY" if value > 0 else "MCUGEN_MINUS_INFINITY"
     single = np.float32(value)
     plain = str(single) if single == 0 or 1e-4 <= abs(single) < 1e7 else "e"
     if "e" not in plain:  # the same text, five times faster

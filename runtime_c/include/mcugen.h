@@ -114,6 +114,14 @@ typedef struct {
 #endif
 #endif
 
+/* With <math.h>; tcc takes -INFINITY for no constant. */
+#if defined(__TINYC__)
+#include <float.h>
+#define MCUGEN_MINUS_INFINITY (-FLT_MAX * 2.0f)
+#else
+#define MCUGEN_MINUS_INFINITY (-INFINITY)
+#endif
+
 /* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
 #if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && !defined(__ARM_BIG_ENDIAN) && !defined(MCUGEN_PLAIN_C)
 #if __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FEATURE_MVE)

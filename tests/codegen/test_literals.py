@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mcugen.codegen.literals import c_float, c_int, c_param, c_param_type, c_rows
 from mcugen.hir.types import DType
+from mcugen.resources import resource_dir
 
 SPECIAL_FLOATS = [
     *(
@@ -65,7 +66,7 @@ def read_back(folder: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
         definitions.append(f"static const {DType.of(array).c} a{index}[{array.size}] = {{\n{rows}\n}};\n")
         prints.append(f"    dump(a{index}, sizeof a{index});\n")
     main = (
-        "#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n"
+        '#include <math.h>\n#include <stdio.h>\n#include "mcugen.h"\n'
         + "".join(definitions)
         + "static void dump(const void *data, size_t size)\n{\n    const unsigned char *byte = data;\n    size_t i;\n"
         + '    for (i = 0; i < size; ++i) {\n        printf("%02x", byte[i]);\n    }\n    printf("\\n");\n}\n'
@@ -73,7 +74,8 @@ def read_back(folder: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
         + "".join(prints)
         + "    return 0;\n}\n"
     )
-    lines = build_and_run(main, folder).splitlines()
+    include = resource_dir("runtime_c") / "include"
+    lines = build_and_run(main, folder, flags=(f"-I{include}",)).splitlines()
     return [np.frombuffer(bytes.fromhex(line), a.dtype) for line, a in zip(lines, arrays, strict=True)]
 
 
@@ -100,7 +102,7 @@ def test_arrays_round_trip(tmp_path: Path):
         (1.25e-10, "1.25e-10f"),
         (float("nan"), "NAN"),
         (float("inf"), "INFINITY"),
-        (float("-inf"), "-INFINITY"),
+        (float("-inf"), "MCUGEN_MINUS_INFINITY"),
     ],
 )
 def test_floats_are_short(value: float, text: str):
