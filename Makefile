@@ -58,6 +58,7 @@ kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the li
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
 	PYTHONPATH=tests:tools $(BIN)/python -W ignore tests/exporters.py
+	PYTHONPATH=tests:tests/ops:tests/quant:tests/training:tools $(BIN)/python -W ignore tests/proofs.py 0 --write-docs
 
 quant-study: setup  ## accuracy of quantized models, technique by technique; rewrites docs/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an abstract interpreter proves of plain C: no access out of bounds and no overflow, whatever weights and inputs.
 
-Frama-C's Eva follows the generated code of a small layer with intervals in place of numbers: all int8 and uint8
-constants and all inputs may be anything, biases lie within ±2^30, all else is as generated. What it has no alarm for
-cannot happen.
+Frama-C's Eva follows the generated code of a small layer with intervals in place of numbers: all int8, uint8 and float
+constants and all inputs may be anything, NaN too, biases lie within ±2^30, all else is as generated. What it has no
+alarm for cannot happen.
 
     python tests/proofs.py 60 --write-docs   # the table of docs/safety.md, with so many seconds of CPU for each
 
 What was found is kept in build/proofs.txt by what the code is: a run that was interrupted goes on, and one with more
-seconds takes up what was not done in time.
+seconds takes up what was not done in time. Rows of docs/safety.md stay where nothing is kept.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
-from markers import replace_between_markers
+from markers import between_markers, replace_between_markers
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
+from mcugen.report.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "safety.md"
@@ -40,7 +41,8 @@ KEPT = ROOT / "build" / "proofs.txt"
 FRAMA_C = shutil.which("frama-c")
 MARKERS = frozenset({"stream", "case", "end", "move"})
 """Instructions that are rendered in place."""
-BYTES = ("int8_t", "uint8_t")
+ANY = ("int8_t", "uint8_t", "float", "double")
+"""Types of constants that hold weights, and nothing else."""
 _MAIN = jinja2.Template("""#include <stddef.h>
 #include <stdint.h>
 #include "__fc_builtin.h"
@@ -55,7 +57,7 @@ int main(void)
 {% for port in inputs %}
     any({{ port.accessor }}(arena), {{ port.nbytes }});
 {% endfor %}
-{% for array in bytes %}
+{% for array in numbers %}
     any({{ array }}, sizeof {{ array }});
 {% endfor %}
 {% for array in biases %}
@@ -126,7 +128,7 @@ def _analysis(bundle: Bundle, folder: Path, seconds: int) -> str | None:
     values = {
         "name": bundle.name,
         "inputs": bundle.inputs,
-        "bytes": [array for ctype, array in constants if ctype in BYTES],
+        "numbers": [array for ctype, array in constants if ctype in ANY],
         "biases": [array for ctype, array in constants if ctype == "int32_t" and array.endswith("_bias")],
     }
     (folder / "main.c").write_text(_MAIN.render(values))
@@ -135,8 +137,9 @@ def _analysis(bundle: Bundle, folder: Path, seconds: int) -> str | None:
     # Nothing is const, as constants may be anything; every loop is followed round by round.
     options = ("-cpp-extra-args=-I. -Dconst= -DMCUGEN_PLAIN_C", "-machdep", "gcc_x86_64", "-eva-no-show-progress")
     precise = ("-eva-slevel", "20000", "-eva-auto-loop-unroll", "2000", "-eva-warn-copy-indeterminate=-@all")
+    reals = ("-warn-special-float", "none")  # results that are no finite numbers are C's as others are
     files = ("main.c", *bundle.sources, f"{share}/libc/__fc_builtin.c")
-    command = ["prlimit", f"--cpu={seconds}", FRAMA_C, "-eva", *precise, *options, *files]
+    command = ["prlimit", f"--cpu={seconds}", FRAMA_C, "-eva", *precise, *reals, *options, *files]
     environment = {**os.environ, "PWD": str(folder)}  # which Frama-C takes for the working directory
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return None if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL) else done.stdout
@@ -152,15 +155,14 @@ def _alarms(text: str, bundle: Bundle) -> Iterator[tuple[str, str]]:
         yield (heads[-1] if heads else match[1]), match[3]
 
 
-def integer_models() -> Iterator[CompiledModel]:
-    """Small models that together take the declared kernels, but those that compute in floating point."""
+def small_models() -> Iterator[CompiledModel]:
+    """Models of known sizes, without a state, that together take nearly all declared kernels."""
     from portable_models import portable_models
 
     for portable in portable_models():
-        model = portable.model
-        has_floats = any(b.dtype.is_float or b.dtype.is_narrow_float for b in model.program.buffers)
-        if not (has_floats or model.bundle.symbols or model.bundle.has_state or model.bundle.streamed):
-            yield model
+        bundle = portable.model.bundle
+        if not (bundle.symbols or bundle.has_state or bundle.streamed):
+            yield portable.model
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class Row:
         return "\t".join(vars(self).values())
 
 
-PROVEN, LATE, OTHERWISE = "proven", "not in time", "not followed"
+PROVEN, LATE, OTHERWISE, NOT_RUN = "proven", "not in time", "not followed", "not run"
 
 
 def rows_of(model: CompiledModel, seconds: int) -> Iterator[Row]:
@@ -205,7 +207,7 @@ def rows_of(model: CompiledModel, seconds: int) -> Iterator[Row]:
 def weights(bundle: Bundle) -> str:
     """Whether they may be anything: words hold several things at once, and are as generated."""
     constants = _constants(bundle)
-    return "any" if any(ctype in BYTES for ctype, _ in constants) else "as generated" if constants else ""
+    return "any" if any(ctype in ANY for ctype, _ in constants) else "as generated" if constants else ""
 
 
 def digest(bundle: Bundle) -> str:
@@ -213,24 +215,41 @@ def digest(bundle: Bundle) -> str:
     return hashlib.sha256(repr(sorted(bundle.files.items())).encode()).hexdigest()[:16]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The best that was found of each kernel."""
+def own_kernels() -> set[str]:
+    """Names of all that are declared, but those of libraries."""
+    return {kernel.name for kernel in declared_kernels() if not kernel.library} - MARKERS
+
+
+def told(document: str) -> Iterator[Row]:
+    """Rows of a table that was made before."""
+    for line in between_markers(document, "proofs").splitlines():
+        if re.match(r"\| \w+ \|", line) and "| kernel |" not in line:
+            kernel, inputs, constants, seconds, finding = (cell.strip() for cell in line.strip("|").split("|"))
+            yield Row("", kernel, inputs, constants, "0", seconds, finding)
+
+
+def table(rows: Sequence[Row], known: Set[str]) -> str:
+    """The best that was found of each kernel; of those with small models what was not run, and then the others."""
     best = dict[str, Row]()
     for row in sorted(rows, key=lambda row: (row.finding != PROVEN, row.finding == LATE, -int(row.allowed))):
         best.setdefault(row.kernel, row)
+    for kernel in known:
+        best.setdefault(kernel, Row("", kernel, "", "", "", "", NOT_RUN))
     lines = ["| kernel | inputs | weights | s | |", "|---|---|---|--:|---|"]
     lines += [
         f"| {row.kernel} | {row.inputs} | {row.constants} | {row.seconds} | {row.finding} |"
         for _, row in sorted(best.items())
     ]
-    counts = Counter(row.finding if row.finding in (PROVEN, LATE) else "other" for row in best.values())
-    return "\n".join([*lines, "", f"{counts[PROVEN]} of {len(best)} proven, {counts[LATE]} {LATE}."])
+    counts = Counter(row.finding for row in best.values())
+    summary = f"{counts[PROVEN]} of {len(best)} proven, {counts[LATE]} {LATE}, {counts[NOT_RUN]} {NOT_RUN}."
+    others = ", ".join(f"`{kernel}`" for kernel in sorted(own_kernels() - best.keys()))
+    return "\n".join([*lines, "", f"{summary} Without a small model of known sizes: {others}."])
 
 
 def main() -> None:
     """Looks at what is not proven yet, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", type=int, help="of CPU for each model; with 0 what is kept")
+    parser.add_argument("seconds", type=int, help="of CPU for each model; with 0 nothing runs")
     parser.add_argument("--kernels", default="", help="beginnings of names, between commas")
     parser.add_argument("--write-docs", action="store_true", help=f"rewrite the table of {DOCUMENT.name}")
     given = parser.parse_args()
@@ -238,12 +257,14 @@ def main() -> None:
     kept = defaultdict[str, list[Row]](list)
     for line in KEPT.read_text().splitlines() if KEPT.exists() else ():
         kept[Row.read(line).digest].append(Row.read(line))
-    now = list[Row]()
-    for model in integer_models():
+    now, known = list[Row](), set[str]()
+    for model in small_models():
+        known |= _kernels(model)
         rows = kept[digest(model.bundle)]
         proven = {row.kernel for row in now if row.finding == PROVEN}
         wanted = any(kernel.startswith(tuple(given.kernels.split(","))) for kernel in _kernels(model) - proven)
-        if wanted and all(row.finding == LATE and int(row.allowed) < given.seconds for row in rows):
+        is_open = all(row.finding == LATE and int(row.allowed) < given.seconds for row in rows)
+        if wanted and is_open and given.seconds > 0:
             try:
                 rows = list(rows_of(model, given.seconds))
             except ValueError as error:
@@ -251,9 +272,11 @@ def main() -> None:
             with KEPT.open("a") as file:
                 file.writelines(f"{row}\n" for row in rows)
         now += rows
-    print(table(now))
+    before, found = DOCUMENT.read_text(), {row.kernel for row in now}
+    text = table([*now, *(row for row in told(before) if row.kernel in known - found)], known)
+    print(text)
     if given.write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "proofs", table(now)))
+        DOCUMENT.write_text(replace_between_markers(before, "proofs", text))
 
 
 if __name__ == "__main__":

@@ -4,15 +4,30 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
+from markers import between_markers
 from onnx_models import Net
-from proofs import FRAMA_C, integer_models, prove
+from proofs import DOCUMENT, FRAMA_C, Row, own_kernels, prove, small_models, table, told
 
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 
-pytestmark = pytest.mark.skipif(FRAMA_C is None, reason="needs frama-c: sudo apt-get install frama-c-base")
+frama_c = pytest.mark.skipif(FRAMA_C is None, reason="needs frama-c: sudo apt-get install frama-c-base")
+
+
+def test_no_kernel_is_missing_in_the_table():
+    text = between_markers(DOCUMENT.read_text(), "proofs")
+    named = [row.kernel for row in told(DOCUMENT.read_text())] + re.findall(r"`(\w+)`", text)
+    assert sorted(named) == sorted(own_kernels()), "run `make docs`; python tests/proofs.py 60 --write-docs proves it"
+
+
+def test_the_table_has_the_best_of_each_kernel_and_what_did_not_run():
+    late, proven = (Row("", "copy", "2x3", "any", "30", "9", finding) for finding in ("not in time", "proven"))
+    text = f"<!-- proofs:begin -->\n{table([late, proven], {'copy', 'pad'})}\n<!-- proofs:end -->"
+    assert [(row.kernel, row.finding) for row in told(text)] == [("copy", "proven"), ("pad", "not run")]
+    assert "1 of 2 proven, 0 not in time, 1 not run." in text
 
 
 def convolution(board: str) -> CompiledModel:
@@ -29,6 +44,7 @@ def convolution(board: str) -> CompiledModel:
     return compile_model(net.model(), load_board(board), CompileOptions(name="net"))
 
 
+@frama_c
 @pytest.mark.slow
 def test_a_convolution_is_within_bounds_for_any_weights():
     found = prove(convolution("host"), 120)
@@ -36,6 +52,7 @@ def test_a_convolution_is_within_bounds_for_any_weights():
     assert "conv2d_s8" in found.proven
 
 
+@frama_c
 @pytest.mark.slow
 def test_what_is_wrong_raises_an_alarm():
     """A row of the output too many."""
@@ -47,12 +64,13 @@ def test_what_is_wrong_raises_an_alarm():
     assert found.alarms
 
 
+@frama_c
 @pytest.mark.slow
-def test_integer_kernels_are_within_bounds_for_any_weights():
+def test_kernels_are_within_bounds_for_any_weights():
     """Those that are not proven in time, or by intervals alone, are told in docs/safety.md."""
     unknown = {"softmax_s8", "softmax_s16", "log_softmax_s8", "normalize_int", "log_softmax_s16"}
     failed = {}
-    for model in integer_models():
+    for model in small_models():
         found = prove(model, 60)
         for function, text in found.alarms or ():
             if not function.startswith(tuple(unknown)):
