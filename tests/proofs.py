@@ -33,13 +33,14 @@ from markers import between_markers, replace_between_markers
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
+from mcugen.lir.program import STAGE_WEIGHTS
 from mcugen.report.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "safety.md"
 KEPT = ROOT / "build" / "proofs.txt"
 FRAMA_C = shutil.which("frama-c")
-MARKERS = frozenset({"stream", "case", "end", "move"})
+MARKERS = frozenset({"stream", "case", "end", "move", STAGE_WEIGHTS})
 """Instructions that are rendered in place."""
 ANY = ("int8_t", "uint8_t", "float", "double")
 """Types of constants that hold weights, and nothing else."""
@@ -134,12 +135,13 @@ def _analysis(bundle: Bundle, folder: Path, seconds: int) -> str | None:
     (folder / "main.c").write_text(_MAIN.render(values))
     assert FRAMA_C is not None
     share = subprocess.run([FRAMA_C, "-print-share-path"], capture_output=True, text=True, check=True).stdout.strip()
-    # Nothing is const, as constants may be anything; every loop is followed round by round.
-    options = ("-cpp-extra-args=-I. -Dconst= -DMCUGEN_PLAIN_C", "-machdep", "gcc_x86_64", "-eva-no-show-progress")
+    # Nothing is const, as constants may be anything, and nothing volatile, which is for compilers that keep excess
+    # precision; every loop is followed round by round.
+    reading = ("-cpp-extra-args=-I. -Dconst= -Dvolatile= -DMCUGEN_PLAIN_C", "-machdep", "gcc_x86_64")
     precise = ("-eva-slevel", "20000", "-eva-auto-loop-unroll", "2000", "-eva-warn-copy-indeterminate=-@all")
-    reals = ("-warn-special-float", "none")  # results that are no finite numbers are C's as others are
+    others = ("-eva-no-show-progress", "-warn-special-float", "none")  # results that are no finite numbers are C's, too
     files = ("main.c", *bundle.sources, f"{share}/libc/__fc_builtin.c")
-    command = ["prlimit", f"--cpu={seconds}", FRAMA_C, "-eva", *precise, *reals, *options, *files]
+    command = ["prlimit", f"--cpu={seconds}", FRAMA_C, "-eva", *precise, *others, *reading, *files]
     environment = {**os.environ, "PWD": str(folder)}  # which Frama-C takes for the working directory
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return None if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL) else done.stdout
@@ -196,12 +198,20 @@ def rows_of(model: CompiledModel, seconds: int) -> Iterator[Row]:
     found = prove(model, seconds)
     shapes = " ".join("x".join(map(str, port.shape)) for port in model.bundle.inputs)
     for kernel in sorted(_kernels(model)):
-        alarms = {text for function, text in found.alarms or () if function.startswith(kernel)}
-        finding = PROVEN if kernel in found.proven else f"{len(alarms)} alarms" if alarms else OTHERWISE
-        finding = LATE if found.alarms is None else finding
+        finding = _finding(found, kernel)
         yield Row(
             digest(model.bundle), kernel, shapes, weights(model.bundle), str(seconds), f"{found.seconds:.0f}", finding
         )
+
+
+def _finding(found: Proof, kernel: str) -> str:
+    if found.alarms is None:
+        return LATE
+    alarms = {text for function, text in found.alarms if function.startswith(kernel)}
+    if kernel in found.proven or alarms:
+        return f"{len(alarms)} alarms" if alarms else PROVEN
+    shared = sorted({function for function, _ in found.alarms if function.startswith("mcugen_")})
+    return f"alarm in {', '.join(shared)}" if shared else OTHERWISE
 
 
 def weights(bundle: Bundle) -> str:
