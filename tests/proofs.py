@@ -33,6 +33,7 @@ from markers import between_markers, replace_between_markers
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
+from mcugen.lir.kernel import CHECKED
 from mcugen.lir.program import STAGE_WEIGHTS
 from mcugen.report.kernels import declared_kernels
 
@@ -95,7 +96,7 @@ def prove(compiled: CompiledModel, seconds: int) -> Proof:
     """Follows the run function of a model within so much CPU time; ValueError where Frama-C does not read the code."""
     kernels, begin = _kernels(compiled), _cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="mcugen-proof-") as name:
-        text = _analysis(compiled.bundle, Path(name), seconds)
+        text = _analysis(compiled, Path(name), seconds)
     taken = _cpu_seconds() - begin
     if text is None:
         return Proof(kernels, None, taken)
@@ -121,16 +122,23 @@ def _constants(bundle: Bundle) -> list[tuple[str, str]]:
     return re.findall(r"^extern MCUGEN_ALIGN\(4\) const (\w+) (\w+)\[", header, re.M)
 
 
-def _analysis(bundle: Bundle, folder: Path, seconds: int) -> str | None:
+def _numbers(model: CompiledModel) -> list[str]:
+    """The arrays that may hold anything: none of kernels that go where their constants tell."""
+    if any(CHECKED in kernel.lacks for kernel in declared_kernels() if kernel.name in _kernels(model)):
+        return []
+    return [array for ctype, array in _constants(model.bundle) if ctype in ANY]
+
+
+def _analysis(model: CompiledModel, folder: Path, seconds: int) -> str | None:
     """What Eva prints; None where it was not done in time."""
+    bundle = model.bundle
     for file in (*bundle.sources, *bundle.headers):
         (folder / file).write_text(bundle.files[file])
-    constants = _constants(bundle)
     values = {
         "name": bundle.name,
         "inputs": bundle.inputs,
-        "numbers": [array for ctype, array in constants if ctype in ANY],
-        "biases": [array for ctype, array in constants if ctype == "int32_t" and array.endswith("_bias")],
+        "numbers": _numbers(model),
+        "biases": [array for ctype, array in _constants(bundle) if ctype == "int32_t" and array.endswith("_bias")],
     }
     (folder / "main.c").write_text(_MAIN.render(values))
     assert FRAMA_C is not None
@@ -199,9 +207,7 @@ def rows_of(model: CompiledModel, seconds: int) -> Iterator[Row]:
     shapes = " ".join("x".join(map(str, port.shape)) for port in model.bundle.inputs)
     for kernel in sorted(_kernels(model)):
         finding = _finding(found, kernel)
-        yield Row(
-            digest(model.bundle), kernel, shapes, weights(model.bundle), str(seconds), f"{found.seconds:.0f}", finding
-        )
+        yield Row(digest(model.bundle), kernel, shapes, weights(model), str(seconds), f"{found.seconds:.0f}", finding)
 
 
 def _finding(found: Proof, kernel: str) -> str:
@@ -214,10 +220,9 @@ def _finding(found: Proof, kernel: str) -> str:
     return f"alarm in {', '.join(shared)}" if shared else OTHERWISE
 
 
-def weights(bundle: Bundle) -> str:
+def weights(model: CompiledModel) -> str:
     """Whether they may be anything: words hold several things at once, and are as generated."""
-    constants = _constants(bundle)
-    return "any" if any(ctype in ANY for ctype, _ in constants) else "as generated" if constants else ""
+    return "any" if _numbers(model) else "as generated" if _constants(model.bundle) else ""
 
 
 def digest(bundle: Bundle) -> str:
