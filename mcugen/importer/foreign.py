@@ -34,7 +34,7 @@ def _newest(domain: str) -> int:
 
 
 def hide(model: onnx.ModelProto, registry: Registry) -> bool:
-    """Hides operators that the model's opset has not, but a later one, mcugen itself or no one, and fatal ones; whether any.
+    """Hides operators that the opset has not, but a later one, mcugen itself or no one, and fatal ones; whether any.
 
     UnsupportedError for one with attributes that its first definition has not: it would mean something else.
     """

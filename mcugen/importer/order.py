@@ -28,7 +28,7 @@ def sort_nodes(model: onnx.ModelProto) -> None:
 
 
 def _order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
-    """Indices in topological order (Kahn 1962), the lowest first of those that are ready; as they are, if none exists."""
+    """Indices in topological order (Kahn 1962), the lowest first of what is ready; as they are, if none exists."""
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needed = [{producer[name] for name in _reads(node) if name in producer} for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]

@@ -202,10 +202,16 @@ def fold_affine(graph: Graph, node: Node) -> Outcome:
         return "weights or bias are no float constants"
     if function == "Div" and not constant.all():
         return "it divides by 0"
+    if function == "Mul" and (constant != 1).any() and all(map(_is_whole, (layer.input(1).data, constant, bias))):
+        return "sums of whole numbers are exact as they are"
     weights, new_bias = _absorbed(graph, layer, node, other, constant, bias)
     graph.rewrite(node, layer.op, [layer.input(0), weights, new_bias], origin=layer.origin)
     graph.remove(layer)
     return True
+
+
+def _is_whole(numbers: Array | None) -> bool:
+    return numbers is not None and bool((numbers == np.rint(numbers)).all())
 
 
 def _layer(value: Value | None) -> Node | None:
