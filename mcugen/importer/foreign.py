@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ONNX's own code is not shown: what its checker refuses and ONNX Runtime takes (operators below their opset, and
-domains nobody imports), what it does not survive, and operators of nobody's, which the importer tells node by node."""
+domains nobody imports), and what it does not survive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _newest(domain: str) -> int:
 
 
 def hide(model: onnx.ModelProto, registry: Registry) -> bool:
-    """Hides operators that the opset has not, but a later one, mcugen itself or no one, and fatal ones; whether any.
+    """Hides operators that the model's opset has not, but a later one or mcugen itself, and fatal ones; whether any.
 
     UnsupportedError for one with attributes that its first definition has not: it would mean something else.
     """
@@ -56,7 +56,7 @@ def hide(model: onnx.ModelProto, registry: Registry) -> bool:
 def _is_foreign(node: onnx.NodeProto, opset: int, registry: Registry) -> bool:
     if node.domain not in STANDARD_DOMAINS or onnx.defs.has(node.op_type, opset):
         return False
-    return ("", node.op_type) in registry.importers or not 0 < first_version(node.op_type) <= opset
+    return ("", node.op_type) in registry.importers or first_version(node.op_type) > opset
 
 
 def _check_attributes(node: onnx.NodeProto) -> None:

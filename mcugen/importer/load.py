@@ -104,6 +104,9 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
             model = convert(model, opset)
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
+        if reason.startswith("No Op registered for "):
+            remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+            raise ModelError(f"{place}: every operator must be one of ONNX's, or registered", reason, remedy) from error
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
     if hidden:
         reveal(model)

@@ -156,7 +156,7 @@ recognize_whole = Rewriting("recognize_whole", keep_codes)
 
 @pattern(Quantize, Clamp)
 def recognize_cut(graph: Graph, node: Node) -> Outcome:
-    """Clamp(Floor(x)) and Clamp(Cast(Cast(x) · a / b)) by whole limits → Cut: no division of 64 bits.
+    """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) by whole limits → Cut: no division of 64 bits.
 
     Codes of scale 1 come from it as they are stored. Below 0 it takes whole numbers that are divided rounding down.
     """
@@ -173,6 +173,8 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
     if found is None or not np.isfinite([low, high]).all() or low != round(low) or high != round(high):
         return False
     x, numerator, denominator, is_floor = found
+    if x.type.dtype is DType.FLOAT32 and numerator == denominator == 1 and not stores:
+        return False  # what is no number would be one
     op = cut(numerator, denominator, int(low), int(high)) if is_floor or low >= 0 else None
     if op is None:
         return "no multiplication gives the same"
