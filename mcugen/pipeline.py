@@ -36,10 +36,11 @@ from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_groups, recognize_mask, recognize_normalization
 from mcugen.passes.rewrite import Log, Rewriting
+from mcugen.passes.whole import recognize_cut, recognize_whole
 
 Pass = Callable[[Graph], bool]
 
-FUSION: tuple[tuple[Pass, str], ...] = (
+_LAYERS: tuple[tuple[Pass, str], ...] = (
     (clean.simplify, "exporters write identities and compute constants; patterns must see through them"),
     (recognize_normalization, "what older exporters spell out has one range and one integer form"),
     (recognize_groups, "normalized between reshapes, channels would have to come first"),
@@ -47,16 +48,22 @@ FUSION: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_pad, "a padded window costs nothing"),
     (fuse.fuse_dense, "constant weights can be packed for the kernel"),
     (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),
+)
+_FOLDS: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_affine, "batch normalization and bias belong to the weights"),
     (recognize_affine, "what no weights took in is rounded once at least"),
     (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
 )
+FUSION = (*_LAYERS, *_FOLDS)
 """In float. Then quantization takes its ranges (mcugen.quant)."""
 
 INTEGERS: tuple[tuple[Pass, str], ...] = (
-    *FUSION,
+    *_LAYERS,
+    (recognize_whole, "an integer network kept in floats is one nevertheless"),
+    (recognize_cut, "what it divides by 64 bits costs more than its products"),
+    *_FOLDS,
     (sink_dequantize, "data may as well move as they are stored"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (fuse.fold_pad, "conversions stood between padding and its window"),

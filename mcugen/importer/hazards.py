@@ -69,7 +69,7 @@ def _against_schema(node: onnx.NodeProto, opset: int) -> str:
 def _check_nodes(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], place: str) -> None:
     for node in nodes:
         for attribute in node.attribute:
-            for graph in _graphs(attribute):
+            for graph in graphs_of(attribute):
                 _check_nodes(graph.node, opsets, place)
         standard = opsets.get("", opsets.get("ai.onnx", onnx.defs.onnx_opset_version()))
         reason = hazard(node, standard if node.domain in ("", "ai.onnx") else opsets.get(node.domain, 1))
@@ -109,11 +109,12 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in _graphs(attribute):
+            for graph in graphs_of(attribute):
                 yield from _all_nodes(graph.node)
 
 
-def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def graphs_of(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    """Bodies that an attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
@@ -132,7 +133,7 @@ def _check_calls(model: onnx.ModelProto, place: str) -> None:
                 raise ModelError(f"{place}: functions must not call themselves", node.op_type, "repair the model")
             if key in bodies and key not in sizes:
                 sizes[key] = size(bodies[key].node, (*within, key))
-            total += sizes.get(key, 1) + sum(size(g.node, within) for a in node.attribute for g in _graphs(a))
+            total += sizes.get(key, 1) + sum(size(g.node, within) for a in node.attribute for g in graphs_of(a))
         return total
 
     count = size(model.graph.node, ())

@@ -19,6 +19,7 @@ from mcugen.importer.foreign import hide, import_domains, reveal
 from mcugen.importer.formats import format_of
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
+from mcugen.importer.order import sort_nodes
 from mcugen.importer.sparse import make_dense
 from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
 from mcugen.ops.onnx_node import BUILT_IN, Registry
@@ -85,6 +86,7 @@ def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT
     with cpu_seconds(f"{place}: expanding sparse tensors"):
         make_dense(model, place)
     check_hazards(model, place)
+    sort_nodes(model)
     with cpu_seconds(f"{place}: ONNX's checks"):
         return _checked(model, opset, place, registry)
 
@@ -102,6 +104,9 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
             model = convert(model, opset)
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
+        if reason.startswith("No Op registered for "):
+            remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+            raise ModelError(f"{place}: every operator must be one of ONNX's, or registered", reason, remedy) from error
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
     if hidden:
         reveal(model)

@@ -20,6 +20,10 @@ from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.ops.spatial import Spatial
 from mcugen.passes.rewrite import Outcome, pattern
 
+_ALL_DIGITS = 2**24
+"""Whole numbers up to here are float32."""
+_BYTES = 256
+
 
 @pattern(Paddable)
 def fold_pad(graph: Graph, node: Node) -> Outcome:
@@ -202,10 +206,20 @@ def fold_affine(graph: Graph, node: Node) -> Outcome:
         return "weights or bias are no float constants"
     if function == "Div" and not constant.all():
         return "it divides by 0"
+    if function == "Mul" and _is_exact_apart(layer.input(1).data, constant, bias):
+        return "sums of whole numbers are exact as they are, and would not be"
     weights, new_bias = _absorbed(graph, layer, node, other, constant, bias)
     graph.rewrite(node, layer.op, [layer.input(0), weights, new_bias], origin=layer.origin)
     graph.remove(layer)
     return True
+
+
+def _is_exact_apart(weights: Array | None, factor: Array, bias: Array) -> bool:
+    """Whether float32 has all digits of sums of whole weights, for bytes, but not of those times the factor."""
+    if weights is None or any((numbers != np.rint(numbers)).any() for numbers in (weights, factor, bias)):
+        return False
+    most = np.abs(weights).reshape(len(weights), -1).sum(1).max(initial=0) * _BYTES
+    return bool(most < _ALL_DIGITS <= most * np.abs(factor).max(initial=0))
 
 
 def _layer(value: Value | None) -> Node | None:

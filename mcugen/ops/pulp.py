@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RequantShift, as QuantLab exports integer networks for PULP's compilers (DORY, Deeploy): sums become codes again.
+
+The networks are kept in float tensors of whole numbers; what is computed are 32-bit integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Array
+from mcugen.ops.onnx_node import COMPOSED, OnnxNode, Refusal, onnx_operator
+
+_DOMAINS = ("", "PACTOps", "ai.onnx.contrib")
+_INT32, _FLOAT = 6, 1
+
+
+def _import(node: OnnxNode) -> list[Value]:
+    """clip(⌊(x · mul + add + div / 2) / div⌋): halves are rounded up where anything is cut off."""
+    divisor, levels, signed = _number(node, "div"), _levels(node), bool(_number(node, "signed"))
+    least = -(levels // 2) if signed else 0
+    mul, add = (_whole(node, i) for i in (1, 2))
+    x = node.call("Cast", node.input(0), to=_INT32)
+    sums = node.call("Add", node.call("Mul", x, mul), (add + divisor // 2).astype(np.int32))
+    if least < 0:  # towards 0 would be up
+        sums = node.call("Sub", sums, node.call("Mod", sums, np.int32(divisor)))
+    quotient = node.call("Cast", node.call("Div", sums, np.int32(divisor)), to=_FLOAT)
+    return [node.call("Clip", quotient, np.float32(least), np.float32(least + levels - 1))]
+
+
+def _number(node: OnnxNode, key: str) -> int:
+    """An attribute that exporters write as a number, or as a tensor of one."""
+    found = np.asarray(node.attributes.get(key, np.nan), np.float64).reshape(-1)
+    if found.size != 1 or found[0] != np.rint(found[0]) or not 0 <= found[0] < 2**31:
+        raise Refusal(f"{node.op_type}: {key} must be one whole number", str(found[:8])[:60], "export again")
+    return int(found[0])
+
+
+def _levels(node: OnnxNode) -> int:
+    return _number(node, "n_levels_out" if "n_levels_out" in node.attributes else "n_levels")
+
+
+def _whole(node: OnnxNode, at: int) -> Array:
+    """A constant of whole numbers."""
+    found = node.const(at, ("x", "mul", "add")[at])
+    if (found != np.rint(found)).any() or np.abs(found).max(initial=0) >= 2**31:
+        raise Refusal(f"{node.op_type}: input {at} must be whole numbers of 32 bits", "others", "export again")
+    return found.astype(np.int32)
+
+
+for _domain in _DOMAINS:
+    onnx_operator("RequantShift", domain=_domain, kernels=(COMPOSED,))(_import)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer networks kept in float tensors, as NEMO, QuantLab and DORY write them: whole numbers get the types they need.
+
+Where numbers are rounded and limited, that is a proof that what follows has 8 bits. Codes of scale 1 say the same to
+every later pass, so layers become integer ones: their sums are exact, as those of floats were below 2²⁴. What stands
+between sums and the next codes stays as the file says, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.ops.conv import Conv
+from mcugen.ops.conversion import Cast, Dequantize, Quantize
+from mcugen.ops.matmul import Dense
+from mcugen.ops.pointwise import Binary, Clamp, Unary
+from mcugen.ops.whole import cut
+from mcugen.passes.rewrite import Outcome, Rewriting, pattern
+
+_ROUNDED = (Unary("Floor"), Unary("Ceil"), Unary("Round"))
+_CODES = 256
+_DEEPEST = 12
+"""Operators that are looked through for a range: those between two layers."""
+_SLACK = 2.0**-20
+"""More than reals are rounded by, relative to their magnitude, in as many operators."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What the elements of a tensor lie between, and whether they are whole numbers."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_whole: bool = False
+
+
+@pattern(Conv, Dense)
+def keep_codes(graph: Graph, node: Node) -> Outcome:
+    """layer(x, whole weights) of whole x → layer(Dequantize(Quantize(x)), Dequantize(weights)), of scale 1.
+
+    What x is made of tells that it is whole, and that it fits codes.
+    """
+    weights, x = _codes_of(node.input(1)), _source(node.input(0))
+    if weights is None:
+        return False
+    if not isinstance(x.producer and x.producer.op, Dequantize):
+        type_ = _stored_as(x)
+        if type_ is None:
+            return False
+        _store(graph, x, type_)
+    elif x.producer is not None and x.producer.input(0).type.q.scale != (1.0,):
+        return False
+    stored = graph.constant(f"{node.input(1).name}.codes", weights, QuantParams((1.0,), 0))
+    real = graph.add(Dequantize(), [stored], node.origin, types=[node.input(1).type], before=node)
+    node.set_input(1, real.output)
+    return True
+
+
+def _codes_of(weights: Value) -> Array | None:
+    """Whole weights as int8; None: they are others, or quantized already."""
+    data = weights.data
+    if data is None or weights.type.dtype is not DType.FLOAT32 or weights.type.quant is not None:
+        return None
+    low, high = DType.INT8.limits
+    is_whole = bool((data == np.rint(data)).all() and data.min(initial=0) >= low and data.max(initial=0) <= high)
+    return data.astype(np.int8) if is_whole else None
+
+
+def _source(value: Value) -> Value:
+    """The tensor whose elements are moved to this one."""
+    while value.producer is not None and value.producer.op.moves_data and len(value.producer.inputs) == 1:
+        value = value.producer.input(0)
+    return value
+
+
+def _store(graph: Graph, x: Value, type_: TensorType) -> None:
+    """Makes readers of x read it from codes."""
+    assert x.producer is not None
+    behind = next(graph.nodes.behind(x.producer), None)
+    codes = graph.add(Quantize(), [x], x.producer.origin, types=[type_], before=behind)
+    real = graph.add(Dequantize(), [codes.output], x.producer.origin, types=[x.type], before=behind)
+    graph.replace(x, real.output)
+    codes.set_input(0, x)
+
+
+def _stored_as(x: Value) -> TensorType | None:
+    """Of codes that have a scale of 1 and all elements of a tensor; None: not all are known to be whole, or they are
+    too far apart."""
+    found = _range(x)
+    if x.type.dtype is not DType.FLOAT32 or not found.is_whole or not np.isfinite([found.low, found.high]).all():
+        return None
+    least, greatest = DType.INT8.limits
+    low, high = min(int(found.low), 0), max(int(found.high), 0)
+    if high - low < _CODES:
+        zero = 0 if least <= low and high <= greatest else least - low
+        return replace(x.type, dtype=DType.INT8, quant=QuantParams((1.0,), zero))
+    least, greatest = DType.INT16.limits
+    return (
+        replace(x.type, dtype=DType.INT16, quant=QuantParams((1.0,), 0)) if least <= low and high <= greatest else None
+    )
+
+
+def _range(value: Value, depth: int = 0) -> Range:
+    """Of a tensor, by the operators that compute it."""
+    if value.data is not None and value.type.quant is None and value.data.dtype.kind in "iuf" and value.data.size:
+        low, high = float(value.data.min()), float(value.data.max())
+        return Range(low, high, bool((value.data == np.rint(value.data)).all()))
+    node, is_integer = value.producer, value.type.dtype.is_integer
+    if node is None or depth == _DEEPEST or len(node.outputs) != 1:
+        return Range(is_whole=is_integer)
+    if isinstance(node.op, Dequantize):
+        quant, dtype = node.input(0).type.q, node.input(0).type.dtype
+        low, high = (limit - quant.zero_point for limit in dtype.limits)
+        return Range(low, high, True) if quant.scale == (1.0,) else Range()
+    operands = [Range() if v is None else _range(v, depth + 1) for v in node.inputs]
+    return _result(node, operands) if operands else Range(is_whole=is_integer)
+
+
+def _result(node: Node, operands: Sequence[Range]) -> Range:
+    x, op, is_integer = operands[0], node.op, node.output.type.dtype.is_integer
+    if isinstance(op, Clamp):
+        return Range(max(x.low, op.low), min(x.high, op.high), x.is_whole)
+    if op in _ROUNDED or isinstance(op, Cast):
+        slack = 1 + _SLACK * max(abs(x.low), abs(x.high))
+        is_exact = x.is_whole and op not in _ROUNDED
+        low, high = (x.low, x.high) if is_exact else (np.floor(x.low - slack), np.ceil(x.high + slack))
+        return Range(float(low), float(high), x.is_whole or is_integer or op in _ROUNDED)
+    if op.moves_data and len(operands) == 1:
+        return Range(min(x.low, 0), max(x.high, 0), x.is_whole)  # padding may be among them
+    if isinstance(op, Binary) and op.clamp is None and op.function in _ENDS and len(operands) == 2:
+        y = operands[1]
+        ends = [_ENDS[op.function](a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
+        if np.isfinite(ends).all():
+            return Range(min(ends), max(ends), is_integer or (x.is_whole and y.is_whole and op.function != "Div"))
+        return Range(is_whole=is_integer)
+    return Range(is_whole=is_integer)
+
+
+_ENDS: Mapping[str, Callable[[float, float], float]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b if np.isfinite([a, b]).all() else math.nan,
+    "Div": lambda a, b: a / b if b > 0 else math.nan,
+}
+"""Of monotone operators; of a quotient by what is above 0."""
+
+
+recognize_whole = Rewriting("recognize_whole", keep_codes)
+
+
+@pattern(Quantize, Clamp)
+def recognize_cut(graph: Graph, node: Node) -> Outcome:
+    """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) by whole limits → Cut: no division of 64 bits.
+
+    Codes of scale 1 come from it as they are stored. Below 0 it takes whole numbers that are divided rounding down.
+    """
+    clamp = node.input(0).producer if isinstance(node.op, Quantize) else node
+    if clamp is None or not isinstance(clamp.op, Clamp) or clamp.output.type.dtype is not DType.FLOAT32:
+        return False
+    stores = node.op is not clamp.op
+    if stores and (node.output.type.q.scale != (1.0,) or graph.only_user(clamp.output) is not node):
+        return False
+    if not stores and any(isinstance(user.op, Quantize) for user in clamp.output.users):
+        return False  # with that, then
+    found = _fraction(graph, clamp.input(0))
+    low, high = clamp.op.low, clamp.op.high
+    if found is None or not np.isfinite([low, high]).all() or low != round(low) or high != round(high):
+        return False
+    x, numerator, denominator, is_floor = found
+    if x.type.dtype is DType.FLOAT32 and numerator == denominator == 1 and not stores:
+        return False  # what is no number would be one
+    op = cut(numerator, denominator, int(low), int(high)) if is_floor or low >= 0 else None
+    if op is None:
+        return "no multiplication gives the same"
+    if stores:
+        graph.rewrite(node, op, [x], types=[node.output.type])
+    else:
+        whole = graph.add(op, [x], node.origin, before=node)
+        graph.rewrite(node, Cast(DType.FLOAT32), [whole.output], types=[node.output.type])
+    return True
+
+
+def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None:
+    """x, a, b where a value is x · a / b, the product of what is left of x without its fraction; and whether it is
+    rounded down below 0, too, not towards it."""
+    node = value.producer
+    if node is None or graph.only_user(value) is None:
+        return None
+    if node.op == Unary("Floor"):
+        return node.input(0), 1, 1, False
+    sums, denominator = _factor(graph, node.input(0), "Div")
+    x = _of_multiples(graph, sums, denominator)
+    if x.type.dtype is DType.INT32:
+        return x, 1, denominator, x is not sums
+    x, numerator = _factor(graph, x, "Mul")
+    source = x.producer
+    if source is None or source.op != Cast(DType.INT64) or source.input(0).type.dtype is not DType.FLOAT32:
+        return None
+    return source.input(0), numerator, denominator, False
+
+
+def _factor(graph: Graph, value: Value, function: str) -> tuple[Value, int]:
+    """What a product or quotient by a number above 0 is of, and by which; the value itself, and 1, if it is none."""
+    node = value.producer
+    if node is None or node.op != Binary(function) or graph.only_user(value) is None:
+        return value, 1
+    constant = node.input(1).data
+    if constant is None or constant.size != 1 or constant.reshape(-1)[0] <= 0:
+        return value, 1
+    return node.input(0), int(constant.reshape(-1)[0])
+
+
+def _of_multiples(graph: Graph, value: Value, divisor: int) -> Value:
+    """x where the value is x − (x mod divisor): what division leaves is down then, below 0, too."""
+    node = value.producer
+    rest = node.input(1).producer if node is not None and node.op == Binary("Sub") else None
+    if node is None or rest is None or rest.op != Binary("Mod") or rest.input(0) is not node.input(0):
+        return value
+    by = rest.input(1).data
+    return node.input(0) if by is not None and by.size == 1 and by.reshape(-1)[0] == divisor else value

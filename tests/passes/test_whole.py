@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer networks kept in float tensors: the layers' types, their bits beside ONNX Runtime's, and what is no proof."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, c_outputs, numpy_outputs, onnxruntime_outputs, optimized
+from shared_models import SHARED
+
+from mcugen.hir.graph import Graph
+from mcugen.hir.types import DType
+from mcugen.ops.conv import Conv
+from mcugen.ops.matmul import Dense
+from mcugen.ops.whole import Cut, cut
+
+
+def draw(*shape: int, most: int = 60, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-most, most + 1, shape).astype(np.float32)
+
+
+def whole(net: Net, x: str, exporter: str, channels: int, low: int = 0, high: int = 255) -> str:
+    """What exporters write between the sums of two layers."""
+    shape = (channels, 1, 1)
+    factors = net.const(np.abs(draw(*shape, most=900, seed=1)) + 700)
+    shifts = net.const(draw(*shape, most=90000, seed=2))
+    y = net.op("Add", net.op("Mul", x, factors), shifts)
+    if exporter == "NEMO":
+        y = net.op("Cast", y, to=onnx.TensorProto.INT64)
+        y = net.op("Mul", y, net.const(52, np.int64))
+        y = net.op("Cast", net.op("Div", y, net.const(2**22 - 1, np.int64)), to=onnx.TensorProto.FLOAT)
+    else:
+        y = net.op("Floor", net.op("Div", y, net.const(2.0**15)))
+    return net.op("Clip", y, net.const(float(low)), net.const(float(high)))
+
+
+def network(exporter: str, low: int = 0, high: int = 255, residual: bool = False) -> onnx.ModelProto:
+    net = Net(17)
+    x = net.op("Conv", net.input("x", 1, 2, 9, 9), net.const(draw(6, 2, 3, 3)), pads=[1] * 4)
+    a = net.op("MaxPool", whole(net, x, exporter, 6, low, high), kernel_shape=[2, 2])
+    b = whole(net, net.op("Conv", a, net.const(draw(6, 6, 3, 3, seed=3)), pads=[1] * 4), exporter, 6, low, high)
+    if residual:
+        sums = net.op("Add", net.op("Mul", a, net.const(37.0)), net.op("Mul", b, net.const(21.0)))
+        b = net.op("Floor", net.op("Div", sums, net.const(32.0)))
+    flat = net.op("Flatten", net.op("Conv", b, net.const(draw(3, 6, 1, 1, seed=4))))
+    net.output(net.op("MatMul", flat, net.const(draw(192, 4, most=9, seed=5)), out="y"))
+    return net.model()
+
+
+def layer_types(graph: Graph) -> list[DType]:
+    """Of what layers read."""
+    return [node.input(0).type.dtype for node in graph.nodes if isinstance(node.op, Conv | Dense)]
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("exporter", ["NEMO", "QuantLab"])
+def test_layers_become_integer_ones_of_the_same_bits(exporter: str, residual: bool) -> None:
+    model = network(exporter, residual=residual)
+    types = layer_types(optimized(model))
+    assert types[:2] == [DType.FLOAT32, DType.INT8]  # the first reads what the user gives
+    assert types[2] is (DType.INT16 if residual else DType.INT8)  # up to 255 · (37 + 21) / 32
+    for seed in range(3):
+        feeds = {"x": np.random.default_rng(seed).integers(0, 256, (1, 2, 9, 9)).astype(np.float32)}
+        expected = onnxruntime_outputs(model, feeds)["y"]
+        np.testing.assert_array_equal(numpy_outputs(model, feeds)["y"], expected)
+        np.testing.assert_array_equal(c_outputs(model, feeds)["y"], expected)
+
+
+def test_limits_below_zero_have_codes_too() -> None:
+    """Rounding down is not cutting off there: the formula stays."""
+    model = network("QuantLab", -128, 127)
+    graph = optimized(model)
+    assert layer_types(graph)[1] is DType.INT8
+    feeds = {"x": draw(1, 2, 9, 9, most=100, seed=9)}
+    np.testing.assert_array_equal(c_outputs(model, feeds)["y"], onnxruntime_outputs(model, feeds)["y"])
+
+
+def test_what_is_no_proof_stays_in_float() -> None:
+    """Numbers that are not rounded, have no limits, or are too far apart; weights that are not whole."""
+    for low, high, scale, rounds in ((0, 255, 1.0, False), (0, 70000, 1.0, True), (0, 255, 0.5, True)):
+        net = Net(17)
+        x = net.input("x", 1, 2, 5, 5)
+        y = net.op("Clip", net.op("Floor", x) if rounds else x, net.const(float(low)), net.const(float(high)))
+        net.output(net.op("Conv", y, net.const(draw(3, 2, 3, 3) * np.float32(scale)), out="y"))
+        assert layer_types(optimized(net.model())) == [DType.FLOAT32], (low, high, scale, rounds)
+
+
+def test_no_division_is_left_of_64_bits() -> None:
+    graph = optimized(network("NEMO"))
+    assert not any(v.type.dtype is DType.INT64 for v in graph.values())
+
+
+@pytest.mark.parametrize("low", [0, -128])
+def test_a_cut_is_the_quotient(low: int) -> None:
+    """Of whole numbers, wherever a code begins, and far from it."""
+    pick = random.Random(0)
+    found = 0
+    for _ in range(60):
+        numerator, denominator = pick.randint(1, 70), pick.choice([2 ** pick.randint(1, 26), pick.randint(2, 2**26)])
+        op = cut(numerator, denominator, low, low + 255)
+        if op is None or op.multiplier is None:
+            continue
+        found += 1
+        begins = [-(-code * denominator // numerator) for code in range(low, low + 256)]
+        xs = [b + d for b in begins for d in (-1, 0, 1)] + [pick.randint(-(2**31), 2**31 - 1) for _ in range(50)]
+        for x in (x for x in xs if abs(x) < 2**31):
+            limited = (min(max(v, low), low + 255) for v in (x * numerator // denominator, _as_computed(op, x)))
+            assert len(set(limited)) == 1, (numerator, denominator, x)
+    assert found > 40
+
+
+def _as_computed(op: Cut, x: int) -> int:
+    assert op.multiplier is not None
+    return x * op.multiplier + op.offset >> op.shift
+
+
+@pytest.mark.parametrize("name", ["dory_frontnet_int", "dory_eegnet_int", "dory_tcn_int"])
+def test_networks_of_pulp(name: str) -> None:
+    """Beyond their first layer they hold no float weights."""
+    path = SHARED / "zoo" / f"{name}.onnx"
+    if not path.exists():
+        pytest.skip(f"{path} is absent")
+    graph = optimized(onnx.load(path))
+    assert DType.FLOAT32 not in layer_types(graph)[1:]
