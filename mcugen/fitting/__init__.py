@@ -193,17 +193,34 @@ def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streaming
             kernels = Kernels(way, board, options)
             program = lowered(way, board, options, kernels=kernels.within())
             found.append((planned(program, most=farthest * least), way, kernels))
+        if _work(streamings, [made for made, *_ in found]) > MOST_WORK:
+            break
     program = _least(program for program, *_ in found)
     if options.optimize == GOALS[0] and not options.stream_input:
         return grouped(streamings, graph, board, options, program)
     if options.optimize != "ram":
         return program
+    restart()
     balanced = _for_its_goal(graph, board, replace(options, optimize=GOALS[0]), streamings)  # by chance it takes less
+    restart()
     near = [each for each in found if each[0].arena_size <= farthest * program.arena_size]
     rivals = _Rivals(board, options, balanced, [made for made, *_ in near])
     for made, way, kernels in near:
-        rivals.add(_faster(made, way, kernels, board, options))
+        if _work(streamings, rivals.programs) <= MOST_WORK:
+            rivals.add(_faster(made, way, kernels, board, options))
     return rivals.best()
+
+
+MOST_WORK = 8_000
+"""What is tried for the least RAM, by count: some ten seconds. Then the best so far is taken."""
+
+PER_INSTRUCTION = 3
+"""How many times as long it takes to lower and to plan one as to see what a group of layers takes."""
+
+
+def _work(streamings: Streamings, programs: Iterable[Program]) -> int:
+    """What it took to find programs: groups of layers that were looked at, and their instructions."""
+    return streamings.looked_at + PER_INSTRUCTION * sum(len(program.instrs) for program in programs)
 
 
 class _Rivals:
@@ -212,24 +229,24 @@ class _Rivals:
     def __init__(self, board: Board, options: CompileOptions, balanced: Program, programs: Iterable[Program]) -> None:
         self._board, self._options, self._budget = board, options, Budget.of(options)
         self._balanced = balanced
-        self._programs = list(programs)
+        self.programs = list(programs)
 
     def add(self, programs: Iterable[Program]) -> None:
         """Plans more of them, as far as they could be the best."""
         for program in programs:
-            self._programs.append(planned(program, most=self._most_useful(program)))
+            self.programs.append(planned(program, most=self._most_useful(program)))
 
     def best(self) -> Program:
         """What fits, and of that the best trade of time and RAM."""
-        programs = [*self._programs, self._balanced]
+        programs = [*self.programs, self._balanced]
         most = min(NEARLY * min(made.arena_size for made in programs), self._balanced.arena_size)
         return min((made for made in programs if made.arena_size <= most), key=self._rank)
 
     def _most_useful(self, program: Program) -> float:
         """With more bytes of RAM than that, another one is nearer to the least, or a trade as good with no more RAM."""
-        least = min(made.arena_size for made in (*self._programs, self._balanced))
+        least = min(made.arena_size for made in (*self.programs, self._balanced))
         most = min(NEARLY * least, self._balanced.arena_size)
-        for other in self._programs:
+        for other in self.programs:
             excess, _ = self._rank(other)
             if not excess:
                 times = (_time(other) / _time(program)) ** (1 / LAST_BYTES)

@@ -35,6 +35,11 @@ from mcugen.ops.stream import Layer, Streamed
 MOST_NODES = 24
 """Of a group: the search grows with its square."""
 
+MOST_GROUPS = 3_000
+"""Of a graph, that are made to see what they take, about twice those of any network of some hundred layers: a second or
+two, or three. Those that may need the least RAM come first, and the rest is left out.
+"""
+
 PER_EVENT = 40
 PER_BYTE = 0.5
 """Instructions that the loop over events takes, and the shifting of windows."""
@@ -98,6 +103,11 @@ class Streaming:
             if path and groups not in tried:
                 tried.add(groups)
                 yield path
+
+    @property
+    def looked_at(self) -> int:
+        """How many groups so far."""
+        return len(self._made)
 
     def product(self, plan: Sequence[Stretch]) -> float:
         """Instructions · RAM of a plan, by estimate."""
@@ -190,6 +200,8 @@ class Streaming:
         first, end, _ = self._spans[place]
         for narrow in self._widths(first, end):
             if (first, end, narrow) not in self._made:
+                if len(self._made) >= MOST_GROUPS:
+                    return
                 op = self._group(first, end, narrow)
                 made = None if op is None else Stretch(first, end, op, *self._cost(op, first, end))
                 self._made[first, end, narrow] = made
@@ -377,6 +389,11 @@ class Streamings:
         self._is_streamed_in = is_streamed_in
         self._found: dict[Graph, Streaming] = {}
         self._ordered: dict[Graph, Graph] = {}
+
+    @property
+    def looked_at(self) -> int:
+        """How many groups of all graphs."""
+        return sum(streaming.looked_at for streaming in self._found.values())
 
     def ordered(self, graph: Graph) -> Graph:
         """See in_order_of_rows."""
