@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.printer import print_graph
 from mcugen.hir.traits import Widenable
 from mcugen.hir.verify import Verifier, verify_graph
-from mcugen.kernels.choose import ENOUGH, Limits, choose_kernels, estimated_instructions, unmeasured
+from mcugen.kernels.choose import ENOUGH, Choice, Limits, estimated_instructions, unmeasured
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
@@ -180,15 +181,14 @@ def lowered(
     options: CompileOptions,
     *,
     any_size: bool = False,
-    limits: Limits | None = None,
     kernels: Mapping[Node, Kernel] | None = None,
 ) -> Program:
     """The program without a memory plan; with `any_size` it differs between sizes in parameters alone.
 
-    Without `kernels`, they are chosen within `limits`, or else those of the board.
+    Without `kernels`, they are chosen within the limits of the board.
     """
     costs = cost_table(board.cpu)
-    choices = _chosen(graph, board, options, any_size, limits) if kernels is None else dict(kernels)
+    choices = Kernels(graph, board, options, any_size).within() if kernels is None else dict(kernels)
     remarks = unmeasured(graph, board.features, costs, any_size)
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
@@ -203,21 +203,25 @@ def lowered(
     return program
 
 
-def _chosen(
-    graph: Graph, board: Board, options: CompileOptions, any_size: bool, limits: Limits | None
-) -> dict[Node, Kernel]:
-    """The kernels that serve the goal best."""
-    limits = limits or Limits(board.total_ram, board.total_flash)
-    return choose_kernels(
-        graph,
-        board.features,
-        _with_waits(cost_table(board.cpu), board, options),
-        options.optimize,
-        replace(limits, instructions=options.most_instructions),
-        family=options.family,
-        wanted=options.kernels,
-        any_size=any_size,
-    )
+class Kernels:
+    """The kernels that serve a goal best on a board, within limits."""
+
+    def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
+        self._board, self._options = board, options
+        self._choice = Choice(
+            graph,
+            board.features,
+            _with_waits(cost_table(board.cpu), board, options),
+            options.optimize,
+            family=options.family,
+            wanted=options.kernels,
+            any_size=any_size,
+        )
+
+    def within(self, limits: Limits | None = None) -> dict[Node, Kernel]:
+        """Those within some limits, or else those of the board."""
+        limits = limits or Limits(self._board.total_ram, self._board.total_flash)
+        return self._choice.within(replace(limits, instructions=self._options.most_instructions))
 
 
 def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
@@ -259,9 +263,9 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     return replace(costs, core=board.core, waits=waits)
 
 
-def planned(program: Program, enough: int = 0) -> Program:
+def planned(program: Program, enough: int = 0, most: float = math.inf) -> Program:
     """The program in the order that needs the least memory, with a checked memory plan: see plan_memory."""
     reorder(program)
-    plan_memory(program, enough)
+    plan_memory(program, enough, most)
     verify_plan(program)
     return program

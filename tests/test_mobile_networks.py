@@ -70,7 +70,7 @@ def test_patches_give_the_same(blocks: Sequence[Block]) -> None:
 def test_patches_on_the_target(board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where convolutions have other padding at the left than at the right."""
     model = mobile_net((10, 66), MCUNET_VWW[:2], is_integer=True)
-    monkeypatch.setattr(fitting, "_ways", lambda graph, board, options: [(in_patches(graph, graph.nodes), 0)])
+    monkeypatch.setattr(fitting, "_ways", lambda graph, *_: [(in_patches(graph, graph.nodes), 0)])
     compiled, feeds = least(model, board), random_feeds(model)
     assert sum(instr.name.endswith((".0", ".1")) for instr in compiled.program.instrs) >= 2 * 5
     assert_close(compiled.simulate([feeds], measure=False).outputs[0], interpret(compiled.graph, feeds))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
@@ -18,7 +19,7 @@ from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
 from mcugen.fitting.staging import copies_for, left_beside_copies, staged, waits_most, with_copies
-from mcugen.fitting.streaming import Streaming, Stretch, each_by_rows, in_order_of_rows, ram_of, with_groups
+from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits
@@ -28,7 +29,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.memory.place import memory_of_arena
 from mcugen.options import GOALS, CompileOptions
-from mcugen.pipeline import lowered, planned
+from mcugen.pipeline import Kernels, lowered, planned
 
 AS_ASKED = "as asked"
 
@@ -180,21 +181,85 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    found: list[tuple[Program, Graph]] = []
-    for way, ram in _ways(graph, board, options):
-        if not found or ram <= NEARBY * min(program.arena_size for program, _ in found):
-            found.append((planned(lowered(way, board, options)), way))
-    program = _least(program for program, _ in found)
+    return _for_its_goal(graph, board, options, Streamings(board, is_streamed_in=options.stream_input))
+
+
+def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Program:
+    found: list[tuple[Program, Graph, Kernels]] = []
+    farthest = MISJUDGED[1] if options.optimize == "ram" else 1.0
+    for way, ram in _ways(graph, board, options, streamings):
+        least = min((program.arena_size for program, *_ in found), default=math.inf)
+        if ram <= NEARBY * least:
+            kernels = Kernels(way, board, options)
+            program = lowered(way, board, options, kernels=kernels.within())
+            found.append((planned(program, most=farthest * least), way, kernels))
+        if _work(streamings, [made for made, *_ in found]) > MOST_WORK:
+            break
+    program = _least(program for program, *_ in found)
     if options.optimize == GOALS[0] and not options.stream_input:
-        return grouped(graph, board, options, program)
+        return grouped(streamings, graph, board, options, program)
     if options.optimize != "ram":
         return program
-    near = [(made, way) for made, way in found if made.arena_size <= MISJUDGED[1] * program.arena_size]
-    faster = (each for made, way in near for each in _faster(made, way, board, options))
-    balanced = _as_asked(graph, board, replace(options, optimize=GOALS[0]))  # by chance it may take less
-    programs = [*(made for made, _ in near), *faster, balanced]
-    most = min(NEARLY * min(made.arena_size for made in programs), balanced.arena_size)
-    return _served([made for made in programs if made.arena_size <= most], board, options)
+    restart()
+    balanced = _for_its_goal(graph, board, replace(options, optimize=GOALS[0]), streamings)  # by chance it takes less
+    restart()
+    near = [each for each in found if each[0].arena_size <= farthest * program.arena_size]
+    rivals = _Rivals(board, options, balanced, [made for made, *_ in near])
+    for made, way, kernels in near:
+        if _work(streamings, rivals.programs) <= MOST_WORK:
+            rivals.add(_faster(made, way, kernels, board, options))
+    return rivals.best()
+
+
+MOST_WORK = 8_000
+"""What is tried for the least RAM, by count: some ten seconds. Then the best so far is taken."""
+
+PER_INSTRUCTION = 3
+"""How many times as long it takes to lower and to plan one as to see what a group of layers takes."""
+
+
+def _work(streamings: Streamings, programs: Iterable[Program]) -> int:
+    """What it took to find programs: groups of layers that were looked at, and their instructions."""
+    return streamings.looked_at + PER_INSTRUCTION * sum(len(program.instrs) for program in programs)
+
+
+class _Rivals:
+    """Programs with nearly the least RAM, of which none takes more than `balanced`."""
+
+    def __init__(self, board: Board, options: CompileOptions, balanced: Program, programs: Iterable[Program]) -> None:
+        self._board, self._options, self._budget = board, options, Budget.of(options)
+        self._balanced = balanced
+        self.programs = list(programs)
+
+    def add(self, programs: Iterable[Program]) -> None:
+        """Plans more of them, as far as they could be the best."""
+        for program in programs:
+            self.programs.append(planned(program, most=self._most_useful(program)))
+
+    def best(self) -> Program:
+        """What fits, and of that the best trade of time and RAM."""
+        programs = [*self.programs, self._balanced]
+        most = min(NEARLY * min(made.arena_size for made in programs), self._balanced.arena_size)
+        return min((made for made in programs if made.arena_size <= most), key=self._rank)
+
+    def _most_useful(self, program: Program) -> float:
+        """With more bytes of RAM than that, another one is nearer to the least, or a trade as good with no more RAM."""
+        least = min(made.arena_size for made in (*self.programs, self._balanced))
+        most = min(NEARLY * least, self._balanced.arena_size)
+        for other in self.programs:
+            excess, _ = self._rank(other)
+            if not excess:
+                times = (_time(other) / _time(program)) ** (1 / LAST_BYTES)
+                most = min(most, math.ceil(other.arena_size * max(times, 1.0)) - 1)
+        return most
+
+    def _rank(self, program: Program) -> tuple[float, float]:
+        trade = math.log(_time(program)) + LAST_BYTES * math.log(max(program.arena_size, 1))
+        return self._budget.excess(use_of(program, self._board, self._options)), trade
+
+
+def _time(program: Program) -> float:
+    return max(program.instructions_estimate or 0.0, 1.0)
 
 
 NEARLY = 1 + 1 / 64
@@ -204,31 +269,19 @@ LAST_BYTES = 16
 """RAM counts so many times then: its last hundredth may cost a sixth of the time."""
 
 
-def _served(programs: Iterable[Program], board: Board, options: CompileOptions) -> Program:
-    """Of programs with nearly the least RAM what fits, and of that the best trade of time and RAM."""
-    budget = Budget.of(options)
-
-    def rank(program: Program) -> tuple[float, float]:
-        instructions = max(program.instructions_estimate or 0.0, 1.0)
-        trade = math.log(instructions) + LAST_BYTES * math.log(max(program.arena_size, 1))
-        return budget.excess(use_of(program, board, options)), trade
-
-    return min(programs, key=rank)
-
-
 MISJUDGED = (1.0, 1.05, 1.15)
 """How many times the RAM of a program its layers may be estimated to take."""
 
 
-def _faster(program: Program, way: Graph, board: Board, options: CompileOptions) -> Iterator[Program]:
+def _faster(program: Program, way: Graph, kernels: Kernels, board: Board, options: CompileOptions) -> Iterator[Program]:
     """Programs with faster kernels where a program leaves RAM unused, as far as that can be estimated."""
     known = {program.instructions_estimate}
     for factor in MISJUDGED:
         limits = Limits(board.total_ram, board.total_flash, taken=int(factor * program.arena_size))
-        faster = lowered(way, board, options, limits=limits)
+        faster = lowered(way, board, options, kernels=kernels.within(limits))
         if faster.instructions_estimate not in known:
             known.add(faster.instructions_estimate)
-            yield planned(faster)
+            yield faster
 
 
 def _least(programs: Iterable[Program]) -> Program:
@@ -253,10 +306,11 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
     """
     budget = Budget.of(options)
     limits = _limits(budget, board)
-    ways = [way for way, _ in _ways(graph, board, options)]
+    streamings = Streamings(board, is_streamed_in=options.stream_input)
+    ways = [(way, Kernels(way, board, options)) for way, _ in _ways(graph, board, options, streamings)]
     tried: dict[Limits, Attempt] = {}
     while limits not in tried and len(tried) < CORRECTIONS:
-        program = _least(planned(lowered(way, board, options, limits=limits)) for way in ways)
+        program = _least(planned(lowered(way, board, options, kernels=kernels.within(limits))) for way, kernels in ways)
         use = use_of(program, board, options)
         tried[limits] = Attempt("", program, use)
         limits = Limits(
@@ -268,15 +322,15 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
 
 def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     """As many layers in groups as it takes, with kernels for the goal as asked."""
-    budget, costs = Budget.of(options), cost_table(board.cpu)
-    limits, graph = _limits(budget, board), in_order_of_rows(graph)
-    streaming = Streaming(graph, board.features, costs, is_streamed_in=options.stream_input)
-    plans = list(streaming.plans())
+    budget, streamings = Budget.of(options), Streamings(board, is_streamed_in=options.stream_input)
+    limits, graph = _limits(budget, board), streamings.ordered(graph)
+    plans = list(streamings.of(graph).plans())
     near = [plan for plan in plans if ram_of(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
     attempts = []
     for plan in near[-MOST_WAYS:]:
         way = with_groups(graph, plan, is_streamed_in=options.stream_input)
-        program = planned(lowered(way, board, options, limits=limits))
+        kernels = Kernels(way, board, options).within(limits)
+        program = planned(lowered(way, board, options, kernels=kernels))
         attempts.append(Attempt("", program, use_of(program, board, options)))
     return _best(attempts, budget)
 
@@ -317,7 +371,7 @@ MOST_WAYS = 4
 """Of grouping layers, that are planned: estimates of their RAM are right within some percent."""
 
 
-def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple[Graph, int]]:
+def _ways(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Iterator[tuple[Graph, int]]:
     """The graph; for the least RAM with layers in groups, in the ways that promise most, with estimates of that.
 
     Where the caller hands over the input row by row, the first layers are a group in any case.
@@ -327,33 +381,34 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple
         yield graph, 0
         return
     divided = heads_apart(graph) if options.optimize == "ram" else graph
-    for each in dict.fromkeys((in_order_of_rows(divided), in_order_of_rows(graph))):
-        yield from _ways_by_rows(each, board, options)
+    for each in dict.fromkeys((streamings.ordered(divided), streamings.ordered(graph))):
+        yield from _ways_by_rows(each, options, streamings)
 
 
 PATCHES_GAIN = 0.97
 """Layers are computed in patches where by estimate a program takes at most so many times the RAM."""
 
 
-def _ways_by_rows(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple[Graph, int]]:
+def _ways_by_rows(graph: Graph, options: CompileOptions, streamings: Streamings) -> Iterator[tuple[Graph, int]]:
     """Those of one graph; for the least RAM also with what needs most of it in patches, as long as that helps."""
-    plans = _plans(graph, board, options)
+    plans = _plans(graph, options, streamings)
     in_groups = _by_plans(graph, plans, options)
     yield from in_groups
     if not in_groups or not options.stream_input:
         yield graph, 0
     while options.optimize == "ram" and plans and (patched := _patched(graph, plans[0])):
-        before, graph, plans = ram_of(plans[0]), patched, _plans(patched, board, options)
+        before, graph, plans = ram_of(plans[0]), patched, _plans(patched, options, streamings)
         if not plans or ram_of(plans[0]) > PATCHES_GAIN * before:
             return
         yield from _by_plans(graph, plans, options)
 
 
-def _plans(graph: Graph, board: Board, options: CompileOptions) -> list[list[Stretch]]:
+def _plans(graph: Graph, options: CompileOptions, streamings: Streamings) -> list[list[Stretch]]:
     """Those that promise most."""
-    streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=options.stream_input)
-    plans = list(streaming.plans())
-    return plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
+    streaming = streamings.of(graph)
+    if options.optimize == "ram":
+        return list(islice(streaming.plans(), MOST_WAYS))
+    return sorted(streaming.plans(), key=streaming.product)[:1]
 
 
 def _by_plans(graph: Graph, plans: Sequence[Sequence[Stretch]], options: CompileOptions) -> list[tuple[Graph, int]]:

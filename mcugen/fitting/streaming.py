@@ -12,13 +12,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, takewhile
+from heapq import heapify, heappop, heappush
+from itertools import groupby, islice, takewhile
 
+from mcugen.board import Board
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
-from mcugen.kernels.cost import CostTable
+from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
@@ -27,11 +29,16 @@ from mcugen.lir.program import ALIGNMENT, Program, Space
 from mcugen.lir.trial import trial
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.movement import Slice
-from mcugen.ops.row_groups import ends_of, group_of
+from mcugen.ops.row_groups import RowGroups, ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
 
 MOST_NODES = 24
 """Of a group: the search grows with its square."""
+
+MOST_GROUPS = 3_000
+"""Of a graph, that are made to see what they take, about twice those of any network of some hundred layers: a second or
+two, or three. Those that may need the least RAM come first, and the rest is left out.
+"""
 
 PER_EVENT = 40
 PER_BYTE = 0.5
@@ -60,35 +67,47 @@ def ram_of(plan: Sequence[Stretch]) -> int:
 class Streaming:
     """The ways to divide a graph into stretches, for a CPU with `features` and these costs.
 
-    `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group. Groups of more
-    than `most` bytes are left out.
+    `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        features: frozenset[str],
-        costs: CostTable,
-        *,
-        is_streamed_in: bool = False,
-        most: float = math.inf,
+        self, graph: Graph, features: frozenset[str], costs: CostTable, *, is_streamed_in: bool = False
     ) -> None:
         self.graph = graph
-        self._most = most
         self._features = features
         self._costs = costs
         self._is_streamed_in = is_streamed_in
-        self._bodies: dict[tuple[tuple[str, str], ...], tuple[float, int]] = {}
+        self._bodies: dict[Graph, tuple[float, int]] = {}
+        self._made: dict[tuple[int, int, bool], Stretch | None] = {}
+        self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
 
-    def plans(self) -> Iterator[list[Stretch]]:
-        """From the least RAM to all that layer by layer takes, each with the fewest instructions for its RAM."""
+    def plans(self, most: float = math.inf) -> Iterator[list[Stretch]]:
+        """From the least RAM to all that layer by layer takes, each with the fewest instructions for its RAM.
+
+        Groups of more than `most` bytes are left out. Others are made when they may be the next to fit.
+        """
         tried: set[tuple[tuple[int, int], ...]] = set()
-        for limit in sorted({s.ram for s in self.stretches}):
-            path = self._shortest(limit)
-            groups = tuple((s.first, s.end) for s in path or () if s.op)
+        ending: defaultdict[int, list[tuple[int, Stretch]]] = defaultdict(list)
+        best: dict[int, _Way] = {0: (0.0, 0, 0, None)}
+        for _, stretches in groupby(self._by_ram(most), key=lambda numbered: numbered[1].ram):
+            better = []
+            for number, stretch in stretches:
+                ending[stretch.end].append((number, stretch))
+                if stretch.first in best and _way(best, number, stretch) < best.get(stretch.end, _NO_WAY):
+                    better.append(stretch.end)
+            if not better:
+                continue
+            self._improve(best, ending, min(better))
+            path = self._path(best)
+            groups = tuple((s.first, s.end) for s in path if s.op)
             if path and groups not in tried:
                 tried.add(groups)
                 yield path
+
+    @property
+    def looked_at(self) -> int:
+        """How many groups so far."""
+        return len(self._made)
 
     def product(self, plan: Sequence[Stretch]) -> float:
         """Instructions · RAM of a plan, by estimate."""
@@ -98,23 +117,13 @@ class Streaming:
     @cached_property
     def least(self) -> int:
         """Bytes that no plan does without."""
-        best = {0: self._borders}
-        if self._borders > self._most:
-            return self._borders
+        best = {0: self.borders}
         ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for first, end, ram in self._spans:
             ending[end].append((first, ram))
         for end, (ram, _) in enumerate(self._plain, 1):
             best[end] = min(max(best[first], least) for first, least in [(end - 1, ram), *ending[end]])
         return best[len(self._plain)]
-
-    @cached_property
-    def stretches(self) -> list[Stretch]:
-        """All of them: single ones, then groups."""
-        singles = [Stretch(i, i + 1, None, ram, 0.0) for i, (ram, _) in enumerate(self._plain)]
-        if self._is_streamed_in:
-            singles = singles[1:]
-        return singles + list(self._groups())
 
     @cached_property
     def _lives(self) -> Mapping[Value, tuple[int, int]]:
@@ -171,12 +180,34 @@ class Streaming:
 
     # ---------------------------------------------------------------------------------------------- groups
 
-    def _groups(self) -> Iterator[Stretch]:
-        for first, end, _ in self._spans:
-            for narrow in self._widths(first, end):
+    def _by_ram(self, most: float) -> Iterator[tuple[int, Stretch]]:
+        """Numbered stretches, from the least RAM on: single nodes, and groups that may take at most `most` bytes."""
+        singles = [Stretch(i, i + 1, None, ram, 0.0) for i, (ram, _) in enumerate(self._plain)]
+        ready = [(single.ram, number, single) for number, single in enumerate(singles)]
+        ready = ready[self._is_streamed_in :]
+        heapify(ready)
+        spans = sorted((least, number) for number, (_, _, least) in enumerate(self._spans) if least <= most)
+        for least, place in [*spans, (math.inf, 0)]:
+            while ready and ready[0][0] < least:
+                _, number, stretch = heappop(ready)
+                yield number, stretch
+            if least < math.inf:
+                for number, group in self._groups(place):
+                    heappush(ready, (group.ram, len(singles) + number, group))
+
+    def _groups(self, place: int) -> Iterator[tuple[int, Stretch]]:
+        """Those of a span, numbered among those of all."""
+        first, end, _ = self._spans[place]
+        for narrow in self._widths(first, end):
+            if (first, end, narrow) not in self._made:
+                if len(self._made) >= MOST_GROUPS:
+                    return
                 op = self._group(first, end, narrow)
-                if op is not None:
-                    yield Stretch(first, end, op, *self._cost(op, first, end))
+                made = None if op is None else Stretch(first, end, op, *self._cost(op, first, end))
+                self._made[first, end, narrow] = made
+            stretch = self._made[first, end, narrow]
+            if stretch is not None:
+                yield 2 * place + narrow, stretch
 
     @cached_property
     def _spans(self) -> list[tuple[int, int, int]]:
@@ -192,14 +223,20 @@ class Streaming:
 
     def _least(self, first: int, end: int) -> int | None:
         """Bytes that a group needs in any case, or None if its nodes one by one need no more, nor the whole graph."""
-        sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        sources, results = self._ends_of(first, end)
         dying = sum(self._nbytes(v) for v in sources if self._lives[v][1] < end)
         ends = max(dying, sum(self._nbytes(v) for v in results))
         least = self._around(first, end) + ends + self._least_windows(first, end)
         if self._comes_by_rows(first):
             return 0
-        helps = end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self._borders)
-        return least if helps and least <= self._most else None
+        helps = end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self.borders)
+        return least if helps else None
+
+    def _ends_of(self, first: int, end: int) -> tuple[list[Value], list[Value]]:
+        """What these nodes read of others, and what others read of them."""
+        if (first, end) not in self._known_ends:
+            self._known_ends[first, end] = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        return self._known_ends[first, end]
 
     def _least_windows(self, first: int, end: int) -> int:
         """Bytes of the rows that lie between the nodes of a group at least: those that somebody reads at once."""
@@ -222,7 +259,7 @@ class Streaming:
         ]
 
     @cached_property
-    def _borders(self) -> int:
+    def borders(self) -> int:
         """Bytes that the inputs of the graph take in any case, or its outputs."""
         inputs = self.graph.inputs[self._is_streamed_in :]
         return max(sum(self._nbytes(v) for v in values) for values in (inputs, self.graph.outputs))
@@ -234,10 +271,16 @@ class Streaming:
     @cached_property
     def _forms(self) -> list[tuple[RowForm | None, RowForm | None]]:
         """By node, how it computes rows with columns at their sides, and narrow ones."""
-        return [(row_form(n.op, n.sig), row_form(n.op, n.sig, narrow=True)) for n in self.graph.nodes]
+        return list(zip(*(groups.forms for groups in self._ways), strict=True))
+
+    @cached_property
+    def _ways(self) -> tuple[RowGroups, RowGroups]:
+        """Groups with columns at the sides of rows, and narrow ones."""
+        nodes, outputs = self.graph.nodes, self.graph.outputs
+        return RowGroups(nodes, outputs), RowGroups(nodes, outputs, narrow=True)
 
     def _group(self, first: int, end: int, narrow: bool) -> Streamed | None:
-        op = group_of(self.graph.nodes[first:end], self.graph.outputs, narrow=narrow)
+        op = self._ways[narrow].group(first, end)
         if op is None or not all(t.is_contiguous for t in op.tensors[self._comes_by_rows(first) : op.sources]):
             return None
         if not self._comes_by_rows(first):
@@ -270,7 +313,7 @@ class Streaming:
 
     def _ends(self, op: Streamed, first: int, end: int) -> int:
         """Bytes of the inputs and outputs of a group, one of which may lie over another, and of all around it."""
-        read, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        read, results = self._ends_of(first, end)
         sources = op.ordered(read)
         dying = {i: self._nbytes(v) for i, v in enumerate(sources) if self._lives[v][1] < end}
         around = self._around(first, end)
@@ -290,16 +333,15 @@ class Streaming:
 
     def _body(self, layer: Layer) -> tuple[float, int]:
         """Instructions of a layer's body, and the bytes that it needs besides its inputs and its output."""
-        key = tuple((node.output.name, str(node.sig.inputs[0])) for node in layer.body.nodes)
-        if key not in self._bodies:
+        if layer.body not in self._bodies:
             choices = {
                 node: self._lightest(node, found)
                 for node in layer.body.nodes
                 if (found := fitting_kernels(node, self._features, any_size=False))
             }
             instructions = sum(self._costs.instructions(node, k) for node, k in choices.items())
-            self._bodies[key] = instructions, self._working_memory(layer.body, choices)
-        return self._bodies[key]
+            self._bodies[layer.body] = instructions, self._working_memory(layer.body, choices)
+        return self._bodies[layer.body]
 
     def _working_memory(self, body: Graph, choices: Mapping[Node, Kernel]) -> int:
         builder = Builder(Program("trial"), self._features, choices=choices)
@@ -310,35 +352,62 @@ class Streaming:
 
     # ---------------------------------------------------------------------------------------------- path
 
-    def _shortest(self, limit: int) -> list[Stretch] | None:
-        """Stretches from start to end within `limit` bytes, with the fewest instructions; then the fewest groups."""
-        best: dict[int, tuple[float, int, Stretch | None]] = {0: (0.0, 0, None)}
-        for end in range(1, len(self.graph.nodes) + 1):
-            ways = [
-                (best[s.first][0] + max(s.instructions, 0.0), best[s.first][1] + (s.op is not None), s)
-                for s in self._ending[end]
-                if s.ram <= limit and s.first in best
-            ]
+    def _improve(self, best: dict[int, _Way], ending: Mapping[int, Sequence[tuple[int, Stretch]]], start: int) -> None:
+        """Finds the ways to the nodes from `start` on anew, by the stretches that end there."""
+        for end in range(start, len(self.graph.nodes) + 1):
+            ways = [_way(best, number, s) for number, s in ending.get(end, ()) if s.first in best]
             if ways:
-                best[end] = min(ways, key=lambda way: way[:2])
-        return self._path(best) if len(self.graph.nodes) in best else None
+                best[end] = min(ways)
 
-    def _path(self, best: Mapping[int, tuple[float, int, Stretch | None]]) -> list[Stretch]:
-        """From the start to the end, by what leads to each node."""
+    def _path(self, best: Mapping[int, _Way]) -> list[Stretch]:
+        """From the start to the end, by what leads to each node; empty if nothing does."""
         path: list[Stretch] = []
-        last = best[len(self.graph.nodes)][2]
+        last = best.get(len(self.graph.nodes), _NO_WAY)[3]
         while last is not None:
             path.append(last)
-            last = best[last.first][2]
+            last = best[last.first][3]
         return path[::-1]
 
-    @cached_property
-    def _ending(self) -> Mapping[int, list[Stretch]]:
-        """The stretches by their ends."""
-        found: defaultdict[int, list[Stretch]] = defaultdict(list)
-        for stretch in self.stretches:
-            found[stretch.end].append(stretch)
-        return found
+
+_Way = tuple[float, int, int, Stretch | None]
+"""To a node: instructions, groups, and the stretch that ends there, with its number; the least of these is the best."""
+
+_NO_WAY: _Way = (math.inf, 0, 0, None)
+
+
+def _way(best: Mapping[int, _Way], number: int, stretch: Stretch) -> _Way:
+    """That by a stretch, behind the best one to its first node."""
+    instructions, groups, *_ = best[stretch.first]
+    return instructions + max(stretch.instructions, 0.0), groups + (stretch.op is not None), number, stretch
+
+
+class Streamings:
+    """Those of graphs for a board, each made once: several goals ask for the same."""
+
+    def __init__(self, board: Board, *, is_streamed_in: bool = False) -> None:
+        self._board = board
+        self._is_streamed_in = is_streamed_in
+        self._found: dict[Graph, Streaming] = {}
+        self._ordered: dict[Graph, Graph] = {}
+
+    @property
+    def looked_at(self) -> int:
+        """How many groups of all graphs."""
+        return sum(streaming.looked_at for streaming in self._found.values())
+
+    def ordered(self, graph: Graph) -> Graph:
+        """See in_order_of_rows."""
+        if graph not in self._ordered:
+            self._ordered[graph] = in_order_of_rows(graph)
+        return self._ordered[graph]
+
+    def of(self, graph: Graph) -> Streaming:
+        """That of a graph."""
+        if graph not in self._found:
+            costs = cost_table(self._board.cpu)
+            made = Streaming(graph, self._board.features, costs, is_streamed_in=self._is_streamed_in)
+            self._found[graph] = made
+        return self._found[graph]
 
 
 def in_order_of_rows(graph: Graph) -> Graph:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, use_of, waits_when_placed
 from mcugen.fitting.staging import copies_for, trades_waits
-from mcugen.fitting.streaming import Streaming, in_order_of_rows, ram_of, with_groups
+from mcugen.fitting.streaming import Streamings, ram_of, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
-from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.options import GOALS, OWN, CompileOptions
@@ -26,7 +25,7 @@ MOST_PLANS = 2
 """That are made into programs, of those that promise most."""
 
 
-def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program) -> Program:
+def grouped(streamings: Streamings, graph: Graph, board: Board, options: CompileOptions, plain: Program) -> Program:
     """The program with layers in groups if that reaches LEAST_GAIN, else `plain`, where they run one by one.
 
     Where there is room for that, groups take at most MOST_SLOWDOWN times its instructions.
@@ -36,9 +35,8 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     most = LEAST_GAIN * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
     if most <= 0:  # little RAM in any case
         return plain
-    graph = in_order_of_rows(graph)
-    streaming = Streaming(graph, board.features, cost_table(board.cpu), most=most)
-    if streaming.least > most:
+    streaming = streamings.of(streamings.ordered(graph))
+    if streaming.borders > most or streaming.least > most:
         return plain
     waits = trades_waits(plain, board, options)
     spills = plain.arena_size > memory_of_arena(board, options.place).room  # into a slower memory, which counts
@@ -46,8 +44,8 @@ def grouped(graph: Graph, board: Board, options: CompileOptions, plain: Program)
     has_room = before.ram <= ENOUGH * board.total_ram and not spills
     slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
     best, least = plain, LEAST_GAIN
-    for plan in sorted(streaming.plans(), key=streaming.product)[:MOST_PLANS]:
-        program = lowered(with_groups(graph, plan), board, options)
+    for plan in sorted(streaming.plans(most), key=streaming.product)[:MOST_PLANS]:
+        program = lowered(with_groups(streaming.graph, plan), board, options)
         after, _ = _cost(program, board, options)
         promised = replace(after, ram=ram_of(plan))
         if after.instructions > slowest or _trade(promised, before) >= least:

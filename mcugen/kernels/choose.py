@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
@@ -136,31 +137,53 @@ Rank = Callable[[Cost], tuple[float, ...]]
 """Of two plans the one with less is taken."""
 
 
-def choose_kernels(
-    graph: Graph,
-    features: frozenset[str],
-    costs: CostTable,
-    goal: str,
-    limits: Limits,
-    *,
-    family: str = OWN,
-    wanted: Collection[str] = (),
-    any_size: bool = False,
-) -> dict[Node, Kernel]:
+class Choice:
     """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
 
     `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits; for `auto` it is
     one more to choose from, where it was measured as our own were. `any_size` leaves those whose parameters follow from
-    sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
+    sizes that are known at run time. UsageError for a wanted kernel that fits nowhere. What kernels would cost is found
+    once, for all limits that are asked for.
     """
-    fitting = _measured_first(graph, all_fitting(graph, features, any_size), costs)
-    library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
-    _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
-    if family == AUTO:
-        fitting, library = fitting | _compared(library, fitting, features, costs), {}
-    fitting = {node: found for node, found in fitting.items() if node not in library}
-    taken = _chosen(graph, features, costs, goal, limits, fitting, wanted, library)
-    return {node: kernel for node, kernel in taken.items() if kernel.emit} | library
+
+    def __init__(
+        self,
+        graph: Graph,
+        features: frozenset[str],
+        costs: CostTable,
+        goal: str,
+        *,
+        family: str = OWN,
+        wanted: Collection[str] = (),
+        any_size: bool = False,
+    ) -> None:
+        fitting = _measured_first(graph, all_fitting(graph, features, any_size), costs)
+        library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
+        _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
+        if family == AUTO:
+            fitting, library = fitting | _compared(library, fitting, features, costs), {}
+        fitting = {node: found for node, found in fitting.items() if node not in library}
+        self._fitting = {node: [k for k in found if k.name in wanted][:1] or found for node, found in fitting.items()}
+        self._library = library
+        self._graph, self._features, self._costs, self._goal = graph, features, costs, goal
+
+    def within(self, limits: Limits) -> dict[Node, Kernel]:
+        """What serves the goal best for all nodes together."""
+        return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
+
+    def _taken(self, limits: Limits) -> dict[Node, Kernel]:
+        """One of the kernels that fit each node; other nodes have those of a library."""
+        if all(len(found) == 1 for found in self._fitting.values()):
+            return {node: found[0] for node, found in self._fitting.items()}
+        offers, others = self._offers
+        outer = set(self._graph.nodes)
+        offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
+        taken = _search(offered, self._goal, limits, max(others.values(), default=0))
+        return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
+
+    @cached_property
+    def _offers(self) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
+        return offers_of(self._graph, self._features, self._costs, self._fitting, self._library)
 
 
 def _measured_first(graph: Graph, fitting: Mapping[Node, list[Kernel]], costs: CostTable) -> dict[Node, list[Kernel]]:
@@ -171,27 +194,6 @@ def _measured_first(graph: Graph, fitting: Mapping[Node, list[Kernel]], costs: C
 
     outer = set(graph.nodes)
     return {node: (node in outer and measured(node, found)) or found for node, found in fitting.items()}
-
-
-def _chosen(
-    graph: Graph,
-    features: frozenset[str],
-    costs: CostTable,
-    goal: str,
-    limits: Limits,
-    fitting: Mapping[Node, Sequence[Kernel]],
-    wanted: Collection[str],
-    settled: Mapping[Node, Kernel],
-) -> dict[Node, Kernel]:
-    """One of the kernels that fit each node, by the goal for all together; other nodes have `settled` ones."""
-    narrowed = {node: [k for k in found if k.name in wanted][:1] or found for node, found in fitting.items()}
-    if all(len(found) == 1 for found in narrowed.values()):
-        return {node: found[0] for node, found in narrowed.items()}
-    offers, others = offers_of(graph, features, costs, narrowed, settled)
-    outer = set(graph.nodes)
-    offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
-    taken = _search(offered, goal, limits, max(others.values(), default=0))
-    return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
 
 
 def offers_of(

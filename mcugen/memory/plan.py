@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import gcd
 
 import numpy as np
 
@@ -21,10 +21,11 @@ MOST_MEETINGS = 100_000
 """Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
 
 
-def plan_memory(program: Program, enough: int = 0) -> None:
+def plan_memory(program: Program, enough: int = 0, most: float = math.inf) -> None:
     """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`.
 
-    A plan that takes no more than `enough` bytes is not improved; if there is none, any will do.
+    A plan that takes no more than `enough` bytes is not improved; if there is none, any will do. So it will where none
+    can take at most `most`.
     """
     planned = [b for b in program.buffers if b.planned]
     if program.handover is not None:
@@ -32,7 +33,7 @@ def plan_memory(program: Program, enough: int = 0) -> None:
     areas = range(1 + max((b.area for b in planned), default=0))
     for buffer in planned:
         buffer.offset = 0  # what has no elements lies anywhere
-    plans = [_plan_area(program, area, enough // ALIGNMENT * ALIGNMENT) for area in areas]
+    plans = [_plan_area(program, area, enough // ALIGNMENT * ALIGNMENT, most) for area in areas]
     program.area_sizes = [plan.nbytes for plan in plans]
     program.area_bounds = [plan.bound for plan in plans]
     if program.handover is not None:
@@ -65,23 +66,24 @@ def peak_live_bytes(program: Program) -> int:
     return _Layout(Lives(program, 0), True).peak
 
 
-def _plan_area(program: Program, area: int, enough: int) -> _Plan:
+def _plan_area(program: Program, area: int, enough: int, most: float) -> _Plan:
     """The best plan that joins what moves connect, or one that does not, if that takes less."""
     lives = Lives(program, area)
     if _meetings(lives) > MOST_MEETINGS:
         crowd = _first_fit(lives)
         crowd.apply()
         return crowd
-    best = _best_plan(_Layout(lives, True), enough)
+    best = _best_plan(_Layout(lives, True), enough, most)
     copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # they take one core's time
     if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
         apart = _Layout(lives, False)
-        best = min(best, _best_plan(apart, enough), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
+        if apart.peak < best.nbytes:
+            best = min(best, _best_plan(apart, enough, most), key=lambda plan: plan.nbytes)
     best.apply()
     return best
 
 
-def _best_plan(layout: _Layout, enough: int) -> _Plan:
+def _best_plan(layout: _Layout, enough: int, most: float) -> _Plan:
     """Greedy in several orders, up to one that takes the least possible; if none does, nor little enough, exact."""
     plans = []
     for order in _ORDERS:
@@ -89,7 +91,7 @@ def _best_plan(layout: _Layout, enough: int) -> _Plan:
         if plans[-1].nbytes == plans[-1].bound:
             return plans[-1]
     plan = min(plans, key=lambda plan: plan.nbytes)
-    if plan.nbytes <= enough or 0 < enough < plan.bound:
+    if plan.nbytes <= enough or 0 < enough < plan.bound or most < plan.bound:
         return plan
     hint, bound = [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT
     offsets, bound = solve(layout.problem, hint, bound, enough // ALIGNMENT)
@@ -203,7 +205,7 @@ class _Layout:
     @cached_property
     def peak(self) -> int:
         """The most bytes that are alive at one instruction and cannot lie over each other."""
-        granule = gcd(ALIGNMENT, *(r.granule for r in self.regions))
+        granule = math.gcd(ALIGNMENT, *(r.granule for r in self.regions))
         steps = range(-1, len(self.lives.program.instrs) + 1)
         starting: defaultdict[int, list[Buffer]] = defaultdict(list)
         for buffer, (first, _) in self.lives.ranges.items():

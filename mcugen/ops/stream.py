@@ -7,6 +7,7 @@ As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -139,58 +140,82 @@ class Schedule:
     """
 
     def __init__(self, heights: Sequence[int], layers: Sequence[Pace], sources: int, results: Sequence[int]) -> None:
-        self._heights, self._layers, self._sources = heights, layers, sources
+        self._heights = heights
+        self._reads = [()] * sources + [layer.reads for layer in layers]
+        self._steps = [1] * sources + [layer.rows for layer in layers]
+        self._repeated = {t for layer in layers for t, w in layer.reads if w.repeats}
         self._made = [0] * len(heights)
         self.events: list[Event] = []
-        self.windows = [1] * sources + [layer.rows for layer in layers]
+        self.windows = list(self._steps)
         """Rows of each tensor that must be kept."""
         while unfinished := [t for t in results if self._made[t] < heights[t]]:
             last = min(unfinished, key=lambda t: self._made[t] / heights[t])
             self._make(last)
         self._leave_out_unread()
-        for event in self.events:
+        for event in self.cases:
             for (tensor, _), lag in zip(self.reads(event.tensor), event.lags, strict=False):
                 self.windows[tensor] = max(self.windows[tensor], lag)
+        self._progress: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def reads(self, tensor: int) -> tuple[tuple[int, RowWindow], ...]:
         """What the layer of a tensor reads."""
-        return self._layers[tensor - self._sources].reads if tensor >= self._sources else ()
+        return self._reads[tensor]
 
     def repeats(self, tensor: int) -> bool:
         """Whether rows beyond the ends are those of the ends."""
-        return any(w.repeats for layer in self._layers for t, w in layer.reads if t == tensor)
+        return tensor in self._repeated
 
     def step(self, tensor: int) -> int:
         """How many of its rows are made at once."""
-        return self._layers[tensor - self._sources].rows if tensor >= self._sources else 1
+        return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
         """By read of its layer: the row of the tensor's window where it begins."""
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
+    def progress(self, result: int, source: int) -> list[tuple[int, int]]:
+        """At each event of a result before the last row of a source: how many rows of both there are then."""
+        if (result, source) not in self._progress:
+            got, put, found = 0, 0, []
+            for tensor, is_row, _ in self.events:
+                got += tensor == source and is_row
+                if tensor == result:
+                    put += is_row * self._steps[result]
+                    if got < self._heights[source]:
+                        found.append((put, got))
+            self._progress[result, source] = found
+        return self._progress[result, source]
+
     def _leave_out_unread(self) -> None:
         """Rows outside of tensors that nobody reads any more: they kept the pace of those who do."""
-        last = {t: i for i, event in enumerate(self.events) for t, _ in self.reads(event.tensor) if event.is_row}
+        last = {t: i for i, event in enumerate(self.events) if event.is_row for t, _ in self._reads[event.tensor]}
         self.events = [e for i, e in enumerate(self.events) if e.is_row or i < last.get(e.tensor, -1)]
 
-    @property
+    @cached_property
     def cases(self) -> list[Event]:
         """The different events, in order of first appearance."""
         return list(dict.fromkeys(self.events))
 
+    @cached_property
+    def most_cases(self) -> int:
+        """Of any tensor: in how many ways its rows are made."""
+        return max(Counter(case.tensor for case in self.cases if case.is_row).values())
+
     def _make(self, tensor: int) -> None:
         """The next rows, and before them those that they need; below the last one these go on, to keep the pace."""
-        step = self._made[tensor] // self.step(tensor)
-        for read, window in self.reads(tensor):
-            while self._made[read] < step * window.stride - window.before + window.span:
+        made, reads = self._made, self._reads[tensor]
+        step = made[tensor] // self._steps[tensor]
+        for read, window in reads:
+            needed = step * window.stride - window.before + window.span
+            while made[read] < needed:
                 self._make(read)
-        is_row = self._made[tensor] < self._heights[tensor]
-        lags = [self._made[t] - step * w.stride + w.before for t, w in self.reads(tensor)] if is_row else []
-        self.events.append(Event(tensor, is_row, tuple(lags)))
-        if not self._made[tensor] and self.repeats(tensor):
-            above = max(w.before for layer in self._layers for t, w in layer.reads if t == tensor)
+        is_row = made[tensor] < self._heights[tensor]
+        lags = tuple([made[t] - step * w.stride + w.before for t, w in reads]) if is_row else ()
+        self.events.append(Event(tensor, is_row, lags))
+        if not made[tensor] and tensor in self._repeated:
+            above = max(w.before for layer in self._reads for t, w in layer if t == tensor)
             self.events += [Event(tensor, False)] * above
-        self._made[tensor] += self.step(tensor)
+        made[tensor] += self._steps[tensor]
 
 
 _schedule = lru_cache(maxsize=4096)(Schedule)
@@ -319,15 +344,10 @@ class Streamed(Operator):
 
     def lead(self, result: int, source: int) -> int | None:
         """How far a whole output may lie over a whole input, in bytes: see Overlap. None: not at all."""
-        got, put, steps = 0, 0, []
         first, last = self.tensors[source], self.tensors[result]
         if self.adds or not first.is_contiguous or (self.from_caller and source == 0):
             return None
-        for event in self.schedule.events:
-            got += event.tensor == source and event.is_row
-            put += (event.tensor == result and event.is_row) * self.schedule.step(result)
-            if event.tensor == result and got < first.height:
-                steps.append((put * last.nbytes, got * first.nbytes))
+        steps = [(put * last.nbytes, got * first.nbytes) for put, got in self.schedule.progress(result, source)]
         return least_lead(steps or [(0, 0)])
 
 

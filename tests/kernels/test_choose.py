@@ -14,7 +14,7 @@ from onnx_models import Net, optimized
 from mcugen.board import load_board
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph
-from mcugen.kernels.choose import Limits, choose_kernels
+from mcugen.kernels.choose import Choice, Limits
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
 from mcugen.kernels.library import own_kernel
 from mcugen.kernels.specs import ConvSpec
@@ -73,7 +73,7 @@ def chosen(
     """The kernels' names, layer by layer."""
     monkeypatch.setattr(Dense, "kernels", tuple(kernels))
     graph = dense_layers(layers)
-    found = choose_kernels(graph, frozenset(), table, goal, limits, **more)  # type: ignore[arg-type]
+    found = Choice(graph, frozenset(), table, goal, **more).within(limits)  # type: ignore[arg-type]
     return [found[node].name for node in graph.nodes]
 
 
@@ -297,7 +297,7 @@ def test_auto_compares_with_operators_without_a_choice(
     rows = {"theirs": KernelCost({"": (5.0, *[0.0] * 7)}, 1)}
     if mine is not None:
         rows[own.name] = KernelCost({"mul_float32": (float(mine), *[0.0] * 7)}, 1)
-    found = choose_kernels(graph, frozenset(), CostTable(rows), "balanced", PLENTY, family="auto")
+    found = Choice(graph, frozenset(), CostTable(rows), "balanced", family="auto").within(PLENTY)
     assert [k.name for k in found.values()] == taken
 
 

@@ -13,6 +13,7 @@ from programs import Sketch, chain
 from mcugen.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operand, Overlap, Space
+from mcugen.memory import plan
 from mcugen.memory.plan import peak_live_bytes, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 
@@ -311,6 +312,20 @@ def test_planning_twice_gives_the_same(sketch: Sketch):
     first = sketch.offsets(), sketch.program.arena_size, sketch.program.arena_bound
     plan_memory(sketch.program)
     assert (sketch.offsets(), sketch.program.arena_size, sketch.program.arena_bound) == first
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(programs())
+def test_a_plan_is_improved_only_where_it_can_be_small_enough(sketch: Sketch):
+    plan_memory(sketch.program)
+    best = sketch.offsets(), sketch.program.arena_size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "solve", None)
+        plan_memory(sketch.program, most=-1)
+    verify_plan(sketch.program)
+    assert sketch.program.arena_size >= best[1]
+    plan_memory(sketch.program, most=best[1])
+    assert (sketch.offsets(), sketch.program.arena_size) == best
 
 
 @st.composite

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
+from mcugen.fitting import streaming
 from mcugen.fitting.streaming import Streaming, Stretch, in_order_of_rows, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
@@ -27,7 +28,7 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
 from mcugen.options import CompileOptions
-from mcugen.pipeline import optimize
+from mcugen.pipeline import optimize, planned
 
 STEP = 0.05
 ROWS = CompileOptions(optimize="ram")
@@ -298,7 +299,7 @@ def test_random_networks(net: Net) -> None:
 def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """The model with chosen stretches as groups."""
     monkeypatch.setattr(
-        fitting, "_ways", lambda graph, board, options: [(with_groups(graph, [_stretch(graph, s) for s in spans]), 0)]
+        fitting, "_ways", lambda graph, *_: [(with_groups(graph, [_stretch(graph, s) for s in spans]), 0)]
     )
     return compile_model(net.model(), board, ROWS)
 
@@ -409,6 +410,46 @@ def test_plans_trade_instructions_for_ram() -> None:
     assert len(plans) > 1
     assert all(a < b for a, b in pairwise(ram))
     assert all(a >= b for a, b in pairwise(cost))
+
+
+def _streaming(name: str) -> Streaming:
+    graph, board = optimized(NETS[name]().finished()), load_board("nrf52840")
+    return Streaming(graph, board.features, cost_table(board.cpu))
+
+
+def _groups(plans: Iterable[Sequence[Stretch]]) -> list[list[tuple[int, int]]]:
+    return [[(s.first, s.end) for s in plan] for plan in plans]
+
+
+def test_groups_are_made_as_plans_are_asked_for() -> None:
+    """What has been looked at for one plan changes none that is asked for later."""
+    whole, asked = _streaming("residual"), _streaming("residual")
+    everything = _groups(whole.plans())
+    first = next(asked.plans())
+    assert 0 < asked.looked_at < whole.looked_at
+    assert _groups([first]) == everything[:1]
+    assert _groups(asked.plans()) == everything
+
+
+@pytest.mark.parametrize("most", [0, 2, 5])
+def test_no_more_groups_are_looked_at_than_a_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "MOST_GROUPS", most)
+    found = _streaming("residual")
+    for plan in found.plans():
+        assert [s.first for s in plan] == [0, *(s.end for s in plan[:-1])]
+        assert plan[-1].end == len(found.graph.nodes)
+    assert found.looked_at == most
+
+
+def test_the_best_so_far_is_taken_where_the_search_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = NETS["residual"]().finished().model()
+    balanced, best = compile_model(model, "nrf52840"), compile_model(model, "nrf52840", ROWS)
+    monkeypatch.setattr(fitting, "MOST_WORK", 0)
+    made = []
+    monkeypatch.setattr(fitting, "planned", lambda *args, **more: made.append(0) or planned(*args, **more))
+    first = compile_model(model, "nrf52840", ROWS)
+    assert len(made) == 2  # the first way, and layers one by one for `balanced`
+    assert best.program.arena_size <= first.program.arena_size < balanced.program.arena_size
 
 
 @pytest.mark.spread(2)
