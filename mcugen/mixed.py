@@ -32,6 +32,7 @@ from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.samples import Samples, as_stored, spread
+from mcugen.fitting.budget import use_of
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
@@ -73,6 +74,9 @@ are judged by weights that were rounded where all layers have 4 bits, or all 8.
 
 SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
 """Of the bytes of weights as int8, which are tried where these are too many for the board."""
+
+MISJUDGED = 1.05
+"""Times the room that an estimate of flash may be which turns out to fit."""
 
 _NARROWING = "weights of 4 bits"
 
@@ -324,7 +328,8 @@ class Search:
         """With the largest share of bytes that fits; DoesNotFitError, if weights of 2 and 4 bits wherever that can be
         do not.
 
-        Drafts tell where that is. They may be a little smaller than what is made of them.
+        Drafts tell where that is: estimates of them where to begin. They may be a little smaller than what is made of
+        them.
         """
         self.progress(_NARROWING, 0, len(SHARES))
         narrowest = self.quantizer.narrowest(self.fixed)
@@ -339,9 +344,10 @@ class Search:
         while first < last:
             self.progress(_NARROWING, len(shares) - 1 - (last - first), len(shares))
             middle = (first + last) // 2
-            first, last = (first, middle) if self._is_enough(shares[middle]) else (middle + 1, last)
+            first, last = (first, middle) if self._may_be_enough(shares[middle]) else (middle + 1, last)
         for share in shares[first:-1]:
             with suppress(DoesNotFitError):
+                self._draft(self._way(share))
                 return self._narrowed(share)
         return self._narrowed(least)
 
@@ -349,13 +355,18 @@ class Search:
         """DoesNotFitError, if not even a model fits whose weights are rounded to nearest."""
         compile_model(self.quantizer.draft(wanted), self.board, self.options)
 
-    def _is_enough(self, share: float) -> bool:
-        """Whether a draft fits whose weights take such a share of their bytes as int8."""
-        (way,) = self.quantizer.narrowed(self.fixed, self._layers, share, 1)
-        with suppress(DoesNotFitError):
-            self._draft(way)
-            return True
-        return False
+    def _may_be_enough(self, share: float) -> bool:
+        """Whether a draft takes hardly more flash than there is, whose weights take such a share of their bytes as
+        int8.
+        """
+        options = replace(self.options, optimize="flash")
+        _, program = drafted(self.quantizer.draft(self._way(share)), self.board, options)
+        room = self.options.max_flash or self.board.total_flash
+        return use_of(program, self.board, options).flash <= MISJUDGED * room
+
+    def _way(self, share: float) -> Mapping[str, DType]:
+        """The most promising one to such a share."""
+        return self.quantizer.narrowed(self.fixed, self._layers, share, 1)[0]
 
     @cached_property
     def _layers(self) -> list[str]:
