@@ -332,14 +332,8 @@ class Search:
         them.
         """
         self.progress(_NARROWING, 0, len(SHARES))
-        narrowest = self.quantizer.narrowest(self.fixed)
-        try:
-            self._draft(narrowest)
-        except DoesNotFitError as error:
-            told = f"{error.found}; with weights of 2 or 4 bits wherever that can be, by a draft of the model"
-            raise DoesNotFitError(error.rule, told, error.remedy) from None
-        least = self.quantizer.share_of(narrowest)
-        shares = [*(share for share in SHARES if share > least), least]
+        most, least = self._shares_that_may_fit()
+        shares = [*(share for share in SHARES if least < share < most), least]
         first, last = 0, len(shares) - 1
         while first < last:
             self.progress(_NARROWING, len(shares) - 1 - (last - first), len(shares))
@@ -351,6 +345,26 @@ class Search:
                 return self._narrowed(share)
         return self._narrowed(least)
 
+    def _shares_that_may_fit(self) -> tuple[float, float]:
+        """Between which the best one is; DoesNotFitError with the least that there is, if none fits.
+
+        Kernels for weights of 2 bits are further code, so that 4 bits everywhere may take less flash.
+        """
+        coarse = {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
+        ways = {self.quantizer.share_of(way): way for way in (coarse, self.quantizer.narrowest(self.fixed))}
+        refused = dict[float, DoesNotFitError]()
+        most = 1.0
+        for share, way in ways.items():
+            try:
+                self._draft(way)
+            except DoesNotFitError as error:
+                most, refused[share] = share, error
+            else:
+                return most, share
+        nearest = refused[min(refused, key=lambda share: self._flash_of(ways[share]))]
+        told = f"{nearest.found}; with weights of 2 or 4 bits wherever that can be, by a draft of the model"
+        raise DoesNotFitError(nearest.rule, told, nearest.remedy)
+
     def _draft(self, wanted: Mapping[str, DType]) -> None:
         """DoesNotFitError, if not even a model fits whose weights are rounded to nearest."""
         compile_model(self.quantizer.draft(wanted), self.board, self.options)
@@ -359,10 +373,13 @@ class Search:
         """Whether a draft takes hardly more flash than there is, whose weights take such a share of their bytes as
         int8.
         """
+        return self._flash_of(self._way(share)) <= MISJUDGED * (self.options.max_flash or self.board.total_flash)
+
+    def _flash_of(self, wanted: Mapping[str, DType]) -> int:
+        """That a draft takes at least, by estimate."""
         options = replace(self.options, optimize="flash")
-        _, program = drafted(self.quantizer.draft(self._way(share)), self.board, options)
-        room = self.options.max_flash or self.board.total_flash
-        return use_of(program, self.board, options).flash <= MISJUDGED * room
+        _, program = drafted(self.quantizer.draft(wanted), self.board, options)
+        return use_of(program, self.board, options).flash
 
     def _way(self, share: float) -> Mapping[str, DType]:
         """The most promising one to such a share."""
