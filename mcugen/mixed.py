@@ -12,8 +12,10 @@ of a small network all assignments are tried, the cheapest first.
 What is raised is chosen by one half of the samples and judged by the other; where they are few, by both halves, each
 with ranges and weights of the other (cross-validation).
 
-A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is drafted to know its cost. What
-misses the goal in ONNX Runtime is not compiled, unless there is a deadline, or what met the goal did not fit the board.
+A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is compiled to know its cost, which
+a draft does not tell: layers computed by groups of rows, and kernels that a budget asks for, come of fitting it to the
+board. On the way up, what misses the goal in ONNX Runtime is not compiled, unless there is a deadline, or what met the
+goal did not fit the board.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ from mcugen.fitting.budget import use_of
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
-from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.quant.few_bits import stored_share
 from mcugen.quant.plan import Codes
@@ -145,22 +146,17 @@ class _Trial:
 
     @property
     def estimate(self) -> int:
-        """Instructions of what was compiled."""
-        return _instructions(self.compiled.graph, self.compiled.program, self.board)
+        """Instructions, by the costs of kernels, or by multiply-accumulates where these were not measured."""
+        by_kernels = self.compiled.program.instructions_estimate
+        if by_kernels is not None:
+            return round(by_kernels)
+        soft = 1 if self.board.name == "host" or "fpu" in self.board.features else SOFT_FLOAT
+        return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
 
-    @cached_property
+    @property
     def cost(self) -> Cost:
-        """Of a draft: whether it fits the board or not."""
-        graph, program = drafted(self.quantization, self.board, self.options)
-        return Cost(program.arena_size, _instructions(graph, program, self.board))
-
-
-def _instructions(graph: Graph, program: Program, board: Board) -> int:
-    """By the costs of kernels, or by multiply-accumulates where these were not measured."""
-    if program.instructions_estimate is not None:
-        return round(program.instructions_estimate)
-    soft = 1 if board.name == "host" or "fpu" in board.features else SOFT_FLOAT
-    return sum(_work(part, soft) for part in graph.nested())
+        """Without running anything. DoesNotFitError."""
+        return Cost(self.compiled.program.arena_size, self.estimate)
 
 
 @dataclass(frozen=True)
@@ -458,7 +454,9 @@ class Search:
             for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
                 wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(wanted, layer)
-                if trial is None or trial.cost.growth(now.cost) >= 0 or not self._is_timely(trial.quantization):
+                if trial is None or not self._fits(trial) or trial.cost.growth(now.cost) >= 0:
+                    continue
+                if not self._is_timely(trial.quantization):
                     continue
                 if self._holds_too(trial, layer, dtype):
                     now = trial
@@ -475,8 +473,10 @@ class Search:
             self.progress("all assignments", done, total)
             raised = {name: d for name, d in zip(layers, dtypes, strict=True) if d is not LADDER[0]}
             trial = self._trial({**self._first.wanted, **raised}, *raised)
-            if raised and trial is not None and trial.cost.growth(now.cost) < 0:
-                cheaper.append((trial.cost.growth(now.cost), raised))
+            if not raised or trial is None or not self._fits(trial):
+                continue
+            if (growth := trial.cost.growth(now.cost)) < 0:
+                cheaper.append((growth, raised))
         for _, raised in sorted(cheaper, key=lambda each: each[0]):
             trial = self.trial({**self._first.wanted, **raised})
             dtype = max(raised.values(), key=LADDER.index)
@@ -525,7 +525,7 @@ class Search:
         if not question.of_growth:
             return self._mse(self._probe({**asked.raised, layer: asked.precision[layer]}), asked.best)
         trial = self._trial({**asked.wanted, layer: asked.dtype}, layer)
-        return None if trial is None else trial.cost.growth(asked.cost)
+        return trial.cost.growth(asked.cost) if trial is not None and self._fits(trial) else None
 
     def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
         """Layers that compute, in less than `dtype`."""

@@ -48,12 +48,6 @@ LIKELY = 1.5
 TOGETHER = ("minmax", "percentile")
 """Methods that are tried for all tensors at once."""
 
-HEAVY = 0.25
-"""Index of a tail whose fourth moment does not exist."""
-
-TAIL, LEAST_IN_TAIL = 0.1, 5
-"""Share of the samples by which the index is told, and how many at least."""
-
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
 
@@ -95,8 +89,7 @@ def choose_ranges(
         noises = expected
         if judge:
             noise = partial(judge.noise, group, dtype=dtype)
-            whole_ranges = [_params(c, dtype, scheme) for c in choices]
-            noises = _measured(noise, suggested, () if _is_heavy(tensor) else whole_ranges, expected)
+            noises = _measured(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
         most = 1.0 if whole.intersection(group) else math.inf
         best = _least(noises, range(len(choices)) if inputs.intersection(group) else expected)
         offers.append(_Offer(group, dtype, choices, suggested, noises, best, most))
@@ -168,13 +161,13 @@ def _measured(
 
     The first tells what the next samples will be like, the second is of the range that will be used. Infinite where
     either is too much to be chosen. What is likely best comes first, as that soon shows that others are worse. Where
-    the first noise leaves one candidate only, or there are no whole ranges, it is that noise.
+    the first noise leaves one candidate only, it is that noise.
     """
     others = [math.inf] * len(suggested)
     for k in sorted(range(len(others)), key=expected.__getitem__):
         others[k] = noise(suggested[k], limit=LIKELY * min(others))
     likely = [k for k in sorted(range(len(others)), key=others.__getitem__) if others[k] <= LIKELY * min(others)]
-    if len(likely) == 1 or not whole:
+    if len(likely) == 1:
         return others
     measured = [math.inf] * len(others)
     for k in likely:
@@ -369,26 +362,6 @@ def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
     """
     limit = min(measured) * (1 + CHANCE)
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
-
-
-def _is_heavy(tensor: TensorProfile) -> bool:
-    """Whether a range by these samples, judged by the same, says too little of the next ones.
-
-    So it is where fourth moments do not exist: mean squares of what is clipped then do not settle however many samples
-    there are. Of the ends that count.
-    """
-    ends = [np.maximum(np.negative(tensor.lows), 0), np.maximum(tensor.highs, 0)]
-    furthest = max(end.max() for end in ends)
-    return any(_tail_index(end) >= HEAVY for end in ends if end.max() >= furthest / 2)
-
-
-def _tail_index(magnitudes: Array) -> float:
-    """How slowly the share of samples falls that reach further: with the power -1/index (Hill, Annals of Statistics
-    1975, by the largest tenth). 0 where they are few.
-    """
-    ordered = np.sort(magnitudes[magnitudes > 0])[::-1]
-    count = max(int(TAIL * len(ordered)), LEAST_IN_TAIL)
-    return float(np.log(ordered[:count] / ordered[count]).mean()) if len(ordered) > count else 0.0
 
 
 def _margin(samples: int) -> float:

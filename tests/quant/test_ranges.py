@@ -355,7 +355,6 @@ def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ranges, "SAME", 0.0)  # all candidates are tried
     monkeypatch.setattr(ranges, "CHANCE", 0.0)
     monkeypatch.setattr(ranges, "TOGETHER", ())
-    monkeypatch.setattr(ranges, "HEAVY", math.inf)
     found = chosen(INT8)
     judge = OutputNoise(found.model, [(name,) for name in found.choices], heavy_samples())
     for name in ("x", "logits"):
@@ -386,34 +385,6 @@ def test_a_fold_is_judged_by_what_the_other_suggests() -> None:
         signal += float(np.square(wanted).sum())
     judge = OutputNoise(fused(net.model()), [("x",)], samples)
     assert judge.noise(("x",), params, DType.INT8) == pytest.approx(noise / signal, rel=1e-5)
-
-
-@pytest.mark.parametrize("index", [0.1, 0.25, 0.5])
-def test_tails_are_told_by_the_samples_that_reach_furthest(index: float) -> None:
-    reach = np.random.default_rng(7).pareto(1 / index, 4000) + 1
-    assert ranges._tail_index(reach) == pytest.approx(index, rel=0.15)
-    assert ranges._tail_index(reach[:5]) == 0.0
-
-
-@pytest.mark.parametrize(("freedom", "is_heavy"), [(2, True), (1000, False)])
-def test_heavy_tails_are_judged_by_the_samples_of_others_alone(freedom: int, is_heavy: bool) -> None:
-    """Ranges by all samples are not even tried."""
-    tried: list[int] = []
-
-    class Judge(OutputNoise):
-        def noise(self, group: tuple[str, ...], params: Any, dtype: DType, limit: float = math.inf) -> float:
-            tried.append(len(params))
-            return super().noise(group, params, dtype, limit)
-
-    random = np.random.default_rng(1)
-    samples = [{"x": random.standard_t(freedom, (1, 1, 64, 64)).astype(np.float32)} for _ in range(60)]
-    model = fused(wide_net())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "OutputNoise", Judge)
-        patch.setattr(ranges, "LIKELY", 100.0)
-        profile = profiled(model, samples)
-        choose_ranges(model, profile, [("x",)], {"x": DType.INT8}, INT8, samples, lambda *_: None)
-    assert (tried.count(1) == 0) == is_heavy and tried.count(2) > 1
 
 
 def test_outputs_that_saturate_keep_their_range() -> None:
