@@ -19,13 +19,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.profile import Profile
-from mcugen.quant.rounding import (
-    best_scales,
-    fitted_group_scales,
-    quadratic_error,
-    round_coarsely,
-    round_weights,
-)
+from mcugen.quant.rounding import best_scales, fitted_group_scales, fitted_scales, quadratic_error, round_weights
 from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
@@ -227,7 +221,13 @@ def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation
     weights = weights if compensation is None else weights + weights @ compensation
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
-    rounded, scales = round_coarsely(weights, scales, gram, limits)
+    scales = best_scales(weights, scales, gram, limits)
+    rounded = round_weights(weights, scales, gram, limits)
+    fitted = fitted_scales(weights, rounded, scales, gram)
+    again = round_weights(weights, fitted, gram, limits)
+    errors = [quadratic_error(weights, q, s, gram) for q, s in ((rounded, scales), (again, fitted))]
+    better = errors[1] < errors[0]
+    rounded, scales = np.where(better[..., None], again, rounded), np.where(better, fitted, scales)
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
