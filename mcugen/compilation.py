@@ -172,10 +172,11 @@ class Compilation:
             known, held = hold_out(usable, bool(self.options.states))
         elif profile is None and data is None:  # evaluation data are what precisions are judged by
             known, held = apart(usable, bool(self.options.states))
-        require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
-        maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
         wanted = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32) | wanted
+        decided = wanted if self.quantizing.precision == MIXED else None
+        require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
+        maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         layers, raised = rescued(maker, wanted)
         return _Basis(maker, given, data, known, held, profile is not None, layers, [*strays, *raised])
 

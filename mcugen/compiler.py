@@ -59,7 +59,7 @@ from mcugen.options import (
     Training,
 )
 from mcugen.parameters import require_room
-from mcugen.pipeline import Trace, optimize
+from mcugen.pipeline import Trace, lowered, optimize, planned
 from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
@@ -149,6 +149,18 @@ def _compiled(
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, figures, options, draft, quantized)
+
+
+def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+    """The optimized graph, and a planned program layer by layer, with the kernels that serve the goal. It is not fitted
+    to the board, which would take several times as long: to compare what models cost.
+    """
+    target = target_of(board, options)
+    options = replace(options, dims={}, bound={}, stream_input=False)
+    with cpu_seconds("compilation"), one_thread():
+        graph = Variants(model.loaded.proto, identifier(Path(model.loaded.file).stem), options, target).graph({})
+        optimize(graph)
+        return graph, planned(lowered(graph, target, options))
 
 
 def target_of(board: Board, options: CompileOptions) -> Board:

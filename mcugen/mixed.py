@@ -12,7 +12,10 @@ of a small network all assignments are tried, the cheapest first.
 What is raised is chosen by one half of the samples and judged by the other; where they are few, by both halves, each
 with ranges and weights of the other (cross-validation).
 
-A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is compiled to know its cost.
+A layer's noise is told by ONNX Runtime alone; only what makes noise that matters is compiled to know its cost, which
+a draft does not tell: layers computed by groups of rows, and kernels that a budget asks for, come of fitting it to the
+board. On the way up, what misses the goal in ONNX Runtime is not compiled, unless there is a deadline, or what met the
+goal did not fit the board.
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ from itertools import product
 
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel, is_known
-from mcugen.compiler import compile_model
+from mcugen.compiler import compile_model, drafted
 from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.samples import Samples, as_stored, spread
+from mcugen.fitting.budget import use_of
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
@@ -64,11 +68,18 @@ LEAST_JUDGED = 4
 MOST_ASSIGNMENTS = 32
 """Of a small network: they are all tried, as the walk need not end at the cheapest."""
 
-WAYS = 8
-"""In which weights of 4 bits are tried."""
+WAYS, FINALISTS = 8, 2
+"""In which weights of 4 bits are tried, and those of them that get weights of their own to be judged by: the others
+are judged by weights that were rounded where all layers have 4 bits, or all 8.
+"""
 
-SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)
+SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
 """Of the bytes of weights as int8, which are tried where these are too many for the board."""
+
+MISJUDGED = 1.05
+"""Times the room that an estimate of flash may be which turns out to fit."""
+
+_NARROWING = "weights of 4 bits"
 
 
 DEFAULT_DROP = 0.5
@@ -109,10 +120,16 @@ class _Trial:
 
     wanted: Mapping[str, DType]
     quantization: Quantization
-    compiled: CompiledModel
+    board: Board
+    options: CompileOptions
     sample: Mapping[str, Array]
     has_own_weights: bool
     """Else those of the search."""
+
+    @cached_property
+    def compiled(self) -> CompiledModel:
+        """DoesNotFitError."""
+        return compile_model(self.quantization, self.board, self.options)
 
     @cached_property
     def counted(self) -> int | None:
@@ -130,15 +147,15 @@ class _Trial:
     @property
     def estimate(self) -> int:
         """Instructions, by the costs of kernels, or by multiply-accumulates where these were not measured."""
-        board, by_kernels = self.compiled.board, self.compiled.program.instructions_estimate
+        by_kernels = self.compiled.program.instructions_estimate
         if by_kernels is not None:
             return round(by_kernels)
-        soft = 1 if board.name == "host" or "fpu" in board.features else SOFT_FLOAT
+        soft = 1 if self.board.name == "host" or "fpu" in self.board.features else SOFT_FLOAT
         return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
 
     @property
     def cost(self) -> Cost:
-        """Without running anything."""
+        """Without running anything. DoesNotFitError."""
         return Cost(self.compiled.program.arena_size, self.estimate)
 
 
@@ -264,10 +281,10 @@ class Search:
         if self.pace is not None and not self._is_timely(self._first.quantization):
             assert self.pace.missed is not None
             self.pace.deadline.require(self.pace.missed)
-        first = self._first.compiled
-        self.goal = self.demand.goal(self._judged(first, self._reference))
+        self.goal = self.demand.goal(self._judged(self._reference))
         self._scores: dict[str, float] = {}
         self._raised: list[str] = []
+        self._orders: dict[tuple[DType, frozenset[tuple[str, DType]]], list[str]] = {}
 
     def _exact(self, samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
         """The float model's outputs."""
@@ -298,33 +315,92 @@ class Search:
             return self._narrowed(self.demand.max_weights)
         try:
             return self.trial(self.fixed)
-        except DoesNotFitError as error:
-            return self._first_that_fits(error)
+        except DoesNotFitError:
+            if not self._layers:
+                raise
+            return self._first_that_fits()
 
-    def _first_that_fits(self, refused: DoesNotFitError) -> _Trial:
-        """With the largest share of bytes that fits; the error, if 4 bits everywhere do not."""
-        found = None
-        for done, share in enumerate(reversed(SHARES)):
-            self.progress("weights of 4 bits", done, len(SHARES))
-            with suppress(DoesNotFitError, ConstraintError):
-                found = self._narrowed(share)
-                continue
-            break
-        if found is None:
-            raise refused
-        return found
+    def _first_that_fits(self) -> _Trial:
+        """With the largest share of bytes that fits; DoesNotFitError, if weights of 2 and 4 bits wherever that can be
+        do not.
+
+        Drafts tell where that is: estimates of them where to begin. They may be a little smaller than what is made of
+        them.
+        """
+        self.progress(_NARROWING, 0, len(SHARES))
+        most, least = self._shares_that_may_fit()
+        shares = [*(share for share in SHARES if least < share < most), least]
+        first, last = 0, len(shares) - 1
+        while first < last:
+            self.progress(_NARROWING, len(shares) - 1 - (last - first), len(shares))
+            middle = (first + last) // 2
+            first, last = (first, middle) if self._may_be_enough(shares[middle]) else (middle + 1, last)
+        for share in shares[first:-1]:
+            with suppress(DoesNotFitError):
+                self._draft(self._way(share))
+                return self._narrowed(share)
+        return self._narrowed(least)
+
+    def _shares_that_may_fit(self) -> tuple[float, float]:
+        """Between which the best one is; DoesNotFitError with the least that there is, if none fits.
+
+        Kernels for weights of 2 bits are further code, so that 4 bits everywhere may take less flash.
+        """
+        coarse = {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
+        ways = {self.quantizer.share_of(way): way for way in (coarse, self.quantizer.narrowest(self.fixed))}
+        refused = dict[float, DoesNotFitError]()
+        most = 1.0
+        for share, way in ways.items():
+            try:
+                self._draft(way)
+            except DoesNotFitError as error:
+                most, refused[share] = share, error
+            else:
+                return most, share
+        nearest = refused[min(refused, key=lambda share: self._flash_of(ways[share]))]
+        told = f"{nearest.found}; with weights of 2 or 4 bits wherever that can be, by a draft of the model"
+        raise DoesNotFitError(nearest.rule, told, nearest.remedy)
+
+    def _draft(self, wanted: Mapping[str, DType]) -> None:
+        """DoesNotFitError, if not even a model fits whose weights are rounded to nearest."""
+        compile_model(self.quantizer.draft(wanted), self.board, self.options)
+
+    def _may_be_enough(self, share: float) -> bool:
+        """Whether a draft takes hardly more flash than there is, whose weights take such a share of their bytes as
+        int8.
+        """
+        return self._flash_of(self._way(share)) <= MISJUDGED * (self.options.max_flash or self.board.total_flash)
+
+    def _flash_of(self, wanted: Mapping[str, DType]) -> int:
+        """That a draft takes at least, by estimate."""
+        options = replace(self.options, optimize="flash")
+        _, program = drafted(self.quantizer.draft(wanted), self.board, options)
+        return use_of(program, self.board, options).flash
+
+    def _way(self, share: float) -> Mapping[str, DType]:
+        """The most promising one to such a share."""
+        return self.quantizer.narrowed(self.fixed, self._layers, share, 1)[0]
+
+    @cached_property
+    def _layers(self) -> list[str]:
+        """Whose weights may take fewer bits."""
+        base = self.quantizer.quantize(self.fixed)
+        return [n for n in self.quantizer.bearing_few_bits(base.plan) if n not in self.fixed]
 
     def _narrowed(self, share: float) -> _Trial:
         """Weights that take such a share of their bytes as int8, in the best of some promising ways."""
-        base = self.quantizer.quantize(self.fixed)
-        layers = [n for n in self.quantizer.bearing_few_bits(base.plan) if n not in self.fixed]
-        ways = self.quantizer.narrowed(self.fixed, layers, share, WAYS) if share < 1 else []
-        wanted = min(ways, key=self._noise_of) if ways else self.fixed
+        ways = self.quantizer.narrowed(self.fixed, self._layers, share, WAYS) if share < 1 else []
+        if len(ways) > FINALISTS:
+            narrow = self.quantizer.quantize({**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}).plan.layers
+            wide = self.quantizer.quantize(self.fixed).plan.layers
+            ways.sort(key=lambda way: self._noise_of(way, {**wide, **{n: narrow[n] for n in way if n in narrow}}))
+        wanted = min(ways[:FINALISTS], key=self._noise_of) if ways else self.fixed
         return self.trial(wanted)
 
-    def _noise_of(self, wanted: Mapping[str, DType]) -> float:
-        """Of the outputs, with the best codes for these precisions."""
-        return self._mse(self._outputs_in_reals(self.quantizer.quantize(wanted), self._probes), self._exact_probes)
+    def _noise_of(self, wanted: Mapping[str, DType], codes: Mapping[str, Codes] | None = None) -> float:
+        """Of the outputs, with these codes, or the best for these precisions."""
+        found = self.quantizer.quantize(wanted, codes)
+        return self._mse(self._outputs_in_reals(found, self._probes), self._exact_probes)
 
     @cached_property
     def _exact_probes(self) -> Sequence[Mapping[str, Array]]:
@@ -337,20 +413,33 @@ class Search:
         self._codes |= self._wide_codes(self.quantizer, now)
         for half in self._halves:
             half.codes |= self._wide_codes(half.quantizer, now)
+        known = len(self.steps)
+        if self.pace is None:
+            with suppress(DoesNotFitError):
+                return self._raised_until_met(now, each_fits=False)
+            del self.steps[known:], self._raised[:]
+        return self._raised_until_met(now, each_fits=True)
+
+    def _raised_until_met(self, now: _Trial, *, each_fits: bool) -> _Trial:
+        """With as many layers raised as it takes. DoesNotFitError where that does not fit; with `each_fits` those that
+        do not are left out.
+        """
         for dtype in LADDER[1:]:
             layers = self._by_sensitivity(now, dtype)
             for done, layer in enumerate(layers):
                 self.progress(f"raising layers to {dtype.value}", done, len(layers))
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
-                if now.precision[layer] is dtype or trial is None or not self._is_timely(trial.quantization):
-                    continue  # its neighbours have raised it, or it does not fit by now
+                if now.precision[layer] is dtype or trial is None:
+                    continue  # its neighbours have raised it
+                if each_fits and not (self._fits(trial) and self._is_timely(trial.quantization)):
+                    continue
                 now = trial
                 self._raised.append(layer)
                 if self._accept(now, layer, dtype):
                     return now
         last = self.steps[-1]
         best = last.value if last.confirmed is None else last.confirmed
-        found = f"{self.goal.metric.show(best)} with all layers raised that fit the board"
+        found = f"{self.goal.metric.show(best)} with all layers raised{' that fit the board' * each_fits}"
         if self.pace is not None and self.pace.missed is not None:
             rule = f"the model must reach the goal: {self.goal}, within {self.pace.deadline.text}"
             one_more = f"with one more, the least is {time_of(self.pace.missed)}"
@@ -365,9 +454,11 @@ class Search:
             for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
                 wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(wanted, layer)
-                if trial is None or trial.cost.growth(now.cost) >= 0 or not self._is_timely(trial.quantization):
+                if trial is None or not self._fits(trial) or trial.cost.growth(now.cost) >= 0:
                     continue
-                if self._accept(trial, layer, dtype, keep=False):
+                if not self._is_timely(trial.quantization):
+                    continue
+                if self._holds_too(trial, layer, dtype):
                     now = trial
                     break
         return now
@@ -382,12 +473,14 @@ class Search:
             self.progress("all assignments", done, total)
             raised = {name: d for name, d in zip(layers, dtypes, strict=True) if d is not LADDER[0]}
             trial = self._trial({**self._first.wanted, **raised}, *raised)
-            if raised and trial is not None and trial.cost.growth(now.cost) < 0:
-                cheaper.append((trial.cost.growth(now.cost), raised))
+            if not raised or trial is None or not self._fits(trial):
+                continue
+            if (growth := trial.cost.growth(now.cost)) < 0:
+                cheaper.append((growth, raised))
         for _, raised in sorted(cheaper, key=lambda each: each[0]):
             trial = self.trial({**self._first.wanted, **raised})
             dtype = max(raised.values(), key=LADDER.index)
-            if self._is_timely(trial.quantization) and self._accept(trial, ", ".join(raised), dtype, keep=False):
+            if self._is_timely(trial.quantization) and self._holds_too(trial, ", ".join(raised), dtype):
                 return trial
         return now
 
@@ -401,6 +494,8 @@ class Search:
 
         The quietest are held to cost as much as the dearest of the others.
         """
+        if (order := self._orders.get((dtype, frozenset(now.wanted.items())))) is not None:
+            return order
         layers = list(self._candidates(now, dtype))
         raised = {**now.wanted, **dict.fromkeys(layers, dtype)}
         asked = Round(now.wanted, now.precision, now.cost, raised, self._probe(raised), self._codes, dtype)
@@ -412,7 +507,9 @@ class Search:
         costs = {name: growth.get(name, most) for name in layers}
         found = {name: noise[name] / max(cost, LEAST_COST) for name, cost in costs.items() if cost is not None}
         self._scores |= found
-        return sorted(found, key=lambda name: -found[name])
+        order = sorted(found, key=lambda name: -found[name])
+        self._orders[dtype, frozenset(now.wanted.items())] = order
+        return order
 
     def _ask(self, what: str, questions: Sequence[Question]) -> Iterator[tuple[str, Answer]]:
         """Layers with answers, as they come."""
@@ -428,7 +525,7 @@ class Search:
         if not question.of_growth:
             return self._mse(self._probe({**asked.raised, layer: asked.precision[layer]}), asked.best)
         trial = self._trial({**asked.wanted, layer: asked.dtype}, layer)
-        return None if trial is None else trial.cost.growth(asked.cost)
+        return trial.cost.growth(asked.cost) if trial is not None and self._fits(trial) else None
 
     def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
         """Layers that compute, in less than `dtype`."""
@@ -443,23 +540,27 @@ class Search:
 
     def trial(self, wanted: Mapping[str, DType]) -> _Trial:
         """With weights of its own. DoesNotFitError."""
-        return self._compiled(wanted, self.quantizer.quantize(wanted), has_own_weights=True)
+        trial = self._made(wanted, self.quantizer.quantize(wanted), has_own_weights=True)
+        _ = trial.compiled
+        return trial
 
     def _trial(self, wanted: Mapping[str, DType], *layers: str) -> _Trial | None:
-        """A model; None if the layers cannot be as wanted, or if it is too large."""
+        """A model, not compiled yet; None if the layers cannot be as wanted, or if their weights take too much."""
         quantization = self.quantizer.quantize(wanted, self._codes)
         if any(quantization.assignment.precision[name] is not wanted.get(name, LADDER[0]) for name in layers):
             return None
         most = self.demand.max_weights
         if most is not None and stored_share(quantization.model, quantization.plan) > most:
             return None
-        with suppress(DoesNotFitError):
-            return self._compiled(wanted, quantization, has_own_weights=False)
-        return None
+        return self._made(wanted, quantization, has_own_weights=False)
 
-    def _compiled(self, wanted: Mapping[str, DType], quantization: Quantization, has_own_weights: bool) -> _Trial:
-        compiled = compile_model(quantization, self.board, self.options)
-        return _Trial(wanted, quantization, compiled, self.samples.inputs[0], has_own_weights)
+    def _made(self, wanted: Mapping[str, DType], quantization: Quantization, *, has_own_weights: bool) -> _Trial:
+        return _Trial(wanted, quantization, self.board, self.options, self.samples.inputs[0], has_own_weights)
+
+    def _fits(self, trial: _Trial) -> bool:
+        with suppress(DoesNotFitError):
+            return bool(trial.compiled)
+        return False
 
     def _is_timely(self, quantization: Quantization) -> bool:
         """Whether its fastest program is fast enough, if it must be."""
@@ -468,12 +569,19 @@ class Search:
         fastest = compile_model(quantization, self.board, replace(self.options, optimize="speed"))
         return self.pace.is_kept_by(fastest)
 
+    def _holds_too(self, trial: _Trial, layer: str, dtype: DType) -> bool:
+        """Whether the goal holds, and the model fits, which is taken back otherwise."""
+        with suppress(DoesNotFitError):
+            return self._accept(trial, layer, dtype, keep=False)
+        return False
+
     def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
-        """Whether the goal holds; a line of the table."""
-        found = self._judged(trial.compiled, self._unseen_outputs(trial))
+        """Whether the goal holds; a line of the table. DoesNotFitError where it does for too large a model."""
+        found = self._judged(self._unseen_outputs(trial))
         in_c = self._in_c(trial) if self.goal.met(found) else None
         holds = in_c is not None and self.goal.met(in_c)
-        report, counted = trial.compiled.report, trial.counted if holds else None
+        counted = trial.counted if holds else None
+        report = trial.compiled.report if "compiled" in trial.__dict__ else None
         self.steps.append(
             Tradeoff(
                 layer=layer,
@@ -481,9 +589,9 @@ class Search:
                 value=self.goal.metric.compute(found),
                 chance=chance(self.goal.metric, found),
                 confirmed=None if in_c is None else self.goal.metric.compute(in_c),
-                arena=report.ram.arena,
-                weights=report.flash.weights,
-                instructions=trial.estimate if counted is None else counted,
+                arena=None if report is None else report.ram.arena,
+                weights=None if report is None else report.flash.weights,
+                instructions=trial.estimate if report is not None and counted is None else counted,
                 is_estimate=counted is None,
                 holds=holds,
                 kept=keep or holds,
@@ -491,14 +599,15 @@ class Search:
         )
         return holds
 
-    def _judged(self, compiled: CompiledModel, outputs: Sequence[Mapping[str, Array]]) -> Judged:
-        samples = self.samples
-        return judged(compiled.program.outputs, outputs, self._reference, samples.labels, samples.inputs)
+    def _judged(self, outputs: Sequence[Mapping[str, Array]]) -> Judged:
+        """Of outputs in reals."""
+        samples, ends = self.samples, self._first.compiled.program.outputs
+        return judged(ends, outputs, self._reference, samples.labels, samples.inputs)
 
     def _unseen_outputs(self, trial: _Trial) -> list[dict[str, Array]]:
         """Of the quantized model in ONNX Runtime; of few samples, of models that the other half makes."""
         if not self._halves:
-            return trial.compiled.reference(self._stored(trial.compiled))
+            return self._outputs_in_reals(trial.quantization, self.samples.inputs)
         found: dict[int, dict[str, Array]] = {}
         for half in self._halves:
             made = half.quantizer.quantize(trial.wanted, None if trial.has_own_weights else half.codes)
@@ -540,4 +649,4 @@ class Search:
         if not compiled.bundle.libraries:
             compiled = compile_model(trial.quantization, "host", self._unlimited)
         outputs = compiled.given_inputs.simulate(self._stored(compiled), measure=False).outputs
-        return self._judged(compiled, outputs)
+        return self._judged(reals(outputs, compiled.program.outputs))

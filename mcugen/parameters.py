@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.board import Board, board_names, load_board
 from mcugen.errors import DoesNotFitError, shortened
 from mcugen.hir.graph import Graph, Value
-from mcugen.hir.types import Array, are_halves
+from mcugen.hir.types import Array, DType, are_halves
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel
 from mcugen.kernels.packed import Packed
@@ -72,17 +72,20 @@ def require_room_quantized(
     profile: Profile | None,
     board: Board,
     options: CompileOptions,
+    wanted: Mapping[str, DType] | None = None,
 ) -> None:
     """The same, and by --max-flash, of a float model that is to be quantized, of which a draft of few samples tells.
 
     A draft is made only where the weights as they are, a byte each, are too many: constant channels, which will not be
-    stored, may be most of them.
+    stored, may be most of them. Of layers that are not `wanted` in a precision, if that is given, weights may become as
+    narrow as they can.
     """
     room = _room(board, options)
     if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family != OWN)) <= room.size:
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
-    draft = quantizer(source, model, quick, samples[:DRAFTED], profile).quantize()
+    maker = quantizer(source, model, quick, samples[:DRAFTED], profile)
+    draft = maker.quantize() if wanted is None else maker.draft(maker.narrowest(wanted))
     graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)
     needed = int(SURE * least_bytes(graph, options))

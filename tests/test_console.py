@@ -26,6 +26,24 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds(
     ]
 
 
+def test_what_is_done_again_is_timed_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not since it was done first, which may be long ago."""
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    with console.progress_shown(quiet=False) as progress:
+        for begin in (0.0, 100.0, 200.0):
+            for done in range(1, 13):
+                clock[0] = begin + done - 1
+                progress("rounding", done, 12)
+    assert capsys.readouterr().err.splitlines() == [
+        "rounding: 11 of 12, 1 s left",
+        "rounding: 1 of 12",
+        "rounding: 11 of 12, 1 s left",
+        "rounding: 1 of 12",
+        "rounding: 11 of 12, 1 s left",
+    ]
+
+
 def test_what_is_quick_or_quiet_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -269,6 +269,44 @@ def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:
     assert mcugen.compile_model(found, walk.board, walk.options).report.flash.weights <= most * 3 // 4
 
 
+def test_flash_too_small_for_any_weights_is_refused_before_these_are_rounded() -> None:
+    """With the least that there is."""
+    model = chain(64, 128, 96, 8)
+    walk = search(model, Samples(normal_samples(model, 12), None), Demand(METRICS["sqnr"], min_sqnr=5), Scheme())
+    walk.board, walk.options = mcugen.load_board("nrf52840"), CompileOptions(max_flash=4000)
+    rounded: list[str] = []
+    walk.quantizer.progress = lambda what, *_: rounded.append(what)
+    wide = walk.quantizer.quantize()
+    before = len(rounded)
+    with pytest.raises(DoesNotFitError, match="with weights of 2 or 4 bits wherever that can be") as refused:
+        walk.run()
+    assert "rounding weights" not in rounded[before:]
+    with pytest.raises(DoesNotFitError) as of_wide:
+        mcugen.compile_model(wide, walk.board, walk.options)
+    least, most = (int(error.value.found.split()[4].replace(",", "")) for error in (refused, of_wide))
+    assert 4000 < least < 0.75 * most
+
+
+def test_weights_that_fit_with_fewer_bits_are_not_refused_for_eight() -> None:
+    model = chain(64, 256, 192, 8)
+    samples = {"x": np.stack([sample["x"] for sample in normal_samples(model, 12)])}
+    most = int(0.8 * (64 * 256 + 256 * 192 + 192 * 8))
+    options = CompileOptions(max_flash=most)
+    with pytest.raises(DoesNotFitError, match="bytes of parameters alone"):
+        _ = mcugen.Compilation(model, "nrf52840", options, mcugen.Quantizing("int8", samples)).quantized
+    net = mcugen.Compilation(model, "nrf52840", options, mcugen.Quantizing(MIXED, samples), mcugen.Judging(min_sqnr=5))
+    assert net.quantized.plan.few_bits and net.compiled.report.flash.weights < most
+
+
+def test_what_misses_the_goal_is_not_compiled() -> None:
+    """On the way up, but for the first, which tells what the others are compared with."""
+    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=55))
+    walk.run()
+    missed = [step for step in walk.steps if step.layer and step.kept and not step.holds and step.confirmed is None]
+    assert missed and all(step.arena is step.weights is step.instructions is None for step in missed)
+    assert all(step.arena for step in walk.steps if step.holds)
+
+
 def outputs(right: int) -> Judged:
     """Of 10 samples, so many are classified right."""
     scores: list[Array] = [np.eye(2)[[int(i >= right)]] for i in range(10)]

@@ -29,6 +29,9 @@ MOST_ISLANDS = 10
 SECONDS_BETWEEN_LINES = 10.0
 """Of progress where stderr is no terminal."""
 
+LEAST_STEPS = 2
+"""Of a thing that is done in steps, by which is told how long the others take."""
+
 MOST_NOTES = 12
 LONGEST_NOTE = 600
 """Notes, and characters of each, that are printed."""
@@ -129,6 +132,8 @@ def progress_shown(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
                 bars.append(stack.enter_context(_bars()))
             if what not in tasks:
                 tasks[what] = bars[0].add_task(escape(what), total=total)
+            elif done < bars[0].tasks[tasks[what]].completed:  # it is done again
+                bars[0].reset(tasks[what])
             bars[0].update(tasks[what], completed=done, total=total)
 
         yield advance
@@ -139,18 +144,33 @@ class _Lines:
 
     def __init__(self) -> None:
         self._told = time.monotonic()
-        self._began: dict[str, tuple[float, int]] = {}
+        self._pace = _Pace()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """The next step is done."""
         now = time.monotonic()
-        began, first = self._began.setdefault(what, (now, done))
+        left = self._pace.seconds_left(what, done, total, now)
         if now - self._told < SECONDS_BETWEEN_LINES:
             return
         self._told = now
-        rate = (done - first) / (now - began) if now > began else 0.0
-        left = f", {(total - done) / rate:.0f} s left" if rate else ""
-        tell(f"{what}: {done:,} of {total:,}{left}")
+        tell(f"{what}: {done:,} of {total:,}" + ("" if left is None else f", {left:.0f} s left"))
+
+
+class _Pace:
+    """How long each of several things goes on that are done in steps, some of them again and again."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, tuple[float, int]] = {}
+        self._last: dict[str, int] = {}
+
+    def seconds_left(self, what: str, done: int, total: int, now: float) -> float | None:
+        """Of this thing, as fast as its steps were since it last began; None as long as that says nothing."""
+        if what not in self._began or done < self._last[what]:
+            self._began[what] = now, done
+        self._last[what] = done
+        began, first = self._began[what]
+        steps = done - first
+        return (total - done) * (now - began) / steps if steps >= LEAST_STEPS else None
 
 
 def _bars() -> Progress:

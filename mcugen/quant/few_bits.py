@@ -51,28 +51,22 @@ def cells(model: FloatModel, plan: Plan) -> list[Node]:
 
 def chosen(model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]) -> list[str]:
     """Names of those of the layers that keep weights of 4 bits, of which `plan` has the codes: all but WIDE_SHARE."""
-    room = WIDE_SHARE * sum(plan.layers[n.output.name].weights.size for n in layers)
-    return choices(model, plan, layers, samples, room, 1)[0]
+    codes = {n: plan.layers[n.output.name] for n in layers}
+    room = WIDE_SHARE * sum(each.weights.size for each in codes.values())
+    return ways(weight_noise(model, codes, samples), room, 1)[0]
 
 
-def choices(
-    model: FloatModel,
-    plan: Plan,
-    layers: Sequence[Node],
-    samples: Sequence[Mapping[str, Array]],
-    room: float,
-    most: int,
-) -> list[list[str]]:
-    """Names of layers that keep weights of 4 bits, of which `plan` has the codes: up to so many ways, the best first.
+def ways(noise: Mapping[Node, float], room: float, most: int) -> list[list[str]]:
+    """Names of layers that keep weights of 4 bits, of those whose `noise` is known: up to so many ways, the best first.
 
     So many weights as there is `room` for return to 8 bits: of those layers that together add most noise to the
     outputs, where each is thought to add what it does by itself. No way promises more than NEAR times the least noise.
     """
-    noise = weight_noise(model, {n: plan.layers[n.output.name] for n in layers}, samples)
-    values, sizes = [noise[n] for n in layers], [plan.layers[n.output.name].weights.size for n in layers]
-    ways = most_valuable(values, sizes, room, most)
-    left = [sum(v for i, v in enumerate(values) if i not in wide) for wide in ways]
-    near = [wide for wide, noise in zip(ways, left, strict=True) if noise <= NEAR * left[0]]
+    layers, values = list(noise), list(noise.values())
+    sizes = [sum(n.input(index).type.count for index in weight_axes(n.op)) for n in layers]
+    found = most_valuable(values, sizes, room, most)
+    left = [sum(v for i, v in enumerate(values) if i not in wide) for wide in found]
+    near = [wide for wide, rest in zip(found, left, strict=True) if rest <= NEAR * left[0]]
     return [[n.output.name for i, n in enumerate(layers) if i not in wide] for wide in near]
 
 

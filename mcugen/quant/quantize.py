@@ -13,6 +13,7 @@ import onnx
 
 from mcugen.errors import ConstraintError, UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
+from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel, prepare_model
@@ -82,6 +83,9 @@ class Quantization:
         return ", ".join(parts)
 
 
+MOST_KEPT = 4
+"""Quantized models that are remembered."""
+
 MOST_RETURNS = 3
 """Times that layers may return to 8 bits because of what others do."""
 
@@ -103,8 +107,10 @@ class Quantizer:
     compensates: bool = False
     """Whether weights of 8 bits, too, make good a part of what layers before have lost."""
     _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
-    _last: tuple[tuple[Mapping[str, DType], bool], Quantization] | None = field(default=None, init=False)
-    """What was made without known weights, as it is asked for again."""
+    _made: dict[tuple[frozenset[tuple[str, DType]], bool], Quantization] = field(default_factory=dict, init=False)
+    """What was made last without known weights, as it is asked for again."""
+    _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
+    """What weights of 4 bits add to the outputs, by what was asked for."""
 
     def quantize(
         self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
@@ -119,10 +125,17 @@ class Quantizer:
         layers = dict(wanted or {})
         if known is not None:
             return self._quantize(layers, known)
-        asked = layers, self.compensates
-        if self._last is None or self._last[0] != asked:
-            self._last = asked, self._quantize(layers, None)
-        return self._last[1]
+        asked = frozenset(layers.items()), self.compensates
+        if asked not in self._made:
+            self._made = dict(list(self._made.items())[1 - MOST_KEPT :])
+            self._made[asked] = self._quantize(layers, None)
+        return self._made[asked]
+
+    def draft(self, wanted: Mapping[str, DType]) -> Quantization:
+        """The same with weights rounded to nearest, which takes no time: of the size that it will have, nearly."""
+        assignment, plan = self._planned(wanted)
+        plan = self._nearest(plan)
+        return Quantization(self.source, self.model, self.profile, assignment, plan, self._written(plan))
 
     def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
         assignment, plan = self._planned(wanted)
@@ -173,16 +186,30 @@ class Quantizer:
         room = few_bits.room_for_wide(self.model, self._sized(coarse), share)
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
-        plan = self.quantize(coarse).plan
-        able = [n for n in few_bits.candidates(self.model, plan) if n.output.name in plan.few_bits]
-        ways = few_bits.choices(self.model, plan, able, self.samples, room, most)
+        asked = frozenset(coarse.items()), self.compensates
+        if asked not in self._noise:
+            plan = self.quantize(coarse).plan
+            able = {n: plan.layers[n.output.name] for n in few_bits.candidates(self.model, plan)}
+            few = {n: codes for n, codes in able.items() if n.output.name in plan.few_bits}
+            self._noise[asked] = few_bits.weight_noise(self.model, few, self.samples)
+        ways = few_bits.ways(self._noise[asked], room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
+
+    def narrowest(self, wanted: Mapping[str, DType]) -> dict[str, DType]:
+        """`wanted` with weights of 2 bits, or 4, wherever that can be: what takes the least bytes."""
+        able = few_bits.candidates(self.model, self._planned(wanted)[1])
+        free = [n for n in able if n.output.name not in wanted]
+        return {**wanted, **{n.output.name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
+
+    def share_of(self, wanted: Mapping[str, DType]) -> float:
+        """Bytes of weights relative to a byte for each."""
+        return few_bits.stored_share(self.model, self._sized(wanted))
 
     def _narrowest(self, wanted: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
         """`wanted` with INT2 for as few of the layers as will do. ConstraintError if all are not enough."""
         able = [n.output.name for n in self.model.graph.nodes if n.output.name in layers and takes_two_bits(n)]
         coarse = {**wanted, **dict.fromkeys(able, DType.INT2)}
-        least = few_bits.stored_share(self.model, self._sized(coarse))
+        least = self.share_of(coarse)
         if least > share:
             rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
             raise ConstraintError(rule, f"{100 * least:.0f} % with 2 or 4 bits wherever that can be", "allow more")

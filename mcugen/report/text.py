@@ -65,14 +65,10 @@ def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> 
 
 
 def _step_figures(goal: Goal, step: Tradeoff) -> tuple[str, ...]:
-    return (
-        step.precision,
-        step.shown(goal.metric),
-        f"{step.arena:,}",
-        f"{step.weights:,}",
-        f"{'~' * step.is_estimate}{step.instructions:,}",
-        _verdict(step),
-    )
+    figures = (step.arena, step.weights, step.instructions)
+    arena, weights, instructions = ("" if figure is None else f"{figure:,}" for figure in figures)
+    told = f"{'~' * (step.is_estimate and bool(instructions))}{instructions}"
+    return (step.precision, step.shown(goal.metric), arena, weights, told, _verdict(step))
 
 
 def _verdict(step: Tradeoff) -> str:

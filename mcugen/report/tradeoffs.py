@@ -53,9 +53,9 @@ class Tradeoff:
     """One model on the way: which layer was changed, and what came of it.
 
     `value` is the metric in ONNX Runtime, of which `chance` may be due to that; `confirmed` that of the generated code
-    where it was asked for. Bytes of
-    arena and weights are measured; `instructions` are counted where the goal held, else `is_estimate`: by the costs of
-    kernels, or from multiply-accumulates. `kept` is False where the change was taken back.
+    where it was asked for. Bytes of arena and weights are measured; `instructions` are counted where the goal held,
+    else `is_estimate`: by the costs of kernels, or from multiply-accumulates. All three are None of a model that missed
+    the goal without being compiled. `kept` is False where the change was taken back.
     """
 
     layer: str
@@ -63,9 +63,9 @@ class Tradeoff:
     value: float
     chance: float
     confirmed: float | None
-    arena: int
-    weights: int
-    instructions: int
+    arena: int | None
+    weights: int | None
+    instructions: int | None
     is_estimate: bool
     holds: bool
     kept: bool
