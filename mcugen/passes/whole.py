@@ -21,6 +21,8 @@ from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.matmul import Dense
 from mcugen.ops.movement import Pad
 from mcugen.ops.pointwise import Binary, Clamp, Unary
+from mcugen.ops.pool import AveragePool
+from mcugen.ops.reduce import Reduce
 from mcugen.ops.whole import cut
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
@@ -151,6 +153,8 @@ def _computed(node: Node, operands: Sequence[Range]) -> Range:
     if op.moves_data and len(operands) == 1:
         padding = op.value if isinstance(op, Pad) else 0.0
         return Range(min(x.low, padding), max(x.high, padding), x.is_whole and float(padding).is_integer())
+    if isinstance(op, AveragePool) or (isinstance(op, Reduce) and op.function == "mean"):
+        return Range(min(x.low, 0.0), max(x.high, 0.0))
     if isinstance(op, Binary) and op.clamp is None and op.function in _ENDS and len(operands) == 2:
         y = operands[1]
         ends = [_ENDS[op.function](a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
