@@ -19,7 +19,10 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.matmul import Dense
+from mcugen.ops.movement import Pad
 from mcugen.ops.pointwise import Binary, Clamp, Unary
+from mcugen.ops.pool import AveragePool
+from mcugen.ops.reduce import Reduce
 from mcugen.ops.whole import cut
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
@@ -111,35 +114,60 @@ def _range(value: Value, depth: int = 0) -> Range:
     if value.data is not None and value.type.quant is None and value.data.dtype.kind in "iuf" and value.data.size:
         low, high = float(value.data.min()), float(value.data.max())
         return Range(low, high, bool((value.data == np.rint(value.data)).all()))
-    node, is_integer = value.producer, value.type.dtype.is_integer
+    node = value.producer
     if node is None or depth == _DEEPEST or len(node.outputs) != 1:
-        return Range(is_whole=is_integer)
+        return _any(value)
     if isinstance(node.op, Dequantize):
         quant, dtype = node.input(0).type.q, node.input(0).type.dtype
         low, high = (limit - quant.zero_point for limit in dtype.limits)
         return Range(low, high, True) if quant.scale == (1.0,) else Range()
     operands = [Range() if v is None else _range(v, depth + 1) for v in node.inputs]
-    return _result(node, operands) if operands else Range(is_whole=is_integer)
+    return _result(node, operands) if operands else _any(value)
+
+
+def _any(value: Value) -> Range:
+    """What every number of the type lies between."""
+    if not value.type.dtype.is_integer:
+        return Range()
+    low, high = value.type.dtype.limits
+    return Range(low, high, True)
 
 
 def _result(node: Node, operands: Sequence[Range]) -> Range:
+    """Integers that may have wrapped around are any."""
+    widest = _any(node.output)
+    found = _computed(node, operands)
+    is_any = widest.is_whole and not widest.low <= found.low <= found.high <= widest.high
+    return widest if is_any else replace(found, is_whole=found.is_whole or widest.is_whole)
+
+
+def _computed(node: Node, operands: Sequence[Range]) -> Range:
     x, op, is_integer = operands[0], node.op, node.output.type.dtype.is_integer
     if isinstance(op, Clamp):
-        return Range(max(x.low, op.low), min(x.high, op.high), x.is_whole)
+        limits = [limit for limit in (op.low, op.high) if math.isfinite(limit)]
+        is_whole = x.is_whole and all(limit == round(limit) for limit in limits)
+        return Range(max(x.low, op.low), min(x.high, op.high), is_whole)
     if op in _ROUNDED or isinstance(op, Cast):
-        slack = 1 + _SLACK * max(abs(x.low), abs(x.high))
-        is_exact = x.is_whole and op not in _ROUNDED
-        low, high = (x.low, x.high) if is_exact else (np.floor(x.low - slack), np.ceil(x.high + slack))
-        return Range(float(low), float(high), x.is_whole or is_integer or op in _ROUNDED)
+        is_exact = x.is_whole and isinstance(op, Cast)
+        return replace(x if is_exact else _rounded(x), is_whole=x.is_whole or op in _ROUNDED)
     if op.moves_data and len(operands) == 1:
-        return Range(min(x.low, 0), max(x.high, 0), x.is_whole)  # padding may be among them
+        padding = op.value if isinstance(op, Pad) else 0.0
+        return Range(min(x.low, padding), max(x.high, padding), x.is_whole and float(padding).is_integer())
+    if isinstance(op, AveragePool) or (isinstance(op, Reduce) and op.function == "mean"):
+        return Range(min(x.low, 0.0), max(x.high, 0.0))
     if isinstance(op, Binary) and op.clamp is None and op.function in _ENDS and len(operands) == 2:
         y = operands[1]
         ends = [_ENDS[op.function](a, b) for a in (x.low, x.high) for b in (y.low, y.high)]
         if np.isfinite(ends).all():
-            return Range(min(ends), max(ends), is_integer or (x.is_whole and y.is_whole and op.function != "Div"))
-        return Range(is_whole=is_integer)
-    return Range(is_whole=is_integer)
+            found = Range(min(ends), max(ends), x.is_whole and y.is_whole and op.function != "Div")
+            return _rounded(found) if is_integer and op.function == "Div" else found
+    return _any(node.output)
+
+
+def _rounded(x: Range) -> Range:
+    """What numbers may become that are rounded in some way, and were before, as floats are."""
+    slack = _SLACK * max(abs(x.low), abs(x.high))
+    return Range(float(np.floor(x.low - slack)), float(np.ceil(x.high + slack)), x.is_whole)
 
 
 _ENDS: Mapping[str, Callable[[float, float], float]] = {

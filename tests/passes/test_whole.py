@@ -88,6 +88,17 @@ def test_what_is_no_proof_stays_in_float() -> None:
         assert layer_types(optimized(net.model())) == [DType.FLOAT32], (low, high, scale, rounds)
 
 
+def test_bytes_that_are_cast_are_codes() -> None:
+    """So the first layer is an integer one, too, in networks that take pixels as they are."""
+    net = Net(17)
+    x = net.op("Cast", net.input("x", 1, 2, 9, 9, dtype=np.uint8), to=onnx.TensorProto.FLOAT)
+    net.output(net.op("Conv", x, net.const(draw(6, 2, 3, 3)), out="y"))
+    model = net.model()
+    assert layer_types(optimized(model)) == [DType.INT8]
+    feeds = {"x": np.random.default_rng(0).integers(0, 256, (1, 2, 9, 9)).astype(np.uint8)}
+    np.testing.assert_array_equal(c_outputs(model, feeds)["y"], onnxruntime_outputs(model, feeds)["y"])
+
+
 def test_no_division_is_left_of_64_bits() -> None:
     graph = optimized(network("NEMO"))
     assert not any(v.type.dtype is DType.INT64 for v in graph.values())
