@@ -104,9 +104,9 @@ def _stored_as(x: Value) -> TensorType | None:
         zero = 0 if least <= low and high <= greatest else least - low
         return replace(x.type, dtype=DType.INT8, quant=QuantParams((1.0,), zero))
     least, greatest = DType.INT16.limits
-    return (
-        replace(x.type, dtype=DType.INT16, quant=QuantParams((1.0,), 0)) if least <= low and high <= greatest else None
-    )
+    if not least <= low <= high <= greatest:
+        return None
+    return replace(x.type, dtype=DType.INT16, quant=QuantParams((1.0,), 0))
 
 
 def _range(value: Value, depth: int = 0) -> Range:
@@ -191,14 +191,15 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
     clamp = node.input(0).producer if isinstance(node.op, Quantize) else node
     if clamp is None or not isinstance(clamp.op, Clamp) or clamp.output.type.dtype is not DType.FLOAT32:
         return False
-    stores = node.op is not clamp.op
-    if stores and (node.output.type.q.scale != (1.0,) or graph.only_user(clamp.output) is not node):
+    stores, (low, high) = node.op is not clamp.op, (clamp.op.low, clamp.op.high)
+    if not all(math.isfinite(limit) and limit == round(limit) for limit in (low, high)):
+        return False
+    if stores and not (_holds(node.output.type, low, high) and graph.only_user(clamp.output) is node):
         return False
     if not stores and any(isinstance(user.op, Quantize) for user in clamp.output.users):
         return False  # with that, then
     found = _fraction(graph, clamp.input(0))
-    low, high = clamp.op.low, clamp.op.high
-    if found is None or not np.isfinite([low, high]).all() or low != round(low) or high != round(high):
+    if found is None:
         return False
     x, numerator, denominator, is_floor = found
     if x.type.dtype is DType.FLOAT32 and numerator == denominator == 1 and not stores:
@@ -214,6 +215,12 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
     return True
 
 
+def _holds(codes: TensorType, low: float, high: float) -> bool:
+    """Whether codes of scale 1 are all whole numbers between two."""
+    least, greatest = codes.dtype.limits
+    return codes.q.scale == (1.0,) and least <= low + codes.q.zero_point and high + codes.q.zero_point <= greatest
+
+
 def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None:
     """x, a, b where a value is x · a / b, the product of what is left of x without its fraction; and whether it is
     rounded down below 0, too, not towards it."""
@@ -222,6 +229,8 @@ def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None
         return None
     if node.op == Unary("Floor"):
         return node.input(0), 1, 1, False
+    if node.op != Cast(DType.FLOAT32) or not node.input(0).type.dtype.is_integer:
+        return None
     sums, denominator = _factor(graph, node.input(0), "Div")
     x = _of_multiples(graph, sums, denominator)
     if x.type.dtype is DType.INT32:

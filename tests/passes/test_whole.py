@@ -99,6 +99,29 @@ def test_bytes_that_are_cast_are_codes() -> None:
     np.testing.assert_array_equal(c_outputs(model, feeds)["y"], onnxruntime_outputs(model, feeds)["y"])
 
 
+def test_codes_that_saturate_stay_as_they_are() -> None:
+    """Limits beyond what the model's own codes hold; and what is scaled is no whole number."""
+    net = Net(17)
+    x = net.op("Clip", net.op("Floor", net.input("x", 2, 4)), net.const(0.0), net.const(300.0))
+    net.output(net.dequantize(net.quantize(x, 1.0, -128), 1.0, -128, out="y"))
+    codes = net.op("DequantizeLinear", net.op("Cast", "x", to=onnx.TensorProto.INT32), net.const(0.5))
+    net.output(net.op("Mul", net.op("Clip", codes, net.const(0.0), net.const(9.0)), net.const(3.0), out="z"))
+    feeds = {"x": np.array([[299, 12.7, -3, 254], [255, 256, 3, 7]], np.float32)}
+    expected = onnxruntime_outputs(net.model(), feeds)
+    for name, found in c_outputs(net.model(), feeds).items():
+        np.testing.assert_array_equal(found, expected[name])
+
+
+def test_a_tensor_that_is_an_output_stays_one() -> None:
+    net = Net(17)
+    x = net.op("Clip", net.op("Floor", net.input("x", 1, 2, 5, 5)), net.const(0.0), net.const(255.0), out="c")
+    net.output("c", net.op("Conv", x, net.const(draw(3, 2, 3, 3)), out="y"))
+    feeds = {"x": draw(1, 2, 5, 5, most=300) + np.float32(0.5)}
+    expected = onnxruntime_outputs(net.model(), feeds)
+    for name, found in c_outputs(net.model(), feeds).items():
+        np.testing.assert_array_equal(found, expected[name])
+
+
 def test_no_division_is_left_of_64_bits() -> None:
     graph = optimized(network("NEMO"))
     assert not any(v.type.dtype is DType.INT64 for v in graph.values())
