@@ -18,27 +18,28 @@ _INT32, _FLOAT = 6, 1
 
 def _import(node: OnnxNode) -> list[Value]:
     """clip(⌊(x · mul + add + div / 2) / div⌋): halves are rounded up where anything is cut off."""
-    divisor, levels, signed = _number(node, "div"), _levels(node), bool(_number(node, "signed"))
+    divisor, signed = _number(node, "div", 1), bool(_number(node, "signed", 0))
+    levels = _number(node, "n_levels_out" if "n_levels_out" in node.attributes else "n_levels", 2)
     least = -(levels // 2) if signed else 0
     mul, add = (_whole(node, i) for i in (1, 2))
     x = node.call("Cast", node.input(0), to=_INT32)
-    sums = node.call("Add", node.call("Mul", x, mul), (add + divisor // 2).astype(np.int32))
+    sums = node.call("Add", node.call("Mul", x, mul), (add.astype(np.int64) + divisor // 2).astype(np.int32))
     if least < 0:  # towards 0 would be up
         sums = node.call("Sub", sums, node.call("Mod", sums, np.int32(divisor)))
     quotient = node.call("Cast", node.call("Div", sums, np.int32(divisor)), to=_FLOAT)
     return [node.call("Clip", quotient, np.float32(least), np.float32(least + levels - 1))]
 
 
-def _number(node: OnnxNode, key: str) -> int:
+def _number(node: OnnxNode, key: str, least: int) -> int:
     """An attribute that exporters write as a number, or as a tensor of one."""
-    found = np.asarray(node.attributes.get(key, np.nan), np.float64).reshape(-1)
-    if found.size != 1 or found[0] != np.rint(found[0]) or not 0 <= found[0] < 2**31:
-        raise Refusal(f"{node.op_type}: {key} must be one whole number", str(found[:8])[:60], "export again")
+    try:
+        found = np.asarray(node.attributes.get(key, np.nan), np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        found = np.asarray([np.nan])
+    if found.size != 1 or found[0] != np.rint(found[0]) or not least <= found[0] < 2**31:
+        rule = f"{node.op_type}: {key} must be one whole number of at least {least}"
+        raise Refusal(rule, str(found[:8])[:60], "export again")
     return int(found[0])
-
-
-def _levels(node: OnnxNode) -> int:
-    return _number(node, "n_levels_out" if "n_levels_out" in node.attributes else "n_levels")
 
 
 def _whole(node: OnnxNode, at: int) -> Array:

@@ -16,6 +16,8 @@ from mcugen.kernels.elementwise import Scalars
 from mcugen.ops.elementwise import Elementwise
 
 _WORD = 32
+_MOST = 54
+"""Bits behind the point with which zero points of bytes leave room in 64, beside products of 62 bits."""
 _LARGEST = 2**31 - 128
 """The largest float32 below 2³¹: beyond, real numbers saturate as they become integers."""
 
@@ -68,7 +70,7 @@ def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
     if numerator == denominator:
         return Cut(low, high)
     steps = [(code, -(-code * denominator // numerator)) for code in range(low + 1, high + 1)]
-    for shift in (*range(_WORD, 2 * _WORD - 1), *range(_WORD - 1, 0, -1)):
+    for shift in (*range(_WORD, _MOST + 1), *range(_WORD - 1, 0, -1)):
         multiplier = round(Fraction(numerator << shift, denominator))
         if multiplier >= 2**31:
             continue

@@ -23,14 +23,14 @@ def formula(x: np.ndarray, mul: np.ndarray, add: np.ndarray, div: int, levels: i
     return np.clip(sums // div, low, low + levels - 1)
 
 
-def network(domain: str, signed: int, div: object = 4096) -> tuple[onnx.ModelProto, list[np.ndarray]]:
+def network(domain: str, signed: int) -> tuple[onnx.ModelProto, list[np.ndarray]]:
     draw = np.random.default_rng(3)
     weights = [draw.integers(-90, 91, s).astype(np.float32) for s in ((5, 2, 3, 3), (4, 5, 1, 1))]
     numbers = [draw.integers(lo, hi, (5, 1, 1)).astype(np.float32) for lo, hi in ((60, 90), (-9999, 9999))]
     net = Net(17)
     sums = net.op("Conv", net.input("x", 1, 2, 6, 6), net.const(weights[0]))
     options = {
-        "div": helper.make_tensor("d", onnx.TensorProto.FLOAT, [], [div]),
+        "div": helper.make_tensor("d", onnx.TensorProto.FLOAT, [], [4096]),
         "n_levels_out": 256.0,
         "signed": signed,
     }
@@ -58,7 +58,13 @@ def test_codes_are_those_of_the_formula(domain: str, signed: int) -> None:
     np.testing.assert_array_equal(c_outputs(model, {"x": x})["y"], expected)
 
 
-def test_what_is_no_whole_number_is_refused_by_node() -> None:
-    model, _ = network("PACTOps", 0, div=0.5)
+@pytest.mark.parametrize("div", [0.5, 0.0, -4.0, float("inf"), "many", [1.0, 2.0], None])
+def test_what_is_no_whole_number_is_refused_by_node(div: object) -> None:
+    model, _ = network("PACTOps", 0)
+    (node,) = (n for n in model.graph.node if n.op_type == "RequantShift")
+    (kept,) = (a for a in node.attribute if a.name == "div")
+    node.attribute.remove(kept)
+    if div is not None:
+        node.attribute.append(helper.make_attribute("div", div))
     with pytest.raises(McugenError, match="div must be one whole number"):
         compile_model(model, "host")
