@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from mcugen.errors import DoesNotFitError, ModelError, shortened
 from mcugen.hir.types import Array
+from mcugen.importer.hazards import graphs_of
 from mcugen.importer.scope import to_array
 from mcugen.limits import MODEL_BYTES, check_size
 
@@ -50,7 +51,7 @@ def _parts(model: onnx.ModelProto) -> Iterator[tuple[onnx.GraphProto | None, Ite
     while open_:
         part = open_.pop()
         yield part
-        bodies = [g for node in part[1] for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+        bodies = [g for node in part[1] for a in node.attribute for g in graphs_of(a)]
         open_ += [(graph, graph.node) for graph in bodies]
 
 

@@ -30,6 +30,8 @@ _ROUNDED = (Unary("Floor"), Unary("Ceil"), Unary("Round"))
 _CODES = 256
 _DEEPEST = 12
 """Operators that are looked through for a range: those between two layers."""
+_MOST_OPERANDS = 2
+"""Of an operator whose range is known; through more the search would branch without end, and find nothing."""
 _SLACK = 2.0**-20
 """More than reals are rounded by, relative to their magnitude, in as many operators."""
 
@@ -115,7 +117,7 @@ def _range(value: Value, depth: int = 0) -> Range:
         low, high = float(value.data.min()), float(value.data.max())
         return Range(low, high, bool((value.data == np.rint(value.data)).all()))
     node = value.producer
-    if node is None or depth == _DEEPEST or len(node.outputs) != 1:
+    if node is None or depth == _DEEPEST or len(node.outputs) != 1 or len(node.inputs) > _MOST_OPERANDS:
         return _any(value)
     if isinstance(node.op, Dequantize):
         quant, dtype = node.input(0).type.q, node.input(0).type.dtype
