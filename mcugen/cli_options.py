@@ -34,6 +34,7 @@ from mcugen.options import (
     FAMILIES,
     FEW_BITS,
     GOALS,
+    INPUT_TYPES,
     LOSSES,
     METHODS,
     METRICS,
@@ -94,6 +95,14 @@ Dim = Annotated[
 Bind = Annotated[
     list[str] | None,
     typer.Option("--bind", help="fixes an input at compile time: NAME=[1, 2] or NAME=file.npy", show_default=False),
+]
+InputType = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-type",
+        help=f"the caller passes whole numbers, as they are, in place of reals: NAME=uint8 ({', '.join(INPUT_TYPES)})",
+        show_default=False,
+    ),
 ]
 State = Annotated[
     list[str] | None,
@@ -332,6 +341,7 @@ class ReadingArguments:
 
     dim: Dim = None
     bind: Bind = None
+    input_type: InputType = None
     state: State = None
     input_pipeline: InputPipeline = ""
     plugin: Plugin = None
@@ -341,6 +351,7 @@ class ReadingArguments:
         return CompileOptions(
             dims=_dims(self.dim or []),
             bound=_bound(self.bind or []),
+            input_types=_input_types(self.input_type or []),
             states=_states(self.state or []),
             plugins=tuple(self.plugin or ()),
             input_pipeline=self.input_pipeline,
@@ -693,7 +704,7 @@ class Inspecting:
 
 
 PANELS = {
-    "How the model is read": ("dim", "bind", "state", "plugin"),
+    "How the model is read": ("dim", "bind", "input_type", "state", "plugin"),
     "Quantization": (
         *(
             "profile",
@@ -1105,6 +1116,18 @@ def _cycles(option: str, text: str) -> int | None:
     if text and _positive(text) is None:
         raise UsageError(f"{option} must be a positive number of cycles", f"'{text}'", "e.g. 1500000")
     return _positive(text)
+
+
+def _input_types(texts: list[str]) -> dict[str, str]:
+    """Types of inputs."""
+    pairs = []
+    for text in texts:
+        name, _, wanted = text.rpartition("=")
+        if not name or wanted not in INPUT_TYPES:
+            rule = f"--input-type must read NAME=TYPE, of {', '.join(INPUT_TYPES)}"
+            raise UsageError(rule, f"'{shortened(text, 80)}'", "e.g. --input-type image=uint8")
+        pairs.append((name, wanted))
+    return _named_once("--input-type", pairs)
 
 
 def _states(texts: list[str]) -> dict[str, str]:

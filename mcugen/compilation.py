@@ -105,7 +105,7 @@ class Compilation:
     @cached_property
     def source(self) -> LoadedModel:
         """The checked model, with the operators of mcugen and of the options' plug-ins."""
-        return load(self.model, registry_of(self.options.plugins))
+        return load(self.model, registry_of(self.options.plugins), self.options.input_types)
 
     @cached_property
     def float_model(self) -> FloatModel:

@@ -97,7 +97,7 @@ def _compiled(
     target = target_of(hardware, options)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
-    source = model.loaded if isinstance(model, Quantization) else load(model, registry)
+    source = model.loaded if isinstance(model, Quantization) else load(model, registry, options.input_types)
     if options.integer_io and quantized is None:
         states = {*options.states, *options.states.values()}
         source = replace(source, proto=with_integer_borders(source.proto, states))

@@ -123,6 +123,9 @@ class Places:
         return ",".join(parts)
 
 
+INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
+"""What may be passed in place of reals: types whose numbers all are float32 ones."""
+
 TRAINED_AS = ("auto", "float32", "int8")
 """What trained weights are kept as."""
 
@@ -184,7 +187,8 @@ class CompileOptions:
     """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
 
     A dimension may also get a range (low, high): then its size is an argument of the run function.
-    `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
+    `bound` gives inputs their values at compile time: they are constants then. `input_types` are of real inputs that
+    the caller has as whole numbers: one of INPUT_TYPES by name. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `float16_weights`: weights of float layers are rounded to float16 numbers, which kernels store as such.
@@ -224,6 +228,7 @@ class CompileOptions:
     name: str = ""
     dims: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    input_types: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
     float16_weights: bool = False
@@ -293,6 +298,9 @@ class CompileOptions:
         ends = sorted(self._ends().items())
         dims = ", ".join(f"{key}={low}" if low == high else f"{key}={low}..{high}" for key, (low, high) in ends)
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
+        parts += [f"input type {', '.join(f'{i}={t}' for i, t in sorted(self.input_types.items()))}"] * bool(
+            self.input_types
+        )
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += ["float16 weights"] * self.float16_weights

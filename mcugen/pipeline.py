@@ -37,7 +37,7 @@ from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_groups, recognize_mask, recognize_normalization
 from mcugen.passes.rewrite import Log, Rewriting
-from mcugen.passes.whole import recognize_cut, recognize_whole
+from mcugen.passes.whole import code_integers, cut_channels, recognize_cut, recognize_whole
 
 Pass = Callable[[Graph], bool]
 
@@ -64,6 +64,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     *_LAYERS,
     (recognize_whole, "an integer network kept in floats is one nevertheless"),
     (recognize_cut, "what it divides by 64 bits costs more than its products"),
+    (code_integers, "what the caller passes as integers need not become real to be codes"),
     *_FOLDS,
     (sink_dequantize, "data may as well move as they are stored"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
@@ -75,6 +76,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
     (fuse.fold_affine, "and so are its biases"),
     (fuse.fold_clamp, "and its activations"),
+    (cut_channels, "sums of integers are scaled by integers, where that gives the same codes"),
 )
 """What is computed, in the model's own layout."""
 

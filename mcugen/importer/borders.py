@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs of quantized models as codes: their conversions from and to reals are the caller's."""
+"""Inputs and outputs in the types that the caller has: codes of quantized models, whole numbers in place of reals."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, shortened
 
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that may stand between: they move elements of any type."""
@@ -34,6 +34,45 @@ def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -
         raise UsageError(rule, "a model without such conversions at its borders", "quantize it by --calibration")
     borders.sweep()
     return copy
+
+
+def with_input_types(model: onnx.ModelProto, types: Mapping[str, str]) -> onnx.ModelProto:
+    """A copy with other types for real inputs: the caller passes the same numbers, all of them whole.
+
+    UsageError for what is no real input, or an output, too. Inputs that have the type already stay.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    constants = {tensor.name for tensor in graph.initializer} | {output.name for output in graph.output}
+    inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in constants}
+    reals = [name for name, type_ in inputs.items() if type_.elem_type in _REALS]
+    for name, wanted in types.items():
+        stored = onnx.TensorProto.DataType.Value(wanted.upper())
+        if name in inputs and inputs[name].elem_type == stored:
+            continue
+        if name not in reals:
+            rule = f"--input-type: {shortened(name, 80)!r} must be an input of real numbers"
+            known = ", ".join(repr(shortened(real, 80)) for real in reals)
+            raise UsageError(rule, "no such input", f"one of: {known}" if known else "leave it out")
+        real = f"{name}.real"
+        while any(real in (*node.input, *node.output) for node in graph.node):
+            real += "_"
+        _read_as(graph, name, real)
+        graph.node.insert(0, onnx.helper.make_node("Cast", [name], [real], real, to=inputs[name].elem_type))
+        inputs[name].elem_type = stored
+    return copy
+
+
+def _read_as(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Renames what nodes read, those of bodies included: ONNX has no name twice in what a body sees."""
+    for node in graph.node:
+        _rename(node.input, old, new)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                _read_as(body, old, new)
+                for output in body.output:
+                    output.name = new if output.name == old else output.name
 
 
 _REALS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)

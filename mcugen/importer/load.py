@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnx.checker
@@ -14,6 +16,7 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
+from mcugen.importer.borders import with_input_types
 from mcugen.importer.external import load_external_data, require_internal
 from mcugen.importer.foreign import hide, import_domains, reveal
 from mcugen.importer.formats import format_of
@@ -66,8 +69,17 @@ class LoadedModel:
     """The operators that it may have."""
 
 
-def load(model: str | Path | onnx.ModelProto, registry: Registry = BUILT_IN) -> LoadedModel:
-    """From a file or from memory; raises ModelError."""
+def load(
+    model: str | Path | onnx.ModelProto,
+    registry: Registry = BUILT_IN,
+    input_types: Mapping[str, str] = MappingProxyType({}),
+) -> LoadedModel:
+    """From a file or from memory, with other types for some inputs; raises ModelError, UsageError for those."""
+    loaded = _loaded(model, registry)
+    return replace(loaded, proto=with_input_types(loaded.proto, input_types)) if input_types else loaded
+
+
+def _loaded(model: str | Path | onnx.ModelProto, registry: Registry) -> LoadedModel:
     if not isinstance(model, onnx.ModelProto):
         proto, sha256 = load_model(Path(model), registry)
         return LoadedModel(proto, sha256, Path(model).name, registry)

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from mcugen.expressions import functions as fn
 from mcugen.expressions.nodes import Convert, Expression, call
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import DType
+from mcugen.hir.types import Array, DType
 from mcugen.kernels.elementwise import Scalars
 from mcugen.ops.elementwise import Elementwise
 
@@ -49,7 +52,9 @@ class Cut(Elementwise):
         y = call(fn.TRUNCATE, x, *map(scalar, DType.INT32.limits)) if x.dtype.is_float else x
         low, high = scalar(self.low + zero), scalar(self.high + zero)
         if self.multiplier is None:
-            limited = call(fn.CLAMP, y, scalar(self.low), scalar(self.high))
+            least, most = DType.INT32.limits if x.dtype.is_float else x.dtype.limits
+            is_within = self.low <= least and most <= self.high
+            limited = y if is_within else call(fn.CLAMP, y, scalar(self.low), scalar(self.high))
             return Convert(out.dtype, limited + scalar(zero) if zero else limited)
         factors = (y, scalar(self.multiplier), scalar(self.offset + (zero << self.shift)))
         if self.shift < _WORD:
@@ -78,3 +83,115 @@ def cut(numerator: int, denominator: int, low: int, high: int) -> Cut | None:
         if all((x - 1) * multiplier + least < code << shift for code, x in steps):
             return Cut(low, high, multiplier, least, shift)
     return None
+
+
+@dataclass(frozen=True)
+class ChannelCut(Elementwise):
+    """y = min(max((x · multiplier + 2³² · above + below) >> shift, low), high) of int32 x.
+
+    Constants that broadcast to x: int32 multipliers and words above, uint32 words below. Of type int32, or codes of
+    scale 1.
+    """
+
+    mnemonic: ClassVar[str] = "channel_cut"
+    low: int = 0
+    high: int = 255
+    shift: int = _WORD
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """int32 unless the node's type says otherwise."""
+        return DType.INT32
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """Half of the product's bits are not shifted."""
+        out = sig.output
+        zero = 0 if out.quant is None else out.q.zero_point
+        x, multiplier, above, below = args
+        y = call(fn.REQUANTIZE_HIGH, x, multiplier, Convert(DType.INT64, below)) + above
+        if self.shift > _WORD:
+            y = call(fn.SHIFT_RIGHT, y, scalar(self.shift - _WORD))
+        y = y + scalar(zero) if zero else y
+        return Convert(out.dtype, call(fn.CLAMP, y, scalar(self.low + zero), scalar(self.high + zero)))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """(x · multiplier + offset) >> shift, one multiplier and offset for each of several functions."""
+
+    multipliers: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    shift: int
+
+
+_ENDS = (-(2**31), 2**31)
+"""Of int32: the first number, and the one behind the last."""
+_FAR = 2**62
+"""Beyond all offsets."""
+_ROUNDS = 64
+"""Of thirds: enough for 31 bits."""
+
+
+def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, high: int) -> Steps | None:
+    """The same codes as functions of int32 that never fall, by one product each. None: no multipliers do.
+
+    `function` takes and gives an array of (high − low, *shape), where equal places of `shape` are one function.
+
+    Right if each code begins where it should, as `cut`.
+    """
+    codes = np.arange(low + 1, high + 1, dtype=np.int64).reshape(-1, *[1] * len(shape))
+    begins = _begins(function, np.broadcast_to(codes, (high - low, *shape)))
+    inner = (begins > _ENDS[0]) & (begins < _ENDS[1])
+    first, last = np.where(inner, begins, _ENDS[1]).min(0), np.where(inner, begins, _ENDS[0]).max(0)
+    rise = np.maximum(inner.sum(0) - 1, 0)
+    if ((rise == 0) & inner.any(0)).any():
+        return None
+    slope = np.where(rise > 0, rise / np.maximum(last - first, 1), 0.0)
+    for shift in range(_MOST, _WORD - 1, -1):
+        guess = np.rint(np.ldexp(slope, shift))
+        if guess.max(initial=0.0) < 2**30:
+            return _fitted(codes, begins, guess.astype(np.int64), shift)
+    return None
+
+
+def _begins(function: Callable[[Array], Array], codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The least x of each code, by bisection."""
+    below, at = np.full(codes.shape, _ENDS[0] - 1), np.full(codes.shape, _ENDS[1])
+    while (at - below > 1).any():
+        middle = (below + at) // 2
+        is_there = function(np.clip(middle, _ENDS[0], _ENDS[1] - 1).astype(np.int32)) >= codes
+        below, at = np.where(is_there, below, middle), np.where(is_there, middle, at)
+    return at
+
+
+def _fitted(
+    codes: npt.NDArray[np.int64], begins: npt.NDArray[np.int64], guess: npt.NDArray[np.int64], shift: int
+) -> Steps | None:
+    """With the multipliers that leave the offsets the most room, which is concave: thirds lead to its summit."""
+    wanted = codes << shift
+
+    def room(multipliers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        least = np.where(begins < _ENDS[1], wanted - multipliers * begins, -_FAR).max(0)
+        most = np.where(begins > _ENDS[0], wanted - multipliers * (begins - 1) - 1, _FAR).min(0)
+        return least, most
+
+    apart = np.maximum(guess >> 6, 2) * (guess > 0)
+    left, right = np.maximum(guess - apart, 0), guess + apart
+    for _ in range(_ROUNDS):
+        third = (right - left) // 3
+        a, b = left + third, right - third
+        (least_a, most_a), (least_b, most_b) = room(a), room(b)
+        rises = most_a - least_a < most_b - least_b
+        left, right = np.where(rises, np.minimum(a + 1, right), left), np.where(rises, right, b)
+    found = left
+    least, most = room(found)
+    for candidate in (left, (left + right) // 2, right):
+        low, high = room(candidate)
+        better = high - low > most - least
+        found, least, most = (
+            np.where(better, candidate, found),
+            np.where(better, low, least),
+            np.where(better, high, most),
+        )
+    if (least > most).any():
+        return None
+    return Steps(found, np.where(least > -_FAR, least, most), shift)

@@ -9,13 +9,14 @@ between sums and the next codes stays as the file says, to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.ops.affine import Affine
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.matmul import Dense
@@ -23,11 +24,13 @@ from mcugen.ops.movement import Pad
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.pool import AveragePool
 from mcugen.ops.reduce import Reduce
-from mcugen.ops.whole import cut
+from mcugen.ops.whole import ChannelCut, Cut, cut, steps
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 _ROUNDED = (Unary("Floor"), Unary("Ceil"), Unary("Round"))
 _CODES = 256
+_EXACT = 2
+"""Bytes of integers whose numbers are reals as they are."""
 _DEEPEST = 12
 """Operators that are looked through for a range: those between two layers."""
 _MOST_OPERANDS = 2
@@ -181,7 +184,77 @@ _ENDS: Mapping[str, Callable[[float, float], float]] = {
 """Of monotone operators; of a quotient by what is above 0."""
 
 
+@pattern(Cut)
+def cut_channels(graph: Graph, node: Node) -> Outcome:
+    """Cut(Cast(int32 x) · c + d), in floats, with constants → one product a channel.
+
+    All that counts is where codes begin: floats round, which never makes a greater number the smaller one, so each code
+    has its first x.
+    """
+    op, chain = node.op, list(_growing(graph, node.input(0)))
+    if not isinstance(op, Cut) or len(chain) < 2 or chain[-1].op != Cast(DType.FLOAT32):
+        return False
+    x = chain[-1].input(0)
+    if x.type.dtype is not DType.INT32:
+        return False
+    shapes = [v.type.shape for link in chain for v in link.inputs[1:] if v is not None]
+    shape = np.broadcast_shapes(*(s for s in shapes if len(s) in (0, x.type.rank)))
+    if any(math.prod(s) > 1 and len(s) != x.type.rank for s in shapes):
+        return False
+    zero = 0 if node.output.type.quant is None else node.output.type.q.zero_point
+
+    def codes(numbers: Array) -> Array:
+        for link in (*reversed(chain), node):
+            constants = [v.data for v in link.inputs[1:] if v is not None and v.data is not None]
+            (numbers,) = link.op.evaluate(link.sig, numbers, *constants)
+        return numbers.astype(np.int64) - zero
+
+    found = steps(codes, (1,) * (x.type.rank - len(shape)) + shape, op.low, op.high)
+    if found is None:
+        return "no multiplication gives the same"
+    multiplier = graph.constant(f"{x.name}.multiplier", found.multipliers.astype(np.int32))
+    above = graph.constant(f"{x.name}.above", (found.offsets >> 32).astype(np.int32))
+    below = graph.constant(f"{x.name}.below", (found.offsets & 0xFFFFFFFF).astype(np.uint32))
+    result = ChannelCut(op.low, op.high, found.shift)
+    graph.rewrite(node, result, [x, multiplier, above, below], types=[node.output.type])
+    return True
+
+
+def _growing(graph: Graph, value: Value) -> Iterator[Node]:
+    """What computes a value from one operand, each without making a greater number the smaller one, back to a cast."""
+    while graph.only_user(value) is not None and (node := value.producer) is not None:
+        constants = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
+        if len(constants) != len(node.inputs) - 1 or not (isinstance(node.op, Cast) or _grows(node, constants)):
+            return
+        yield node
+        if isinstance(node.op, Cast):
+            return
+        value = node.input(0)
+
+
+def _grows(node: Node, constants: Sequence[Array]) -> bool:
+    if node.op == Unary("Floor") or node.op in (Binary("Add"), Binary("Sub")):
+        return True
+    if node.op in (Binary("Mul"), Binary("Div")) or isinstance(node.op, Affine):
+        return bool((constants[0] > 0).all())
+    return False
+
+
 recognize_whole = Rewriting("recognize_whole", keep_codes)
+
+
+@pattern(Quantize)
+def code_integers(graph: Graph, node: Node) -> Outcome:
+    """Quantize(Cast(integers)) to codes of scale 1 → Cut: no reals between."""
+    cast, codes = node.input(0).producer, node.output.type
+    if cast is None or cast.op != Cast(DType.FLOAT32) or codes.q.scale != (1.0,):
+        return False
+    x = cast.input(0)
+    if not x.type.dtype.is_integer or x.type.dtype.nbytes > _EXACT:
+        return False
+    low, high = (limit - codes.q.zero_point for limit in codes.dtype.limits)
+    graph.rewrite(node, Cut(low, high), [x], types=[codes])
+    return True
 
 
 @pattern(Quantize, Clamp)

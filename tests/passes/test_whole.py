@@ -15,7 +15,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 from mcugen.ops.matmul import Dense
-from mcugen.ops.whole import Cut, cut
+from mcugen.ops.whole import Cut, cut, steps
 
 
 def draw(*shape: int, most: int = 60, seed: int = 0) -> np.ndarray:
@@ -159,3 +159,40 @@ def test_networks_of_pulp(name: str) -> None:
         pytest.skip(f"{path} is absent")
     graph = optimized(onnx.load(path))
     assert DType.FLOAT32 not in layer_types(graph)[1:]
+
+
+def _codes(x: np.ndarray, factors: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """As a network of whole numbers has them, in float32."""
+    real = x.astype(np.float32) * factors.astype(np.float32) + shifts.astype(np.float32)
+    return np.clip(np.floor(real / np.float32(2**16)), 0, 255).astype(np.int64)
+
+
+@pytest.mark.parametrize("most", [200, 30_000])
+def test_steps_begin_where_each_code_does(most: int) -> None:
+    """Codes of factors that floats hold exactly, and of sums that they round: the same, or no steps at all."""
+    draw = np.random.default_rng(most)
+    fitted = 0
+    for _ in range(8):
+        factors, shifts = draw.integers(1, most, 6), draw.integers(-(10**6), 10**6, 6)
+        found = steps(lambda x, f=factors, s=shifts: _codes(x, f, s), (6,), 0, 255)
+        if found is None:
+            continue
+        fitted += 1
+        near = np.floor((np.arange(256)[:, None] * 2**16 - shifts) / factors).astype(np.int64)
+        x = np.concatenate([near + k for k in range(-3, 4)] + [draw.integers(-(2**31), 2**31, (2000, 6))])
+        x = np.clip(x, -(2**31), 2**31 - 1)
+        y = np.clip((x * found.multipliers + found.offsets) >> found.shift, 0, 255)
+        np.testing.assert_array_equal(y, _codes(x, factors, shifts))
+    assert fitted or most > 200
+
+
+def test_steps_of_a_constant_and_of_what_rises_too_fast() -> None:
+    assert steps(lambda x: np.full(x.shape, 7), (2,), 0, 255) is not None
+    assert steps(lambda x: np.clip(x.astype(np.int64) * 3, 0, 255), (2,), 0, 255) is None
+
+
+def test_sums_are_scaled_in_integers() -> None:
+    """With the bits that floats had: no float is left between two layers."""
+    model = network("NEMO")
+    cuts = [node for node in optimized(model).nodes if "ChannelCut" in repr(node.op)]
+    assert cuts
