@@ -97,7 +97,7 @@ def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, li
     """Tools, commands, and the files that each is given."""
     toolchain = next((t for t in (ARM, RISCV) if t.name == board.toolchain), None)
     library = toolchain.library if toolchain else ()
-    gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "/dev/null"]
+    gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "object.o"]
     names = [name for name in files if name.endswith(".c")]
     part = without_assembly(unseen(files, seen, numbers=True))
     for name in names:
