@@ -110,13 +110,16 @@ class Segments:
     shift: int
     low: int
     high: int
+    within: bool = False
+    """Whether lines stay between the limits anyhow, so that nothing is clamped."""
 
     def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
         """The function at `x`, an int16."""
         bits, shift = scalar(self.bits), scalar(self.shift)
         at = Shared(x + 32768)
         start, end = Entry(table, at >> bits), Entry(table, (at >> bits) + 1)
-        return limited(call(INTERPOLATE, start, end, at, bits, shift), self.low, self.high, scalar)
+        value = call(INTERPOLATE, start, end, at, bits, shift)
+        return value if self.within else limited(value, self.low, self.high, scalar)
 
 
 def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:
@@ -168,4 +171,7 @@ def _table(bits: int, nodes: Array, exact: Array, dtype: DType) -> tuple[Segment
     stored, room = (np.int16, math.log2(2**15 - 1)) if dtype is DType.INT8 else (np.int32, 30 - bits)
     fraction = math.floor(room - magnitude)
     entries = np.rint(nodes * 2.0**fraction).astype(stored)
-    return Segments(bits, bits + fraction, round(float(exact.min())), round(float(exact.max()))), entries
+    low, high, shift = round(float(exact.min())), round(float(exact.max())), bits + fraction
+    ends = (entries.astype(np.int64) << bits) + (1 << (shift - 1)) >> shift  # lines reach no farther than their ends
+    within = low <= int(ends.min()) and int(ends.max()) <= high
+    return Segments(bits, shift, low, high, within), entries

@@ -215,7 +215,8 @@ class Interpolate(HasKernels, Elementwise):
         start, end = Entry(table, at >> s.bits), Entry(table, (at >> s.bits) + 1)
         rise = (end - start) * (at & ((1 << s.bits) - 1))
         total = (start << s.bits) + rise + (1 << (s.shift - 1))
-        return call(fn.CLAMP, total >> s.shift, scalar(s.low), scalar(s.high))
+        value = total >> s.shift
+        return value if s.within else call(fn.CLAMP, value, scalar(s.low), scalar(s.high))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -227,6 +228,23 @@ def test_kinks_lie_between_segments_or_are_cut_by_the_clamp():
         expression = segments.expression(CODE, Table("t", DType.of(table)), Scalars())
         difference = evaluate(expression, {"q": CODES[:-1], "t": table}) - np.rint(wanted / 4.0 * 32767)[:-1]
         assert np.abs(difference).max() <= 1
+
+
+@pytest.mark.parametrize("dtype", [DType.INT16, DType.INT8])
+@pytest.mark.parametrize("reach", [1.5, 2.0, 4.0, 8.0])
+def test_curves_are_not_clamped_where_that_changes_nothing(reach: float, dtype: DType):
+    """Saturating ones are, with the same codes as with a clamp that is always there."""
+    real = 1 / (1 + np.exp(-CODES * (reach / 32768)))
+    found = interpolation(real * (dtype.limits[1] + 1), dtype)
+    assert found is not None
+    segments, table = found
+    values = {"q": CODES[:-1], "t": table}
+    codes, always = (
+        evaluate(each.expression(CODE, Table("t", DType.of(table)), Scalars()), values)
+        for each in (segments, replace(segments, within=False))
+    )
+    np.testing.assert_array_equal(codes, always)
+    assert segments.within == ((reach, dtype) not in {(1.5, DType.INT16), (8.0, DType.INT8)})
 
 
 @pytest.mark.parametrize("slope", [1e-6, 0.3, -0.49999, 0.5, 1.0, -77.7, 1e5])

@@ -27,9 +27,11 @@ def reasons(compiled: CompiledModel, layers: Sequence[Layer]) -> str:
     if not compiled.board.features & {"dsp", "mve"}:
         return ""
     total, macs = sum(layer.instructions or 0 for layer in layers), sum(layer.macs for layer in layers)
-    found = list(_of_layers(compiled, [layer for layer in layers if (layer.instructions or 0) > SHARE * total]))
+    large = [layer for layer in layers if (layer.instructions or 0) > SHARE * total]
+    found = list(_of_layers(compiled, large, LAYER_AIM))
     if macs and total > MODEL_AIM * macs:
-        found.insert(0, _without_products(layers, total))
+        besides = _without_products(layers, total)
+        found = [besides, *found] if besides or found else list(_of_layers(compiled, large, MODEL_AIM))
     return " ".join(dict.fromkeys(sentence for sentence in found if sentence))
 
 
@@ -44,12 +46,12 @@ def _without_products(layers: Sequence[Layer], total: int) -> str:
     return f"{besides.total() / total:.0%} is no product{f' ({most})' if most else ''}."
 
 
-def _of_layers(compiled: CompiledModel, layers: Sequence[Layer]) -> Iterator[str]:
+def _of_layers(compiled: CompiledModel, layers: Sequence[Layer], aim: float) -> Iterator[str]:
     nodes = {node.outputs[0].name: node for node in compiled.graph.nodes}
     needs = {kernel.name: kernel.needs for kernel in declared_kernels()}
     for layer in layers:
         taken = (layer.instructions or 0) / layer.macs if layer.macs else 0.0
-        if taken > LAYER_AIM:
+        if taken > aim:
             node = nodes.get(layer.name)
             faster = node is not None and not needs.get(layer.kernel) and _has_faster(compiled, node)
             yield f"{layer.kernel} {taken:.1f}: {_why(layer, node, faster)}."
