@@ -270,7 +270,9 @@ class Search:
         samples = f"{count} sample{'s' * (count != 1)} {KINDS[kind]}"
         if self._halves:
             samples += ", each half by ranges and weights of the other"
-        return f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
+        doubt = self.goal.doubt(last.value, last.chance, count)
+        told = f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
+        return f"{told}; {doubt}" if doubt else told
 
     def _start(self) -> None:
         """All layers in int8, some with weights of 4 bits where the budget asks for it; the float model's outputs."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -20,7 +21,7 @@ import mcugen
 from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.evaluation.metrics import METRICS, Judged
+from mcugen.evaluation.metrics import METRICS, Judged, chance
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
@@ -423,6 +424,23 @@ def test_a_drop_is_one_beyond_chance(count: int, lost: int, won: int, holds: boo
     goal = Demand(METRICS["top1"]).goal(reference)
     assert goal.met(judged) == holds
     assert goal.met(reference)
+
+
+@pytest.mark.parametrize(("lost", "won", "is_told"), [(7, 2, True), (2, 1, False), (0, 0, False)])
+def test_a_drop_that_chance_lets_pass_is_told_with_the_samples_that_would_show_it(
+    lost: int, won: int, is_told: bool
+) -> None:
+    """Five points of 101 samples pass, but not in silence."""
+    judged, goal = classified(101, lost, won), Demand(METRICS["top1"]).goal(classified(101, 0, 0))
+    assert goal.met(judged)
+    told = goal.doubt(goal.metric.compute(judged), chance(goal.metric, judged), 101)
+    assert bool(told) == is_told
+    if is_told:
+        assert "4.95 points here, -0.79 to 10.69" in told
+        needed = int(re.search(r"about (\d+) samples", told)[1])
+        lost_then, won_then = (round(n * needed / 101) for n in (lost, won))
+        assert needed > 101 and not goal.met(classified(needed * 2, 2 * lost_then, 2 * won_then))
+    assert not goal.doubt(goal.metric.compute(judged), 0.0, 101)
 
 
 def test_several_demands_hold_at_once() -> None:

@@ -18,8 +18,8 @@ from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.portable import depthwise
 from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import BLOCK, FloatLimits, float_limits, float_tensors
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.kernels.weighted import BLOCK, FloatLimits, float_limits, float_tensors, half_weights
+from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 ROWS = 4
@@ -104,6 +104,19 @@ def packed_blocks(weights: Array, bias: Array) -> Array:
     return whole.reshape(-1, BLOCK, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
 
 
+def packed_halves(weights: Array) -> Array:
+    """[N, K] → float16, flat: by four channels [K / 2][4][2], of whole eights of K, then the rest as [K % 8][4].
+
+    Zeros for channels that are missing. A word holds two neighbours of a channel, as VCVTB and VCVTT read them.
+    """
+    missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8
+    rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
+    blocks = rows.reshape(-1, BLOCK, weights.shape[1])
+    pairs = blocks[:, :, :whole].reshape(len(blocks), BLOCK, -1, 2).transpose(0, 2, 1, 3)
+    rest = blocks[:, :, whole:].transpose(0, 2, 1)
+    return np.concatenate([part.reshape(len(blocks), -1) for part in (pairs, rest)], axis=1).reshape(-1)
+
+
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """A fully connected layer; of several rows four are interleaved."""
     channels, depth = spec.channels, spec.depth
@@ -165,7 +178,12 @@ def _call(
 ) -> Call:
     """A layer whose weights hold its bias; `working` memory is a role and a number of floats."""
     role, count = working
-    operands = {"x": site.x, "w": site.const("weights", packed_blocks(spec.rows, spec.float_bias)), "y": site.y}
+    if half_weights in site.kernel.when:
+        bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % BLOCK)]).astype(np.float32)
+        constants = {"w": site.const("weights", packed_halves(spec.rows)), "bias": site.const("bias", bias)}
+    else:
+        constants = {"w": site.const("weights", packed_blocks(spec.rows, spec.float_bias))}
+    operands = {"x": site.x, **constants, "y": site.y}
     if count:
         operands[role] = site.scratch(role, spec.x.dtype, count)
     limits = float_limits(spec)
@@ -195,6 +213,16 @@ def _operands(*working: Role) -> tuple[Role, ...]:
     )
 
 
+def _half_operands(*working: Role) -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", DType.FLOAT32),
+        reads("w", "weights by blocks of four channels, of whole eights in pairs of neighbours", DType.FLOAT16),
+        reads("bias", "what the sum of each channel starts with, by blocks of four", DType.FLOAT32),
+        writes("y", "output, channels last", DType.FLOAT32),
+        *working,
+    )
+
+
 def _patch(optional: bool) -> Role:
     return scratch("patch", "four rows, interleaved", DType.FLOAT32, optional=optional)
 
@@ -210,7 +238,20 @@ _DENSE = Kernel(
     emit=emit_dense,
 )
 
-DENSE: tuple[Kernel, ...] = (_DENSE,)
+_WIDENED = ", weights of 16 bits, widened by Helium as they are read"
+
+_HALF_DENSE = replace(
+    _DENSE,
+    name="dense_f16_mve",
+    what=_DENSE.what + _WIDENED,
+    operands=_half_operands(_patch(optional=True)),
+    options=(ClampOptions, SingleOptions, UpperLimit),
+    needs=frozenset({"mve_float"}),
+    when=(float_tensors, half_weights),
+    lacks=frozenset({UPDATABLE}),
+)
+
+DENSE: tuple[Kernel, ...] = (_DENSE, _HALF_DENSE)
 
 DEPTHWISE: tuple[Kernel, ...] = (
     Kernel(
@@ -226,16 +267,29 @@ DEPTHWISE: tuple[Kernel, ...] = (
     ),
 )
 
+_CONV = Kernel(
+    "conv2d_f32_fpu",
+    what="four pixels by four channels in registers or vectors",
+    operands=_operands(_patch(optional=False)),
+    params=(ConvGeometry, Patch, FloatLimits),
+    options=(ClampOptions, UpperLimit, FloatLoops),
+    needs=frozenset({"fpu"}),
+    when=(float_tensors, one_group),
+    emit=emit_conv,
+)
+
 CONV: tuple[Kernel, ...] = (
     replace(_DENSE, when=(float_tensors, whole_input)),
-    Kernel(
-        "conv2d_f32_fpu",
-        what="four pixels by four channels in registers or vectors",
-        operands=_operands(_patch(optional=False)),
-        params=(ConvGeometry, Patch, FloatLimits),
-        options=(ClampOptions, UpperLimit, FloatLoops),
-        needs=frozenset({"fpu"}),
-        when=(float_tensors, one_group),
-        emit=emit_conv,
+    replace(_HALF_DENSE, when=(float_tensors, half_weights, whole_input)),
+    _CONV,
+    replace(
+        _CONV,
+        name="conv2d_f16_mve",
+        what=_CONV.what + _WIDENED,
+        operands=_half_operands(_patch(optional=False)),
+        options=(ClampOptions, UpperLimit),
+        needs=frozenset({"mve_float"}),
+        when=(float_tensors, half_weights, one_group),
+        lacks=frozenset({UPDATABLE}),
     ),
 )

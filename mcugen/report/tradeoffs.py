@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mcugen.evaluation.metrics import Judged, Metric, chance
 
 LEAST_JUDGED = 100
 """Samples whose chance says something: of fewer, each counts."""
+
+NOTABLE_EXCESS = 1.0
+"""Percentage points beyond what is allowed, from which on a drop that chance lets pass is told."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,22 @@ class Goal:
         is_judged = self.least is None and len(judged.outputs) >= LEAST_JUDGED
         own = self.holds(self.metric.compute(judged), chance(self.metric, judged) if is_judged else 0.0)
         return own and all(goal.met(judged) for goal in self.others)
+
+    def doubt(self, value: float, chance: float, count: int) -> str:
+        """What `count` samples leave open of a drop that only `chance` lets pass, and how many would tell; or nothing.
+
+        The interval narrows with the root of samples: so many are needed that it ends where what is allowed does.
+        """
+        beyond = 0.0 if self.drop is None else self.metric.loss(value, self.float32) - self.drop
+        if beyond < NOTABLE_EXCESS or count < LEAST_JUDGED or not chance:
+            return ""
+        assert self.drop is not None
+        lost, half = self.drop + beyond, 100 * chance
+        needed = math.ceil(count * (half / beyond) ** 2)
+        return (
+            f"{count} samples do not tell whether the drop is within {self.drop:g}: it is {lost:.2f} points here, "
+            f"{lost - half:.2f} to {lost + half:.2f} with 95 % confidence; if it is so, about {needed} samples show it"
+        )
 
     def __str__(self) -> str:
         return "; and ".join([self._own, *map(str, self.others)])

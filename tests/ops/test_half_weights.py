@@ -65,6 +65,27 @@ def test_bits_are_those_of_floats(board: str):
         assert array.tobytes() == found[HALVES][name].tobytes(), name
 
 
+@pytest.mark.qemu
+def test_vectors_of_halves_have_the_bits_of_vectors_of_floats():
+    """Of depths around eights; and the plain C beside them has the values."""
+    net = Net()
+    for name, case in WINDOWS.items():
+        float_conv(net, name, case)
+    for rows, depth, channels in ((1, 37, 18), (3, 20, 7), (9, 24, 16), (1, 8, 4), (1, 7, 3)):
+        weights = np.random.default_rng(rows).standard_normal((depth, channels))
+        net.output(net.op("MatMul", net.input(f"x{rows}_{depth}", rows, depth), net.const(weights)))
+    model = halved(net.model())
+    feeds, found = random_feeds(model), []
+    for kernels in (("conv2d_f32_fpu", "dense_f32_fpu"), ("conv2d_f16_mve", "dense_f16_mve")):
+        compiled = compile_model(model, "corstone300", CompileOptions(kernels=kernels))
+        assert set(kernels) <= {instr.kernel for instr in compiled.program.instrs}
+        found.append(compiled.simulate([feeds], measure=False).outputs[0])
+    plain = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    for name, array in found[0].items():
+        assert array.tobytes() == found[1][name].tobytes(), name
+        np.testing.assert_allclose(plain[name][0], array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
+
+
 def test_flash_takes_halves_and_other_weights_stay_floats():
     net = Net()
     weights = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
