@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -168,8 +169,9 @@ def programs_of(command: Sequence[str]) -> dict[str, Path]:
 
 def libraries_of(command: Sequence[str]) -> dict[str, Path]:
     """The archives that a cross gcc with these flags looks for functions in, by file name."""
-    nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", os.devnull)
-    opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)
+    with tempfile.TemporaryDirectory() as folder:  # a linker that root runs may put a file in place of /dev/null
+        nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", f"{folder}/a.out")
+        opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)
     return {Path(name).name: Path(name) for name in opened}
 
 

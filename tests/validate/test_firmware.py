@@ -46,18 +46,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.spread(7)
 @pytest.mark.parametrize("macros", MACROS)
 @pytest.mark.parametrize("cpu", COMMANDS)
-def test_it_compiles_without_warnings(cpu: str, macros: str, folder: Path):
+def test_it_compiles_without_warnings(cpu: str, macros: str, folder: Path, tmp_path: Path):
     command = COMMANDS[cpu]
     if shutil.which(command[0]) is None:
         pytest.skip(f"needs {command[0]}")
     defined = [f"-DDIGITS_INT8_VALIDATE_{macro}" for macro in MACROS[macros]]
-    whole = [*command, *STRICT, *defined, "digits_int8_validate.c", "-o", "/dev/null"]
+    whole = [*command, *STRICT, *defined, "digits_int8_validate.c", "-o", str(tmp_path / "a.o")]
     done = subprocess.run(whole, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
 
 
-def test_a_frame_that_is_too_small_is_refused(folder: Path):
-    whole = ["gcc", *STRICT, "-DDIGITS_INT8_VALIDATE_FRAME=63", "digits_int8_validate.c", "-o", "/dev/null"]
+def test_a_frame_that_is_too_small_is_refused(folder: Path, tmp_path: Path):
+    whole = ["gcc", *STRICT, "-DDIGITS_INT8_VALIDATE_FRAME=63", "digits_int8_validate.c", "-o", str(tmp_path / "a.o")]
     done = subprocess.run(whole, cwd=folder, capture_output=True, text=True)
     assert done.returncode != 0
     assert "must be 64 to 4096" in done.stderr
