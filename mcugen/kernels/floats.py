@@ -104,12 +104,13 @@ def packed_blocks(weights: Array, bias: Array) -> Array:
     return whole.reshape(-1, BLOCK, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
 
 
-def packed_halves(weights: Array) -> Array:
-    """[N, K] → float16, flat: by four channels [K / 2][4][2], of whole eights of K, then the rest as [K % 8][4].
+def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
+    """[N, K] → float16, flat: by four channels [K / 2][4][2], of whole eights of K, then the rest as [K % 8][4]; all as
+    the rest, if not `in_pairs`.
 
     Zeros for channels that are missing. A word holds two neighbours of a channel, as VCVTB and VCVTT read them.
     """
-    missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8
+    missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8 if in_pairs else 0
     rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
     blocks = rows.reshape(-1, BLOCK, weights.shape[1])
     pairs = blocks[:, :, :whole].reshape(len(blocks), BLOCK, -1, 2).transpose(0, 2, 1, 3)
@@ -180,7 +181,10 @@ def _call(
     role, count = working
     if half_weights in site.kernel.when:
         bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % BLOCK)]).astype(np.float32)
-        constants = {"w": site.const("weights", packed_halves(spec.rows)), "bias": site.const("bias", bias)}
+        constants = {
+            "w": site.const("weights", packed_halves(spec.rows, role == "patch")),
+            "bias": site.const("bias", bias),
+        }
     else:
         constants = {"w": site.const("weights", packed_blocks(spec.rows, spec.float_bias))}
     operands = {"x": site.x, **constants, "y": site.y}
@@ -213,13 +217,13 @@ def _operands(*working: Role) -> tuple[Role, ...]:
     )
 
 
-def _half_operands(*working: Role) -> tuple[Role, ...]:
+def _half_operands(working: Role, order: str = ", of whole eights in pairs of neighbours") -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", DType.FLOAT32),
-        reads("w", "weights by blocks of four channels, of whole eights in pairs of neighbours", DType.FLOAT16),
+        reads("w", f"weights by blocks of four channels{order}", DType.FLOAT16),
         reads("bias", "what the sum of each channel starts with, by blocks of four", DType.FLOAT32),
         writes("y", "output, channels last", DType.FLOAT32),
-        *working,
+        working,
     )
 
 
@@ -253,17 +257,29 @@ _HALF_DENSE = replace(
 
 DENSE: tuple[Kernel, ...] = (_DENSE, _HALF_DENSE)
 
+_RING = scratch("rows", "a ring of padded rows", DType.FLOAT32)
+
+_DEPTHWISE = Kernel(
+    "depthwise_f32_mve",
+    what="one filter a channel, several pixels of four channels in vectors",
+    operands=_operands(_RING),
+    params=(ConvGeometry, Blocks, FloatLimits),
+    without=frozenset({"k_h", "k_w", "stride_w", "dilation_w"}),
+    options=(GroupOptions, UpperLimit),
+    needs=frozenset({"mve_float"}),
+    when=(float_tensors, depthwise, near_columns),
+    emit=emit_depthwise,
+)
+
 DEPTHWISE: tuple[Kernel, ...] = (
-    Kernel(
-        "depthwise_f32_mve",
-        what="one filter a channel, several pixels of four channels in vectors",
-        operands=_operands(scratch("rows", "a ring of padded rows", DType.FLOAT32)),
-        params=(ConvGeometry, Blocks, FloatLimits),
-        without=frozenset({"k_h", "k_w", "stride_w", "dilation_w"}),
-        options=(GroupOptions, UpperLimit),
-        needs=frozenset({"mve_float"}),
-        when=(float_tensors, depthwise, near_columns),
-        emit=emit_depthwise,
+    _DEPTHWISE,
+    replace(
+        _DEPTHWISE,
+        name="depthwise_f16_mve",
+        what=_DEPTHWISE.what + _WIDENED,
+        operands=_half_operands(_RING, ", by tap"),
+        when=(float_tensors, half_weights, depthwise, near_columns),
+        lacks=frozenset({UPDATABLE}),
     ),
 )
 

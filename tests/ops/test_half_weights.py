@@ -86,6 +86,38 @@ def test_vectors_of_halves_have_the_bits_of_vectors_of_floats():
         np.testing.assert_allclose(plain[name][0], array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
 
 
+@pytest.mark.qemu
+def test_vectors_of_halves_by_channel_have_the_bits_of_vectors_of_floats():
+    """Windows of few and many rows, channels that are left over, outputs that are no whole groups."""
+    net = Net()
+    for channels, size, kernel, stride, dilation in (
+        (8, (9, 9), (3, 3), 1, 1),
+        (6, (9, 10), (3, 3), 2, 1),
+        (13, (8, 11), (5, 5), 1, 1),
+        (4, (12, 9), (7, 7), 1, 1),
+        (9, (1, 20), (1, 9), 1, 1),
+        (5, (9, 9), (3, 3), 1, 2),
+        (7, (9, 1), (9, 1), 1, 1),
+        (8, (4, 4), (2, 2), 1, 1),
+    ):
+        weights = np.random.default_rng(channels).standard_normal((channels, 1, *kernel))
+        bias = net.const(np.random.default_rng(1).standard_normal(channels))
+        x = net.input(f"x{channels}_{kernel[0]}_{kernel[1]}_{stride}_{dilation}", 1, channels, *size)
+        pads = [dilation * (k - 1) // 2 for k in kernel] * 2
+        given = {"group": channels, "strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads}
+        net.output(net.op("Relu", net.op("Conv", x, net.const(weights), bias, **given)))
+    model = halved(net.model())
+    feeds, found = random_feeds(model), []
+    for kernel in ("depthwise_f32_mve", "depthwise_f16_mve"):
+        compiled = compile_model(model, "corstone300", CompileOptions(kernels=(kernel,)))
+        assert sum(instr.kernel == kernel for instr in compiled.program.instrs) == 8
+        found.append(compiled.simulate([feeds], measure=False).outputs[0])
+    plain = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    for name, array in found[0].items():
+        assert array.tobytes() == found[1][name].tobytes(), name
+        np.testing.assert_allclose(plain[name][0], array, rtol=1e-4, atol=1e-5 * np.abs(array).max())
+
+
 def test_flash_takes_halves_and_other_weights_stay_floats():
     net = Net()
     weights = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
