@@ -106,7 +106,7 @@ def _told(error: BaseException) -> int:
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
     try:
-        console = Console(stderr=True)
+        console = Console(stderr=True, emoji=False)  # `:x:` in a name is no picture
         console.print(f"[bold red]error:[/] {escape(str(known))}", highlight=False, soft_wrap=True)
         if known.command and len(str(known)) + len(known.command) < MOST_TOLD:
             console.print(f"    {escape(printable(known.command))}", highlight=False, soft_wrap=True)

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress where no bar can be drawn."""
+"""Progress where no bar can be drawn, and names as they are."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx
 import pytest
+from command_line import mcugen
+from onnx_models import Net
 
 from mcugen.commands import console
 
@@ -52,3 +57,18 @@ def test_what_is_quick_or_quiet_says_nothing(
         with console.progress_shown(quiet) as progress:
             progress("counting", 1, 2)
     assert capsys.readouterr().err == ""
+
+
+def test_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    """What rich would take for pictures by name is a name of the model's."""
+    net = Net()
+    net.output(net.op("Cast", net.input("x", 1, 4), to=onnx.TensorProto.INT32, out="y"))
+    onnx.save(net.model(), tmp_path / "net.onnx")
+    refused = mcugen("compile", tmp_path / "net.onnx", "--board", "host", "--state", "y:x", "-o", tmp_path / "net")
+    assert refused.code == 2
+    assert "--state y:x: both must have one type" in refused.err
+    monkey = "':monkey:'"
+    for printer in (console.stdout, console.stderr):
+        with printer.capture() as told:
+            printer.print(monkey)
+        assert told.get() == f"{monkey}\n"

@@ -52,8 +52,8 @@ class Reported(Protocol):
         """As JSON has it."""
 
 
-stdout = Output()
-stderr = Console(stderr=True)
+stdout = Output(emoji=False)  # `:x:` in a name is no picture
+stderr = Console(stderr=True, emoji=False)
 
 
 @contextmanager

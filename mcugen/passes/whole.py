@@ -35,6 +35,8 @@ _DEEPEST = 12
 """Operators that are looked through for a range: those between two layers."""
 _MOST_OPERANDS = 2
 """Of an operator whose range is known; through more the search would branch without end, and find nothing."""
+_MOST_STEPS = 1 << 20
+"""Codes of all channels whose beginnings are looked for: half a second."""
 _SLACK = 2.0**-20
 """More than reals are rounded by, relative to their magnitude, in as many operators."""
 
@@ -201,6 +203,8 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
     shape = np.broadcast_shapes(*(s for s in shapes if len(s) in (0, x.type.rank)))
     if any(math.prod(s) > 1 and len(s) != x.type.rank for s in shapes):
         return False
+    if math.prod(shape) * (op.high - op.low) > _MOST_STEPS:
+        return "too many codes to look at each"
     zero = 0 if node.output.type.quant is None else node.output.type.q.zero_point
 
     def codes(numbers: Array) -> Array:
@@ -233,6 +237,8 @@ def _growing(graph: Graph, value: Value) -> Iterator[Node]:
 
 
 def _grows(node: Node, constants: Sequence[Array]) -> bool:
+    if not all(np.isfinite(numbers).all() for numbers in constants):
+        return False
     if node.op == Unary("Floor") or node.op in (Binary("Add"), Binary("Sub")):
         return True
     if node.op in (Binary("Mul"), Binary("Div")) or isinstance(node.op, Affine):
