@@ -11,6 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from mcugen.errors import UsageError, shortened
+from mcugen.importer.hazards import graphs_of
 
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that may stand between: they move elements of any type."""
@@ -69,7 +70,7 @@ def _read_as(graph: onnx.GraphProto, old: str, new: str) -> None:
     for node in graph.node:
         _rename(node.input, old, new)
         for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
+            for body in graphs_of(attribute):
                 _read_as(body, old, new)
                 for output in body.output:
                     output.name = new if output.name == old else output.name
@@ -95,7 +96,7 @@ class _Borders:
             for name in node.input:
                 self._readers[name].append(node)
             for attribute in node.attribute:
-                for body in (attribute.g, *attribute.graphs):
+                for body in graphs_of(attribute):
                     self._fixed.update(name for inner in body.node for name in inner.input)
         self._removed: list[onnx.NodeProto] = []
         self._retyped: set[str] = set()

@@ -127,6 +127,8 @@ _ENDS = (-(2**31), 2**31)
 """Of int32: the first number, and the one behind the last."""
 _FAR = 2**62
 """Beyond all offsets."""
+_WIDEST = 60
+"""Bits of codes before they are shifted back: sums of them, of products of 62 bits and of what is beyond fit int64."""
 _ROUNDS = 64
 """Of thirds: enough for 31 bits."""
 
@@ -146,7 +148,8 @@ def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, 
     if ((rise == 0) & inner.any(0)).any():
         return None
     slope = np.where(rise > 0, rise / np.maximum(last - first, 1), 0.0)
-    for shift in range(_MOST, _WORD - 1, -1):
+    most = min(_MOST, _WIDEST - max(-low, high).bit_length())
+    for shift in range(most, _WORD - 1, -1):
         guess = np.rint(np.ldexp(slope, shift))
         if guess.max(initial=0.0) < 2**30:
             return _fitted(codes, begins, guess.astype(np.int64), shift)
@@ -158,7 +161,8 @@ def _begins(function: Callable[[Array], Array], codes: npt.NDArray[np.int64]) ->
     below, at = np.full(codes.shape, _ENDS[0] - 1), np.full(codes.shape, _ENDS[1])
     while (at - below > 1).any():
         middle = (below + at) // 2
-        is_there = function(np.clip(middle, _ENDS[0], _ENDS[1] - 1).astype(np.int32)) >= codes
+        numbers = np.clip(middle, _ENDS[0], _ENDS[1] - 1).astype(np.int32)
+        is_there = (middle == numbers) & (function(numbers) >= codes)
         below, at = np.where(is_there, below, middle), np.where(is_there, middle, at)
     return at
 
@@ -184,7 +188,7 @@ def _fitted(
         left, right = np.where(rises, np.minimum(a + 1, right), left), np.where(rises, right, b)
     found = left
     least, most = room(found)
-    for candidate in (left, (left + right) // 2, right):
+    for candidate in ((left + right) // 2, right):
         low, high = room(candidate)
         better = high - low > most - least
         found, least, most = (

@@ -191,6 +191,22 @@ def test_steps_of_a_constant_and_of_what_rises_too_fast() -> None:
     assert steps(lambda x: np.clip(x.astype(np.int64) * 3, 0, 255), (2,), 0, 255) is None
 
 
+def test_steps_of_wide_codes_that_rise_slowly() -> None:
+    """Codes of 16 bits, which leave fewer bits behind the point."""
+    for rise in (1, 2**21, 2**24):
+
+        def wanted(x: np.ndarray, rise: int = rise) -> np.ndarray:
+            return np.clip(x.astype(np.int64) // rise + 700, 0, 32767) if rise > 1 else np.full(x.shape, 700)
+
+        found = steps(wanted, (1,), 0, 32767)
+        assert found is not None
+        x = np.concatenate([np.arange(-40, 41) * rise + k for k in (-1, 0, 1)] + [[-(2**31), 2**31 - 1]])
+        x = np.clip(x, -(2**31), 2**31 - 1)
+        offset = int(found.offsets[0])
+        y = [min(max((int(v) * int(found.multipliers[0]) + offset) >> found.shift, 0), 32767) for v in x]
+        np.testing.assert_array_equal(y, wanted(x))
+
+
 def test_sums_are_scaled_in_integers() -> None:
     """With the bits that floats had: no float is left between two layers."""
     model = network("NEMO")
