@@ -60,22 +60,24 @@ class Invocation:
         words = list(self.arguments)
         return shlex.join(words[words.index(name) : words.index(name) + 2]) if name in words else ""
 
-    def without(self, option: str) -> Invocation:
-        """The same, an option left out."""
+    def without(self, option: str, key: str = "") -> Invocation:
+        """The same, an option left out; of those that read KEY=VALUE only what `key` is said of, if one is given."""
         kept: list[str] = []
         words = iter(self.arguments)
         for word in words:
-            if word == option:
-                if self.options.get(option):
-                    next(words, None)
-            elif not word.startswith(f"{option}="):
-                kept.append(word)
+            said = [word]
+            if word == option and self.options.get(option):
+                said += [value for value in [next(words, None)] if value is not None]
+            is_option = word == option or word.startswith(f"{option}=")
+            if not is_option or not said[-1].removeprefix(f"{option}=").startswith(f"{key}=" * bool(key)):
+                kept += said
         return Invocation(self.name, kept, self.options)
 
     def having(self, option: str, value: str) -> Invocation:
-        """The same with an option, in place of what was said of it."""
+        """The same with an option, in place of what was said of it; of its KEY, where it reads KEY=VALUE."""
         given = [option, value] if self.options[option] else [option]
-        return Invocation(self.name, [*self.without(option).arguments, *given], self.options)
+        key, equals, _ = value.partition("=")
+        return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *given], self.options)
 
     def __str__(self) -> str:
         return shlex.join(["mcugen", self.name, *self.arguments])
@@ -138,7 +140,8 @@ def _given(error: McugenError, given: Invocation) -> Invocation | None:
 
 def _aliased(given: Invocation, option: str) -> Invocation:
     """Without the short form of an option."""
-    return given.without({"--board": "-b", "--output": "-o"}.get(option, option))
+    short = {"--board": "-b", "--output": "-o"}.get(option)
+    return given.without(short) if short else given
 
 
 def _word(option: str) -> str:

@@ -21,6 +21,7 @@ OPTIONS = {
     "--calibration": True,
     "--force": False,
     "--max-latency": True,
+    "--dim": True,
 }
 
 
@@ -83,6 +84,13 @@ def test_what_shows_more_names_the_users_files(tmp_path: Path) -> None:
 )
 def test_options_of_remedies_are_given(error: McugenError, expected: str) -> None:
     assert pasted(error, "net.onnx", "-b", "host") == f"mcugen report net.onnx -b host{expected}"
+
+
+def test_options_that_are_given_several_times_are_kept() -> None:
+    error = ModelError("every input dimension must be known", "two unbound", "give a size: --dim a=1 --dim b=1")
+    assert pasted(error, "net.onnx", "--dim", "c=2", "--dim=b=7") == (
+        "mcugen report net.onnx --dim c=2 --dim a=1 --dim b=1"
+    )
 
 
 def test_what_is_to_be_left_out_is() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +17,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer.composition import Composed
 from mcugen.importer.functions import short_domain
-from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
+from mcugen.importer.scope import Scope, declared_types, dtype_or_none, sizes_of, to_array, type_of
 from mcugen.limits import check_size
 from mcugen.ops.onnx_node import BUILT_IN, Registry
 from mcugen.ops.quantization import learn_quant
@@ -91,7 +92,7 @@ def size_output(symbol: str) -> str:
 
 def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], bound: dict[str, Array]) -> None:
     unbound: dict[str, None] = {}
-    known = set()
+    known, places = set[str](), set[str]()
     inputs = [info for info in graph.input if info.name not in scope.env]  # before IR version 4 initializers were, too
     single = _batches(scope, [info for info in inputs if info.name not in bound], dims)
     for info in inputs:
@@ -102,16 +103,19 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
             scope.env[info.name] = scope.constant(info.name, _bound_array(info, bound.pop(info.name)))
             continue
         shape = []
-        for symbol, fixed in _dimensions(info):
+        for axis, (symbol, fixed) in enumerate(_dimensions(info)):
+            size = fixed
             if fixed is None:
+                place = _place(info, axis)
                 known.add(symbol)
-            size = dims.get(symbol, single.get(symbol)) if fixed is None else fixed
-            if size is None or size < 0:
+                places.add(place)
+                size = dims.get(place, dims.get(symbol, single.get(symbol)))
+            if size is None:
                 unbound[symbol] = None
             shape.append(size or 0)
         if not unbound:
             _import_input(scope, info, tuple(shape))
-    unknown = sorted(set(dims) - known)
+    unknown = sorted(set(dims) - known - places)
     if unknown:
         choices = listed(sorted(known)) or "none"
         raise UsageError("--dim must name a symbolic dimension of the model", f"'{unknown[0]}'", f"one of: {choices}")
@@ -120,15 +124,23 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
         raise UsageError("--bind must name an input of the model", f"'{next(iter(bound))}'", f"one of: {choices}")
     if unbound:
         names = listed(f"'{u}'" for u in unbound)
-        remedy = "give each a size: " + listed((f"--dim {u}=1" for u in unbound), separator=" ")
+        remedy = "give each a size: " + listed((f"--dim {shlex.quote(f'{u}=1')}" for u in unbound), separator=" ")
         raise ModelError("every input dimension must be known", f"{names} unbound", remedy)
 
 
 def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
-    """Of each axis the name that --dim knows it by, and its size, if that is known."""
+    """Of each axis the name that --dim knows it by, and its size, if that is known.
+
+    "?" is no name: some exporters write it on every axis that is free.
+    """
     dims = info.type.tensor_type.shape.dim
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-    return [(dim.dim_param or f"{info.name}:{axis}", sizes[axis]) for axis, dim in enumerate(dims)]
+    names = [dim.dim_param.strip("?") or _place(info, axis) for axis, dim in enumerate(dims)]
+    return list(zip(names, sizes_of(info), strict=True))
+
+
+def _place(info: onnx.ValueInfoProto, axis: int) -> str:
+    """The name of one axis of one input, which --dim takes as well: a symbol may stand for several axes."""
+    return f"{info.name}:{axis}"
 
 
 _NO_BATCH = re.compile(r"(?!.*batch)(.*(seq|time|len|frame|step|token|word|char|point|node|edge|width|height)|[tlwh]$)")
@@ -156,7 +168,7 @@ def _batch(info: onnx.ValueInfoProto) -> str:
     """
     symbols = [symbol for symbol, size in _dimensions(info) if size is None]
     first = next(iter(info.type.tensor_type.shape.dim), None)
-    if first is None or first.HasField("dim_value") or symbols.count(symbols[0]) > 1:
+    if first is None or sizes_of(info)[0] is not None or symbols.count(symbols[0]) > 1:
         return ""
     return "" if _NO_BATCH.match(first.dim_param.lower()) else symbols[0]
 
@@ -174,7 +186,7 @@ def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...
 
 def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     """A value given for an input, in its element type; UsageError if its shape or value cannot be the input's."""
-    sizes = [d.dim_value if d.HasField("dim_value") else None for d in info.type.tensor_type.shape.dim]
+    sizes = sizes_of(info)
     has_shape = info.type.tensor_type.HasField("shape")
     if has_shape and (
         len(sizes) != array.ndim or any(s not in (None, n) for s, n in zip(sizes, array.shape, strict=True))

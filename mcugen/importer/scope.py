@@ -515,11 +515,18 @@ def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
     """The types that the file states of intermediate tensors and outputs: complete shapes only."""
     found = {}
     for info in (*graph.value_info, *graph.output):
-        shape = info.type.tensor_type.shape.dim
+        sizes = sizes_of(info)
+        shape = tuple(size for size in sizes if size is not None)
         dtype = dtype_or_none(info)
-        if info.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in shape) and dtype:
-            found[info.name] = TensorType(tuple(d.dim_value for d in shape), dtype)
+        if info.type.tensor_type.HasField("shape") and len(shape) == len(sizes) and dtype:
+            found[info.name] = TensorType(shape, dtype)
     return found
+
+
+def sizes_of(info: onnx.ValueInfoProto) -> list[int | None]:
+    """The size of each axis; None where it is free, for which PaddlePaddle also writes -1."""
+    dims = info.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
 
 
 def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:

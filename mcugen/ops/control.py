@@ -404,7 +404,7 @@ def _import_if(node: OnnxNode) -> list[Value]:
     if cond.data is not None:
         return bodies[0 if cond.data.any() else 1].import_into(node.graph, [], place)
     captures = [_Capture(f"{place}.{side}") for side in ("then", "else")]
-    results = _branches(bodies, captures)
+    results = _branches(cond, bodies, captures)
     if len(results[0]) != len(results[1]):
         raise ModelError("If: branches must give equally many results", f"{len(results[0])} and {len(results[1])}")
     for index, pair in enumerate(zip(*results, strict=True)):
@@ -428,8 +428,8 @@ def _import_if(node: OnnxNode) -> list[Value]:
     return [outputs[i] for i in range(len(names))]
 
 
-def _branches(bodies: Sequence[Body], captures: Sequence[_Capture]) -> list[list[Value]]:
-    """The results of both branches; BodyRefusal tells of both."""
+def _branches(cond: Value, bodies: Sequence[Body], captures: Sequence[_Capture]) -> list[list[Value]]:
+    """The results of both branches; BodyRefusal tells of both, and how to go without the one that cannot be."""
     results: list[list[Value]] = []
     reasons: list[str] = []
     for body, capture in zip(bodies, captures, strict=True):
@@ -438,7 +438,7 @@ def _branches(bodies: Sequence[Body], captures: Sequence[_Capture]) -> list[list
         except BodyRefusal as refusal:
             reasons += refusal.reasons
     if reasons:
-        raise BodyRefusal(reasons)
+        raise BodyRefusal(reasons, not_constant("", cond).remedy if results else "")
     return results
 
 

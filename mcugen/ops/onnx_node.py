@@ -26,10 +26,11 @@ class Refusal(McugenError):
 
 
 class BodyRefusal(Refusal):
-    """A body of which some nodes cannot be compiled; `reasons` name them."""
+    """A body of which some nodes cannot be compiled; `reasons` name them, `remedy` is what helps besides."""
 
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("every operator of its body must be supported", "those listed", "see their lines")
+    def __init__(self, reasons: Sequence[str], remedy: str = "") -> None:
+        remedy = "; or ".join(filter(None, ["see their lines", remedy]))
+        super().__init__("every operator of its body must be supported", "those listed", remedy)
         self.reasons = tuple(reasons)
 
     @property

@@ -240,6 +240,21 @@ def test_a_nameless_dimension_is_bound_by_its_position():
     assert imported(model, **{"x:1": 5}).inputs[0].type.shape == (3, 5)
 
 
+@pytest.mark.parametrize("free", [-1, "?"])
+def test_free_sizes_as_paddle_writes_them(free: int | str):
+    """-1, or the same name on all axes that is none: each is given by its position, the first is one sample."""
+    model = free_net((free, 3, free, free))
+    with pytest.raises(ModelError, match=r"'x0:2', 'x0:3' unbound\. try: .*--dim x0:2=1 --dim x0:3=1"):
+        imported(model)
+    graph = imported(model, **{"x0:2": 48, "x0:3": 192})
+    assert graph.inputs[0].type.shape == (1, 3, 48, 192)
+
+
+def test_one_axis_of_a_symbol_that_stands_for_several():
+    graph = imported(free_net((3, "N", "N"), ("N", 2)), N=4, **{"x0:2": 5})
+    assert [v.type.shape for v in graph.inputs] == [(3, 4, 5), (4, 2)]
+
+
 def test_a_negative_dimension():
     net = Net()
     net.op("Relu", net.input("x", 3, -1), out="y")

@@ -612,3 +612,19 @@ def test_loops_on_a_microcontroller():
     assert run.layer_instructions is not None and run.instructions is not None
     assert len(run.layer_instructions) == len(compiled.report.layers)
     assert abs(sum(run.layer_instructions) - run.instructions) < 0.05 * run.instructions
+
+
+def test_a_branch_that_cannot_be_compiled_tells_how_to_go_without_it():
+    """Silero's networks for speech are a branch for each rate of samples."""
+    net = Net()
+    net.input("x", 3)
+    net.input("rate", dtype=np.int64)
+    good, bad = Net(), Net()
+    good.output(good.op("Neg", "x", out="negative"), shape=[3])
+    bad.output(bad.op("Mystery", "x", domain="com.microsoft", out="unknown"), shape=[3])
+    cond = net.op("Equal", "rate", net.const(16000, np.int64))
+    net.output(net.op("If", cond, then_branch=good.graph("good"), else_branch=bad.graph("bad")), shape=[3])
+    net.op("Gelu", "x", domain="com.microsoft")  # for the domain to be imported
+    assert "Mystery" in refusal(net.plain_model()) and "--bind 'rate=...'" in refusal(net.plain_model())
+    bound = compile_model(net.plain_model(), options=CompileOptions(bound={"rate": np.int64(16000)}))
+    assert bound.graph.outputs
