@@ -337,7 +337,7 @@ class Compilation:
         diverged: float = DIVERGED_DB,
         wait_states: int | None = None,
     ) -> Report:
-        """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
+        """Runs samples (default: see `judging_samples`) and measures: accuracy, instructions, memory.
 
         Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
         of the board's. The result does not depend on the workers.
@@ -355,10 +355,20 @@ class Compilation:
         return learn(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
-        """What a report runs: these, or those of `judging`, or a random one."""
+        """What a report runs: these, or those of `judging`, or the first that calibrated, or a random one.
+
+        A random one is unlike what ranges were taken from, and would make a good model look bad.
+        """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
-        return self._random(endpoints) if source is None else self.samples(source, endpoints)
+        if source is not None:
+            return self.samples(source, endpoints)
+        known = self.quantizing.calibration if self.compiled.quantization is not None else None
+        if known is None:
+            return self._random(endpoints)
+        first = self.samples(known, endpoints)
+        note = "accuracy is that of the first sample of --calibration, which flatters: --data judges by others"
+        return Samples(first.inputs[:1], None, (*first.notes, note), first.raw and first.raw[:1])
 
     def profile(self) -> tuple[Profile, list[str]]:
         """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""

@@ -63,6 +63,17 @@ def test_samples_may_be_arrays():
         by_arrays.run({"picture": few["image"]})
 
 
+def test_without_data_the_first_sample_that_calibrated_is_run():
+    """A random one is unlike all that ranges were taken from: its input alone would be clipped by a third."""
+    given = arrays(CALIBRATION, 64)
+    report = Compilation(MODEL, quantizing=Quantizing(calibration=given)).report()
+    by_itself = Compilation(MODEL, quantizing=Quantizing(calibration=given), judging=Judging(arrays(CALIBRATION, 1)))
+    assert report.accuracy is not None and report.accuracy.samples == 1
+    assert report.accuracy.sqnr_db == by_itself.report().accuracy.sqnr_db
+    assert [note for note in report.notes if "the first sample of --calibration" in note]
+    assert not Compilation(MODEL).report().notes
+
+
 def test_a_model_as_it_is_needs_no_samples():
     net = Compilation(MODEL, options=CompileOptions(name="plain"))
     assert net.compiled.bundle.name == "plain"
