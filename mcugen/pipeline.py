@@ -91,6 +91,7 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_transpose_into_row, "a row meets computed weights as they lie"),
     (clean.simplify, "permuted weights are constants"),
     (clean.merge_equal_nodes, "equal computations are done once"),
+    (stack.pool_first, "a window of four leaves a quarter to compute"),
     (drop_channels, "what is constant or unread need not be computed"),
     (drop_clamps, "an activation that nothing reaches costs a comparison"),
     (stack.stack_elementwise, "one loop instead of many"),

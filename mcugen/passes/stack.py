@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.curves import BYTES
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Lookup, Stack, Step
+from mcugen.ops.pool import MaxPool
 from mcugen.passes.rewrite import Outcome, pattern
 
 MAX_STEPS = 16
@@ -48,6 +51,50 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
         graph.rewrite(node, Lookup(of), [x, table], types=[node.output.type], origin=origin)
         return True
     return False
+
+
+@pattern(MaxPool)
+def pool_first(graph: Graph, node: Node) -> Outcome:
+    """MaxPool(f(x)) → f(MaxPool(x)) where f never falls: a function of int8 codes is computed of what is left."""
+    source, made = node.input(0).producer, node.output
+    if source is None or not isinstance(source.op, Elementwise) or made.type.dtype is not DType.INT8:
+        return False
+    found = list(dict.fromkeys(_varying(source)))
+    if len(found) != 1 or made.type.count >= source.output.type.count:
+        return False
+    x = found[0]
+    if x.type.dtype is not DType.INT8 or x.type.shape != source.output.type.shape:
+        return False
+    if graph.only_user(source.output) is not node:
+        return "others read the function's result"
+    if not _never_falls(source, x):
+        return "the function falls somewhere, or has other constants for each place"
+    type_ = x.type.with_shape(made.type.shape, made.type.layout)
+    pooled = graph.add(node.op, [x], node.origin, types=[type_], before=node).output
+    inputs = [pooled if v is x else v for v in source.inputs]
+    graph.rewrite(node, source.op, inputs, types=[made.type], origin=source.origin)
+    graph.remove(source)
+    return True
+
+
+def _never_falls(node: Node, x: Value) -> bool:
+    """Whether larger codes of x never give smaller results, as all of them show, channel by channel."""
+    assert isinstance(node.op, Elementwise)
+    channels = x.type.shape[-1]
+    codes, arrays, types = np.arange(-128, 128, dtype=np.int8)[:, None], [], []
+    for i, value in enumerate(node.inputs):
+        if value is None:
+            return False
+        array = codes if value.data is None else value.data
+        if i not in node.op.tables and value.data is not None:
+            if array.size not in (1, channels) or array.shape[-1:] not in ((), (1,), (channels,)):
+                return False
+            array = array.reshape(1, -1)
+        arrays.append(array)
+        types.append(value.type.with_shape(array.shape))
+    count = max(array.shape[-1] for i, array in enumerate(arrays) if i not in node.op.tables)
+    (results,) = node.op.evaluate(Signature(tuple(types), (node.output.type.with_shape((256, count)),)), *arrays)
+    return bool((results[1:] >= results[:-1]).all())
 
 
 def _varying(node: Node) -> list[Value]:
