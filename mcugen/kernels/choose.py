@@ -371,7 +371,8 @@ def _candidate(
     """
     made = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
     program = made.program
-    stored: dict[object, int] = dict(costs.code_of({instr.function_key: kernel.name for instr in program.instrs}))
+    functions = {instr.function_key: kernel.name for instr in program.instrs}
+    stored: dict[object, int] = dict(costs.code_of(functions, kernel.code_of(node)))
     stored.update(made.constants)
     flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
     around = alive.get(node.outputs[0].name)

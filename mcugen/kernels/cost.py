@@ -98,12 +98,14 @@ class CostTable:
         found = self._cost(kernel.name)
         return None if found is UNKNOWN else found.per.get(kernel.way_of(node))
 
-    def code_of(self, functions: Mapping[tuple[object, ...], str]) -> dict[Hashable, int]:
+    def code_of(self, functions: Mapping[tuple[object, ...], str], known: int | None = None) -> dict[Hashable, int]:
         """Bytes of C functions, whose kernels' names these are, and by kernel those of the helpers that they share.
 
-        By estimate where a kernel was not measured.
+        Those of each function are `known`, or what most take, by estimate where a kernel was not measured.
         """
-        own: dict[Hashable, int] = {key: self._cost(kernel).code for key, kernel in functions.items()}
+        own: dict[Hashable, int] = {
+            key: self._cost(kernel).code if known is None else known for key, kernel in functions.items()
+        }
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
     def _cost(self, kernel: str) -> KernelCost:

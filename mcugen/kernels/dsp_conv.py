@@ -303,7 +303,9 @@ class WrittenOut(Options):
     """Of convolutions: how patches are made."""
 
     x_t: Annotated[str, "C type of the input"]
-    few: Annotated[Mapping[str, int] | None, "runs, units, unit and rest of a patch that is written out"]
+    few: Annotated[
+        Mapping[str, int] | None, "runs, units, unit, rest of a patch that is written out; whether of pixels"
+    ]
     steps: Annotated[int, "groups that are written out; 0: a loop"]
     grouped: Annotated[bool, "whether channels are in several groups"]
 
@@ -372,6 +374,11 @@ def plain_pixels(shape: ConvShape) -> ConvShape:
     return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
 
 
+def is_of_pixels(shape: ConvShape) -> bool:
+    """Whether all windows of one in plain_pixels are pixels, one after the other."""
+    return shape.reads_pixels and shape.in_h == shape.stride_w == shape.groups == 1 and shape.in_c % GROUP == 0
+
+
 @dataclass(frozen=True)
 class Rows:
     """Where convolution rows are read: in x itself, or in a ring of padded copies; sizes in rows and elements."""
@@ -431,7 +438,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
     nibbles = four_bits in site.kernel.when
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
-    runs, rows = runs_of(shape, few), rows_of(shape)
+    runs, rows, pixels = runs_of(shape, few), rows_of(shape), few and is_of_pixels(shape)
     laid = in_patch_order(spec, runs, packed or nibbles)
     multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier)
     paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=multiplier)
@@ -442,19 +449,20 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         "x": site.x,
         "w": site.const("weights", words),
         "y": site.y,
-        "ring": site.scratch("ring", spec.x.dtype, rows.ring),
+        **({} if pixels else {"ring": site.scratch("ring", spec.x.dtype, rows.ring)}),
         "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
         "table": site.scratch("table", DType.INT32, 2 * runs.count),
     }
-    walk = _walk(shape, runs, rows)
     loop = InnerLoop(x_zero=spec.x.q.zero_point, depth=2 * depth, steps=steps)
     types = StreamOptions.of(spec)
-    written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest} if few else None
+    patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
+    written, turns = (patch, steps) if few else (None, 0)
     grouped = shape.groups if shape.groups > 1 else None
-    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=steps if few else 0, grouped=grouped is not None)
+    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None)
     free = spec.overlaps(traversal_of(shape, rows))
     variant = _variant(spec, runs, few)
-    params = [shape.geometry, walk, sums.params, loop, GroupCount(groups=grouped)]
+    walk = [] if pixels else [_walk(shape, runs, rows)]
+    params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
     return site.call(operands, params, [types, Loops.of(site), unrolled], overlaps=free, variant=variant)
 
 
@@ -469,6 +477,18 @@ def conv_steps(spec: ConvSpec, few: bool = False) -> int:
 def few_steps(spec: ConvSpec) -> int:
     """The same of kernels that are written out."""
     return conv_steps(spec, few=True)
+
+
+def few_code(spec: ConvSpec) -> int:
+    """Bytes of a function that is written out: of its steps, and of what is around them, a layer's parameters included;
+    windows take more of that (as nm tells of layers on a Cortex-M4: tests/kernels/test_written_out.py).
+    """
+    shape = plain_pixels(spec.shape)
+    around = PIXELS_AROUND if is_of_pixels(shape) else WINDOWS_AROUND
+    return around + WRITTEN_STEP * runs_of(shape, few=True).groups
+
+
+WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
 
 
 def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
@@ -662,16 +682,21 @@ UNIFORM = frozenset(
 
 
 def _conv(
-    name: str, what: str, *when: Callable[[ConvSpec], bool], extra: Callable[[ConvSpec], int] = conv_steps
+    name: str,
+    what: str,
+    *when: Callable[[ConvSpec], bool],
+    extra: Callable[[ConvSpec], int] = conv_steps,
+    code: Callable[[ConvSpec], int] | None = None,
 ) -> Kernel:
     return Kernel(
         name,
         what=what,
         operands=(
-            *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16), _PATCH),
+            *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16, optional=True), _PATCH),
             scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
         ),
         params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
+        optional=(Walk,),
         uniform=UNIFORM,
         without=UNREAD,
         options=(StreamOptions, Loops, WrittenOut),
@@ -681,6 +706,7 @@ def _conv(
         loads=0.125 if pairs_of_weights in when else 0.25,
         stalls=STALLS.get(name, {}),
         slowdown=slower_rows,
+        code=code,
         emit=emit_conv,
         extra=extra,
     )
@@ -745,6 +771,7 @@ PIXELS: tuple[Kernel, ...] = (
         *_CODES8_WIDENED,
         few_elements,
         extra=few_steps,
+        code=few_code,
     ),
     _OF_NIBBLES,
     _short(_OF_NIBBLES),

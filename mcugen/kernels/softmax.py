@@ -106,6 +106,7 @@ class CodeOptions(Options):
     high: Annotated[int, "the largest code"]
     joined: Annotated[bool, "whether elements of a row lie side by side"]
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
+    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
 
 
 _EXP = reads("exp_table", "exponentials by the difference from the largest, or by its low byte", DType.INT32)
@@ -119,6 +120,9 @@ def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
     y = writes("y", "output", *((DType.INT8, DType.INT16) if dtype in _WIDER else (dtype,)))
     return (x, *(_VISIBLE,) * masked, *_WIDER.get(dtype, ()), y)
 
+
+LONG = 32
+"""Elements of a row."""
 
 _VARIES = "the largest element and the length of the sum are looked for"
 
@@ -181,7 +185,7 @@ def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     if fixed is not None:
         operands |= _tables(builder, fixed.exp)
         params.append(Probabilities.of(fixed) if isinstance(fixed, FixedSoftmax) else Logarithms.of(fixed))
-        options.append(_code_options(y.dtype, joined, fixed))
+        options.append(_code_options(y.dtype, walk, fixed))
     same = x.dtype is y.dtype
     variant = ["masked"] * masked + ["apart"] * (fixed is not None and not joined) + [f"to_{y.dtype.tag}"] * (not same)
     call = Call(
@@ -201,7 +205,15 @@ def _tables(builder: Builder, exp: FixedExp) -> dict[str, Buffer]:
     return {role: builder.const(f"softmax.{role}", np.asarray(table, np.int32)) for role, table in tables.items()}
 
 
-def _code_options(dtype: DType, joined: bool, fixed: FixedSoftmax | FixedLogSoftmax) -> CodeOptions:
+def _code_options(dtype: DType, walk: AxisWalk, fixed: FixedSoftmax | FixedLogSoftmax) -> CodeOptions:
     low, high = dtype.limits
     more = isinstance(fixed, FixedSoftmax) and fixed.shift != 32
-    return CodeOptions(y_t=dtype.c, bits_y=8 * dtype.nbytes, low=low, high=high, joined=joined, shift_more=more)
+    return CodeOptions(
+        y_t=dtype.c,
+        bits_y=8 * dtype.nbytes,
+        low=low,
+        high=high,
+        joined=walk.inner == 1,
+        shift_more=more,
+        long=walk.depth >= LONG,
+    )

@@ -213,7 +213,8 @@ class Kernel:
     must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
     at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
     mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart; `slowdown` is how many times
-    that a layer takes which is cut otherwise than those that were measured. All of these take the operator's spec of
+    that a layer takes which is cut otherwise than those that were measured; `code` are the bytes of its function, where
+    these follow from the layer, as of what is written out. All of these take the operator's spec of
     the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at
     run time only.
 
@@ -251,6 +252,7 @@ class Kernel:
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
     slowdown: Callable[[Any], float] | None = None
+    code: Callable[[Any], int] | None = None
     any_size: bool = False
     loads: float = 0.25
     sweeps: float = 1.0
@@ -285,6 +287,10 @@ class Kernel:
     def slowdown_of(self, node: Node) -> float:
         """How many times the instructions that its terms give it takes."""
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
+
+    def code_of(self, node: Node) -> int | None:
+        """Bytes of its function, where they follow from the layer."""
+        return self.code(spec_of(node)) if self.code else None
 
     @property
     def reason(self) -> str:

@@ -83,12 +83,13 @@ def test_softmax_int8_in_c():
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
 def test_softmax_int8_where_it_takes_four_at_a_time(board: str):
-    """Rows of any length, wherever the largest is, of all codes and of one alone."""
+    """Rows of any length, wherever the largest is, of all codes, of one alone, and with one that is clamped."""
     net, feeds, random = Net(), {}, np.random.default_rng(2)
     for depth in (*range(1, 14), 64, 251):
         rows = random.integers(-128, 128, (12, depth)).astype(np.int8)
         rows[0], rows[1], rows[2] = -128, 127, -1
         rows[3:] //= 3
+        rows[4], rows[4, depth // 2] = -128, 127  # which is more than the largest code says
         feeds[f"x{depth}"] = rows
         real = net.dequantize(net.input(f"x{depth}", *rows.shape, dtype=np.int8), 0.05, 3)
         y = net.quantize(net.op("Softmax", real, axis=1), 1 / 256, -128, out=f"y{depth}")
