@@ -285,9 +285,7 @@ def all_fitting(
     return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size, wanted))}
 
 
-def fitting_kernels(
-    node: Node, features: frozenset[str], any_size: bool, wanted: Collection[str] = ()
-) -> list[Kernel]:
+def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted: Collection[str] = ()) -> list[Kernel]:
     """The kernels that fit a node and write their instruction themselves, the preferred ones first.
 
     Those that spend memory are found where that is wished, or by name.

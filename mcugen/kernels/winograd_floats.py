@@ -65,7 +65,11 @@ def order(spec: ConvSpec) -> Traversal:
 def emit(spec: ConvSpec, site: Site) -> Call:
     """Four tiles at a time; what lies over the border is gathered first."""
     shape = spec.shape
-    sizes = {"patch": 4 * (GRID.across + 2) * shape.in_c, "v": 8 * GRID.across * shape.in_c, "m": 8 * GRID.across * BLOCK}
+    sizes = {
+        "patch": 4 * (GRID.across + 2) * shape.in_c,
+        "v": 8 * GRID.across * shape.in_c,
+        "m": 8 * GRID.across * BLOCK,
+    }
     constant = site.const("winograd", packed(spec.weights, spec.float_bias))
     operands = {"x": site.x, "w": constant, "y": site.y}
     operands |= {role: site.scratch(role, DType.FLOAT32, count) for role, count in sizes.items()}
@@ -77,7 +81,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_f32_winograd",
-        what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results, for 16/9 of the weights' flash",
+        what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; 16/9 of the weights",
         operands=(
             reads("x", "input, channels last", DType.FLOAT32),
             reads("w", "by blocks of four channels their biases, then their transformed weights", DType.FLOAT32),
