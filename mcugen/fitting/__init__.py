@@ -18,7 +18,7 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.staging import copies_for, left_beside_copies, staged, waits_most, with_copies
+from mcugen.fitting.staging import beside_copies, copies_for, staged, waits_most, with_copies
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
@@ -98,8 +98,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         attempts += serving(budget.narrowed(asked.use))
         taken = cheapest(attempts, budget, board)
     if waits_most(taken, board, options):  # its arena may leave no room for copies of weights
-        left = left_beside_copies(taken, board, options)
-        attempts += serving(replace(budget, ram=left)) if left else balanced()
+        narrow = beside_copies(taken, board, options)
+        attempts += serving(narrow) if narrow else balanced()
         taken = cheapest(attempts, budget, board)
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory

@@ -168,11 +168,21 @@ def waits_most(attempt: Attempt, board: Board, options: CompileOptions) -> bool:
     return _may_copy(board, options) and _is_slow(attempt.waits, attempt.instructions)
 
 
-def left_beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> int | None:
-    """Bytes of RAM that start-up's copies of all constants would leave; None if they leave none, or enough."""
-    memory, nbytes = memory_of_arena(board, options.place), _constant_bytes(attempt.program)
+def beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> Budget | None:
+    """A narrower budget, with which start-up could copy all constants to RAM; None if there is none, or enough of it.
+
+    What kernels spend on time (Kernel.spends) may be saved for that.
+    """
+    memory, nbytes, use = memory_of_arena(board, options.place), _constant_bytes(attempt.program), attempt.use
+    budget, most = Budget.of(options), int(MOST_COPIED * memory.room)
+    if nbytes > most:
+        if not any(instr.declaration and instr.declaration.spends for instr in attempt.program.instrs):
+            return None
+        budget, nbytes = replace(budget, flash=use.flash - (nbytes - most)), most
     left = _room(board, memory) - nbytes
-    return left if nbytes <= MOST_COPIED * memory.room and 0 < left < attempt.use.ram else None
+    if left <= 0 or (left >= use.ram and budget.flash is None):
+        return None
+    return replace(budget, ram=left)
 
 
 def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:

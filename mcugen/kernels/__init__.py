@@ -3,7 +3,19 @@
 
 from __future__ import annotations
 
-from mcugen.kernels import coded, depthwise, dsp_conv, floats, helium, planes, portable, scalar, single, winograd
+from mcugen.kernels import (
+    coded,
+    depthwise,
+    dsp_conv,
+    floats,
+    helium,
+    planes,
+    portable,
+    scalar,
+    single,
+    winograd,
+    winograd_floats,
+)
 from mcugen.lir.kernel import Kernel
 
 CONV: tuple[Kernel, ...] = (
@@ -16,6 +28,7 @@ CONV: tuple[Kernel, ...] = (
     *floats.CONV,
     *dsp_conv.CONV,
     *winograd.CONV,
+    *winograd_floats.CONV,
     *scalar.CONV,
     *single.CONV,
     *portable.CONV,

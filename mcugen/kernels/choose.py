@@ -19,7 +19,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import alone, library_kernels, own_kernel
 from mcugen.kernels.weighted import half_weights
-from mcugen.lir.kernel import HALVES, SHORT_LOOPS, Kernel
+from mcugen.lir.kernel import HALVES, SHORT_LOOPS, SPENDING, Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Control, Instr, Program
 from mcugen.lir.spec import own_kernels
@@ -157,7 +157,7 @@ class Choice:
         wanted: Collection[str] = (),
         any_size: bool = False,
     ) -> None:
-        fitting = _measured_first(graph, all_fitting(graph, features, any_size), costs)
+        fitting = _measured_first(graph, all_fitting(graph, features, any_size, wanted), costs)
         library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
         _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
         if family == AUTO:
@@ -278,14 +278,20 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
         yield node, times
 
 
-def all_fitting(graph: Graph, features: frozenset[str], any_size: bool = False) -> dict[Node, list[Kernel]]:
+def all_fitting(
+    graph: Graph, features: frozenset[str], any_size: bool = False, wanted: Collection[str] = ()
+) -> dict[Node, list[Kernel]]:
     """Our kernels that fit, by the nodes that have any, those of bodies included."""
-    return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size))}
+    return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size, wanted))}
 
 
-def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
-    """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
+def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted: Collection[str] = ()) -> list[Kernel]:
+    """The kernels that fit a node and write their instruction themselves, the preferred ones first.
+
+    Those that spend memory are found where that is wished, or by name.
+    """
     found = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
+    found = [k for k in found if not k.spends or SPENDING in features or k.name in wanted]
     if HALVES in features:
         found = [k for k in found if half_weights in k.when] or found
     return [k for k in found if k.any_size] or found if any_size else found

@@ -237,11 +237,26 @@ FILTER_WORK = 14
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """A family of kernels: how much its products' function computes at a time, and what it reads."""
+class Grid:
+    """Blocks of two rows that cover an image."""
 
     across: int
-    """Pixels of a block, two of a tile."""
+    """Pixels of a row of a block, two of a tile."""
+
+    def blocks(self, shape: ConvShape) -> int:
+        """How many."""
+        return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
+
+    def work(self, spec: ConvSpec) -> int:
+        """Products of whole blocks, by the direct form: what is computed, some of it to be thrown away."""
+        shape = spec.shape
+        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
+
+
+@dataclass(frozen=True)
+class Tiles(Grid):
+    """A family of kernels: how much its products' function computes at a time, and what it reads."""
+
     together: int
     """Output channels."""
     v: DType
@@ -258,15 +273,6 @@ class Tiles:
     def v_size(self, channels: int) -> int:
         """Elements of V of a block."""
         return 8 * self.across * channels
-
-    def blocks(self, shape: ConvShape) -> int:
-        """Blocks of two rows that cover an image."""
-        return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
-
-    def work(self, spec: ConvSpec) -> int:
-        """Products of whole blocks, by the direct form: what is computed, some of it to be thrown away."""
-        shape = spec.shape
-        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
         """The same, and what it costs to transform the weights for every strip of so many tiles."""

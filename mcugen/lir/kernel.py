@@ -38,6 +38,9 @@ SEPARATE_SUMS = "separate-sums"
 SHORT_LOOPS = "short-loops"
 """The same: that loops of which many turns are written out elsewhere have a few, for code's sake."""
 
+SPENDING = "spending"
+"""The same: that flash and working memory are spent on time. Kernels that do so are taken without it by name alone."""
+
 CHECKED = "checked-indices"
 """The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
 
@@ -222,6 +225,8 @@ class Kernel:
     is what no loop of an instruction exceeds in a run that goes round as data says: 0 if only branches do; None: not
     known.
 
+    `spends`: it takes more flash and working memory for less time than anybody but `speed` wants (SPENDING).
+
     `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
     Where a word is loaded several times before others are, `sweeps` is how often it goes through all of them, at most.
@@ -254,6 +259,7 @@ class Kernel:
     slowdown: Callable[[Any], float] | None = None
     code: Callable[[Any], int] | None = None
     any_size: bool = False
+    spends: bool = False
     loads: float = 0.25
     sweeps: float = 1.0
     stalls: Mapping[str, float] = field(default_factory=dict, hash=False)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mcugen.board import Board, Memory
-from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, WORD_WEIGHTS
+from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
 
 SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
 """Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulate.cortex_m)."""
@@ -22,6 +22,7 @@ def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
         PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
         SEPARATE_SUMS: board.core in SLOW_FMA and goal == "speed" and keeps_pace,
         SHORT_LOOPS: goal == "flash",
+        SPENDING: goal == "speed",
         WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,
     }
     return frozenset(wish for wish, is_rewarded in wishes.items() if is_rewarded)

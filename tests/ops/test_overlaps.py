@@ -210,6 +210,10 @@ def test_winograd(kernel: str):
     check(BY_THREE, f"conv2d_s8_{kernel}")
 
 
+def test_winograd_of_floats():
+    check([replace(layer, out_c=4 * -(-layer.out_c // 4)) for layer in BY_THREE], "conv2d_f32_winograd")
+
+
 def test_floats():
     check([*WINDOWS, *PIXELS, *ROWS], "conv2d_f32_fpu", "dense_f32_fpu")
     check([*CHANNELS, *ANY_TAPS], "depthwise_f32_fpu")
@@ -241,6 +245,7 @@ ON_BOARDS = {
     "conv2d_s8_winograd_dsp": (M4, BY_THREE),
     "conv2d_s8_winograd_fly_dsp_t8": (M4, BY_THREE),
     "conv2d_f32_fpu": (M4, RUN),
+    "conv2d_f32_winograd": (M4, [layer for layer in BY_THREE if layer.out_c % 4 == 0]),
     "dense_f32_fpu": (M4, ROWS),
     "depthwise_f32_fpu": (M4, [*CHANNELS, *ANY_TAPS]),
     "depthwise_f32_mve": (M55, [*CHANNELS, *ANY_TAPS]),
