@@ -77,7 +77,10 @@ def _told(figures: SelfTestFigures, layers: Sequence[int]) -> str:
 
 
 def choose(found: Matrix, most: int) -> list[int]:
-    """Columns of which each finds most rows that those before it do not; one at least, and none that finds nothing."""
+    """Columns of which each finds most rows that those before it do not; one at least, and none that finds nothing.
+
+    Then each is exchanged for another one as long as together they find more.
+    """
     chosen: list[int] = []
     open_ = np.ones(len(found), bool)
     while len(chosen) < most:
@@ -87,6 +90,11 @@ def choose(found: Matrix, most: int) -> list[int]:
             break
         chosen.append(best)
         open_ &= ~found[:, best]
+    for place in range(len(chosen)) if len(chosen) > 1 else ():
+        others = _any(found[:, chosen[:place] + chosen[place + 1 :]])
+        together = (found | others[:, None]).sum(0)
+        if together.max() > together[chosen[place]]:
+            chosen[place] = int(together.argmax())
     return chosen
 
 
