@@ -15,6 +15,7 @@ from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec, WeightedSpec
 from mcugen.kernels.weighted import (
     BLOCK,
+    EIGHT,
     ElementTypes,
     FloatLimits,
     FloatStore,
@@ -32,6 +33,7 @@ from mcugen.kernels.weighted import (
     paired_nibbles,
     store_of,
     two_bits,
+    words_of_nibbles,
 )
 from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.program import Buffer, Overlap
@@ -168,6 +170,16 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     return weighted_call(spec, site, packed, [size], RestOptions(rest=rest), spec.overlaps(order))
 
 
+def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
+    """The same with weights of 4 bits: by eight channels."""
+    rest = spec.channels % EIGHT != 0
+    shape = spec.shape
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else EIGHT)
+    return weighted_call(
+        spec, site, words_of_nibbles(spec.rows), [Rows.of(spec)], RestOptions(rest=rest), spec.overlaps(order)
+    )
+
+
 def _interleaved(rows: Array, site: Site) -> Array:
     """Weights by blocks of four channels, two or four a byte or as halves where the kernel reads them so."""
     if four_bits in site.kernel.when:
@@ -292,6 +304,8 @@ _STORED_SO = {
 
 
 def _dense(kind: str) -> Kernel:
+    if kind == "s4":
+        return _DENSE_NIBBLES
     is_float = kind in _REALS
     params, options = _store(is_float)
     return Kernel(
@@ -306,6 +320,30 @@ def _dense(kind: str) -> Kernel:
         emit=emit_dense,
         any_size=True,
     )
+
+
+def nibble_steps(spec: ConvSpec) -> int:
+    """Instructions of CPUs of 32 bits: 20 for an input of eight channels, 60 for sixteen, 7 for one of the rest."""
+    blocks, rest = divmod(spec.channels, EIGHT)
+    row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + rest * 7 * spec.depth
+    return spec.y.count // spec.channels * row
+
+
+_DENSE_NIBBLES = Kernel(
+    "dense_s4",
+    what="rows by a matrix, eight channels at a time, two in the halves of a word; two weights a byte",
+    operands=tuple(
+        reads("w", "weights, eight a word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
+    ),
+    params=(Rows, Requantization),
+    without=frozenset({"x_zero", "run"}),
+    options=(ElementTypes, RestOptions, IntegerStore),
+    when=_TENSORS["s4"],
+    lacks=_LACKS["s4"],
+    emit=emit_dense_nibbles,
+    extra=nibble_steps,
+    any_size=True,
+)
 
 
 def _conv(kind: str) -> Kernel:

@@ -58,6 +58,21 @@ def interleave_nibbles(weights: Array) -> Array:
     return np.concatenate([blocks.reshape(-1), packed[whole:].reshape(-1)])
 
 
+EIGHT = 8
+"""Output channels whose weights of 4 bits share a word."""
+
+
+def words_of_nibbles(weights: Array) -> Array:
+    """[N, K] → flat words, each weight plus 8, from the lowest bits on: blocks of EIGHT rows as [K], then the remaining
+    rows one by one, eight of a row a word."""
+    whole = len(weights) // EIGHT * EIGHT
+    blocks = weights[:whole].reshape(-1, EIGHT, weights.shape[1]).transpose(0, 2, 1)
+    rest = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % EIGHT)))
+    eights = np.concatenate([blocks.reshape(-1, EIGHT), rest.reshape(-1, EIGHT)]).astype(np.int64) - NIBBLES[0]
+    packed: Array = (eights << 4 * np.arange(EIGHT)).sum(1).astype(np.uint32)
+    return packed
+
+
 def interleave_quarters(weights: Array) -> Array:
     """[N, K] of 2 bits → flat bytes, each plus 2: blocks of BLOCK rows, the last one of what remains, as [K]."""
     rows = np.pad(weights, ((0, -len(weights) % BLOCK), (0, 0))).reshape(-1, BLOCK, weights.shape[1])
