@@ -110,7 +110,7 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
                 known.add(symbol)
                 places.add(place)
                 size = dims.get(place, dims.get(symbol, single.get(symbol)))
-            if size is None:
+            if size is None or size < 0:
                 unbound[symbol] = None
             shape.append(size or 0)
         if not unbound:
