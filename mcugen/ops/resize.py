@@ -542,6 +542,10 @@ class Axis:
         half = np.float32(0.5)
         return (np.arange(self.out, dtype=np.float32) + half) / np.float32(self.scale) - half
 
+    def tf_half_pixel_for_nn(self) -> Array:
+        """(i + ½) / scale in float32: what opset 11 had beside the others for TensorFlow's nearest neighbours."""
+        return (np.arange(self.out, dtype=np.float32) + np.float32(0.5)) / np.float32(self.scale)
+
     def pytorch_half_pixel(self) -> Array:
         """The same; a single output reads the first element."""
         return self.half_pixel() if self.out > 1 else np.zeros(1, np.float32)
@@ -574,6 +578,7 @@ class Axis:
 
 _COORDINATES: dict[str, Callable[[Axis], Array]] = {
     "half_pixel": Axis.half_pixel,
+    "tf_half_pixel_for_nn": Axis.tf_half_pixel_for_nn,
     "pytorch_half_pixel": Axis.pytorch_half_pixel,
     "align_corners": Axis.align_corners,
     "asymmetric": Axis.asymmetric,

@@ -78,6 +78,23 @@ def test_neighbours_are_those_of_onnxruntime(transform: str, by_scale: bool):
         assert_close(interpret(imported(model), feeds), onnxruntime_outputs(model, feeds))
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 10, 28])
+def test_opset_11_has_a_transformation_of_its_own_for_nearest_neighbours(size: int):
+    """tf_half_pixel_for_nn, which converters of TensorFlow wrote until opset 13 struck it."""
+    net = Net(11)
+    for factor in (2, 3, 4, 0.6, 1.7):
+        if int(factor * size) in (0, size):
+            continue
+        for rounding in ROUNDINGS:
+            names = [net.const([]), net.const([1, 1, factor, 2])]  # regions could not be left out yet
+            attributes = {"nearest_mode": rounding, "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
+            x = net.input(f"x_{factor}_{rounding}", 1, 1, size, 3)
+            net.output(net.op("Resize", x, *names, mode="nearest", **attributes))
+    model = net.plain_model()
+    feeds = random_feeds(model)
+    assert_close(interpret(imported(model), feeds), onnxruntime_outputs(model, feeds))
+
+
 def test_nearest_along_any_axes_and_of_any_type():
     cases = Cases()
     cases.add("Resize", (2, 3, 4), *_sizes(3, 5, 7), mode="nearest")
