@@ -149,6 +149,12 @@ def _word(option: str) -> str:
     return option.lstrip("-").upper().replace("-", "_")
 
 
+def _with_sizes_to_fill_in(arguments: Sequence[str]) -> list[str]:
+    """`--dim NAME=1` as `--dim NAME=SIZE`: the sizes that were given are the first that a larger input is made of."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [f"{word.partition('=')[0]}=SIZE" if before == "--dim" else word for before, word in pairs]
+
+
 def _shown(error: McugenError, given: Invocation) -> str:
     """A command that shows more of what is wrong."""
     if isinstance(error, (InternalError, VerificationError)):
@@ -164,6 +170,8 @@ def _shown(error: McugenError, given: Invocation) -> str:
         return str(given.having("--all", ""))
     if isinstance(error, UnsupportedError):
         return "mcugen operators"
+    if isinstance(error, ModelError) and "--dim" in given.arguments and "must fit the input" in error.rule:
+        return str(replace(given, arguments=_with_sizes_to_fill_in(given.arguments)))
     if isinstance(error, ModelError):
         check = f"import onnx; onnx.checker.check_model({json.dumps(given.model)}, full_check=True)"
         return f"python -c {shlex.quote(check)}"

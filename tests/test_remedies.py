@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from command_line import mcugen
@@ -114,3 +115,16 @@ def test_without_an_option_another_command_shows_more() -> None:
     assert pasted(OutputError("x", "y", "check space")) == "df -h . && ls -ld ."
     assert pasted(UsageError("x", "y", "see it")) == "mcugen report --help-all"
     assert pasted(Interrupted("interrupted")) == ""
+
+
+def test_a_size_too_small_for_a_kernel_is_left_to_fill_in(tmp_path: Path) -> None:
+    made = Net()
+    x = made.input("x", 1, 1, "N")
+    made.output(made.op("Conv", x, made.const(np.ones((1, 1, 8)))))
+    onnx.save(made.plain_model(), tmp_path / "net.onnx")
+    model = str(tmp_path / "net.onnx")
+    failed = mcugen("inspect", model, "--dim", "N=4", "-q")
+    assert "the kernel must fit the input" in failed.err
+    assert "use a larger input" in failed.err
+    assert failed.err.splitlines()[-1].strip() == shlex.join(["mcugen", "inspect", model, "--dim", "N=SIZE", "-q"])
+    assert mcugen("inspect", model, "--dim", "N=9", "-q").code == 0

@@ -74,7 +74,9 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
             )
         out = self.window.output(tuple(space), self.kernel)
         if min(out) < 1:
-            raise ModelError(f"{self.name}: the kernel must fit the input", f"{self.kernel} on {space}", "repair it")
+            raise ModelError(
+                f"{self.name}: the kernel must fit the input", f"{self.kernel} on {space}", "use a larger input"
+            )
         shape = (batch, *out, channels) if self.is_channels_last else (batch, channels, *out)
         layout = Layout.CHANNELS_LAST if self.is_channels_last else Layout.CHANNELS_FIRST
         return (replace(x, shape=shape, layout=layout),)
@@ -534,7 +536,7 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
     window, declared = _window(node, space, kernel)
     pool = Pool(window, kernel=kernel)
     if min(window.output(space, kernel)) < 1:
-        raise ModelError(f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "repair the model")
+        raise ModelError(f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "use a larger input")
     none = (0,) * len(kernel)
     if min(int(c.min()) for c in pool._taps(space, none, none)) < 1:
         found = f"kernel {kernel}, padding {window.before} and {window.after}"
