@@ -169,7 +169,8 @@ def _shown(error: McugenError, given: Invocation) -> str:
     if isinstance(error, ConstraintError) and "--all" in given.options:
         return str(given.having("--all", ""))
     if isinstance(error, UnsupportedError):
-        return "mcugen operators"
+        bound = [value.strip("'") for option, value in _OPTION.findall(str(error)) if option == "--bind"]
+        return str(given.having("--bind", bound[0])) if bound and "--bind" in given.options else "mcugen operators"
     if isinstance(error, ModelError) and "--dim" in given.arguments and "must fit the input" in error.rule:
         return str(replace(given, arguments=_with_sizes_to_fill_in(given.arguments)))
     if isinstance(error, ModelError):

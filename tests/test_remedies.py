@@ -128,3 +128,14 @@ def test_a_size_too_small_for_a_kernel_is_left_to_fill_in(tmp_path: Path) -> Non
     assert "use a larger input" in failed.err
     assert failed.err.splitlines()[-1].strip() == shlex.join(["mcugen", "inspect", model, "--dim", "N=SIZE", "-q"])
     assert mcugen("inspect", model, "--dim", "N=9", "-q").code == 0
+
+
+def test_what_could_be_known_before_is_bound(tmp_path: Path) -> None:
+    made = Net(18)
+    shape = made.input("shape", 2, dtype=np.int64)
+    made.output(made.op("CenterCropPad", made.input("x", 6, 5), shape), shape=(4, 7))
+    onnx.save(made.plain_model(), tmp_path / "net.onnx")
+    model = str(tmp_path / "net.onnx")
+    failed = mcugen("inspect", model, "-q")
+    assert failed.err.splitlines()[-1].strip() == shlex.join(["mcugen", "inspect", model, "-q", "--bind", "shape=..."])
+    assert mcugen("inspect", model, "-q", "--bind", "shape=[4,7]").code == 0
