@@ -22,7 +22,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
-from mcugen.fitting.hints import hint_of_copies_ahead, hint_of_places
+from mcugen.fitting.hints import hint_of_codes, hint_of_copies_ahead, hint_of_places
 from mcugen.fitting.staging import time_of_copies, with_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
@@ -275,7 +275,7 @@ def _hints(fit: Fit, board: Board, options: CompileOptions, placement: Placement
     found = hint_of_places(fit.taken, board, options, placement)
     if _refusal_of_copies_ahead(options, board) is None:
         found += hint_of_copies_ahead(fit.taken, board, options)
-    return found
+    return found + hint_of_codes(fit.program, options)
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:

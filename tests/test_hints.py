@@ -84,6 +84,24 @@ def test_copies_by_dma_are_hinted_at_where_they_may_be():
     assert not hints(compile_model(model, replace(PICO, dma_reads=()), options), "--copy-ahead")
 
 
+def test_an_input_of_floats_that_is_most_of_the_arena_may_be_codes():
+    """A picture that is only quantized: the hint's figures are those of the arena, and of the input as codes."""
+    model = convolutions(side=32, channels=3)
+    plain = compile_model(model, H7, BALANCED)
+    (hint,) = hints(plain, "--integer-io")
+    size, arena, codes = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]+\d", hint))
+    assert (size, codes) == (32 * 32 * 3 * 4, 32 * 32 * 3)
+    assert arena == plain.program.arena_size
+    coded = compile_model(model, H7, replace(BALANCED, integer_io=True))
+    assert not hints(coded, "--integer-io")
+    assert coded.program.arena_size < arena
+
+
+def test_small_inputs_and_small_shares_are_not_worth_a_word():
+    assert not hints(compile_model(convolutions(side=8, channels=3), H7, BALANCED), "--integer-io")
+    assert not hints(compile_model(dense(1024, 4096), H7, BALANCED), "--integer-io")
+
+
 def convolutions(side: int, channels: int) -> onnx.ModelProto:
     """Three of int8, one behind the other."""
     random, net = np.random.default_rng(5), Net()

@@ -1,20 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that nobody gave and that would make a call faster on its board, by estimate: told beside what was made."""
+"""Options that nobody gave and that would make a call faster on its board, or smaller: told beside what was made."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from mcugen.board import Board
+from mcugen.errors import shortened
 from mcugen.fitting.budget import Attempt
 from mcugen.fitting.everywhere import copies_everywhere, may_copy_everywhere
 from mcugen.fitting.staging import LEAST_WAITS, copies_for
+from mcugen.hir.types import DType
+from mcugen.lir.program import Access, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
+from mcugen.ops.conversion import Quantize
 from mcugen.options import AUTO_PLACE, CompileOptions, Places
 
 LEAST_SAVED = 0.1
 """Of a call's cycles, what an option must save to be worth a word."""
+
+LEAST_REALS = 4096
+"""Bytes of an input below which its type is not worth a word."""
+
+
+def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
+    """That an input of reals, which is most of the arena, is only quantized: the caller may pass the codes."""
+    if options.integer_io or options.states:
+        return []
+    for endpoint in program.inputs:
+        buffer = endpoint.buffer
+        is_most = buffer.nbytes >= LEAST_REALS and 2 * buffer.nbytes > program.arena_size
+        if buffer.space is not Space.INPUT or buffer.dtype is not DType.FLOAT32 or not is_most:
+            continue
+        readers = [i for i in program.instrs if any(o.buffer is buffer and o.access.reads for o in i.operands)]
+        codes = [o.buffer.dtype for i in readers for o in i.operands if o.access is Access.OUT]
+        if readers and all(i.op == Quantize.mnemonic for i in readers):
+            floats = f"{buffer.nbytes:,} bytes of floats in an arena of {program.arena_size:,}"
+            stored = buffer.count * max(dtype.nbytes for dtype in codes)
+            name = repr(shortened(endpoint.name, 40))
+            return [f"--integer-io would save RAM: {name} is {floats}, and {stored:,} bytes as codes"]
+    return []
 
 
 def hint_of_places(attempt: Attempt, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
