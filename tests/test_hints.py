@@ -99,7 +99,7 @@ def test_an_input_of_floats_that_is_most_of_the_arena_may_be_codes():
 
 def test_small_inputs_and_small_shares_are_not_worth_a_word():
     assert not hints(compile_model(convolutions(side=8, channels=3), H7, BALANCED), "--integer-io")
-    assert not hints(compile_model(dense(1024, 4096), H7, BALANCED), "--integer-io")
+    assert not hints(compile_model(dense(1024, 1800), H7, BALANCED), "--integer-io")
 
 
 def convolutions(side: int, channels: int) -> onnx.ModelProto:
