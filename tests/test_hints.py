@@ -99,7 +99,10 @@ def test_an_input_of_floats_that_is_most_of_the_arena_may_be_codes():
 
 def test_small_inputs_and_small_shares_are_not_worth_a_word():
     assert not hints(compile_model(convolutions(side=8, channels=3), H7, BALANCED), "--integer-io")
-    assert not hints(compile_model(dense(1024, 1800), H7, BALANCED), "--integer-io")
+    net = Net()
+    x = net.fake(net.input("x", 1, 3, 32, 32), 0.05, 0)
+    net.output(net.fake(net.op("Conv", x, net.dequantize(net.const(np.ones((16, 3, 1, 1)), np.int8), 0.01)), 0.1, 0))
+    assert not hints(compile_model(net.model(), H7, BALANCED), "--integer-io")
 
 
 def convolutions(side: int, channels: int) -> onnx.ModelProto:
