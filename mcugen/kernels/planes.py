@@ -331,15 +331,6 @@ DEPTHWISE: tuple[Kernel, ...] = (
         loads=0.0,
         emit=emit_line,
         extra=sequences,
-        example="""<ir_version: 10, opset_import: ["": 21]>
-net (int8[1, 4, 12] a) => (int8[1, 4, 12] y)
-<float scale = {0.05}, int8 zero = {3}, float fine = {0.01}, int8 none = {0},
- int8[4, 1, 3] codes = {1, -2, 3, 40, 50, -60, 7, 8, 9, -100, 110, 120}> {
-  x = DequantizeLinear(a, scale, zero)
-  w = DequantizeLinear(codes, fine, none)
-  sums = Conv <group = 4, pads = [2, 0]> (x, w)
-  y = QuantizeLinear(sums, scale, zero)
-}""",
     ),
     _planes("depthwise_s8_planes", int8_tensors),
     _planes("depthwise_s16_planes", int16_tensors),
