@@ -222,6 +222,7 @@ POOL: Sequence[Sequence[_Part]] = (
     (_Enlarged(8, 2), _Enlarged(5, 3)),
     (Layer(1, 20, 8, 8, (1, 5), pads=(0, 2, 0, 2), group=8),),
     (Layer(3, 5, 8, 1, pads=(1, 1, 1, 1)), Layer(3, 5, 12, 3, (1, 1))),
+    (Layer(1, 20, 8, 8, (1, 3), pads=(0, 1, 0, 1), group=8),),
 )
 """What makes a model together: a kernel is tried on the first of which it fits a part."""
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"

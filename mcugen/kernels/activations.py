@@ -12,7 +12,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, scratch, writes
 from mcugen.lir.program import WORD, Buffer, Overlap
 from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized
@@ -241,4 +241,61 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
     )
     call = Call(kernel, rows.operands(node, builder), [params], overlaps=rows.overlaps(node))
     builder.call(node, call)
+    return True
+
+
+# ---------------------------------------------------------------- functions by channel, a table at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class PReluParams(Params):
+    """y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
+
+    pixels: Annotated[int, "pixels"]
+    channels: Annotated[int, "channels of a pixel, side by side"]
+    zero: Annotated[Trained, "zero point of x"]
+    factor: Annotated[Trained, "scale of x / scale of y, times 2^bits"]
+    start: Annotated[Trained, "zero point of y and one half, times 2^bits"]
+    bits: Annotated[Trained, "bits behind the point"]
+
+
+PRELU_S8 = Kernel(
+    "prelu_s8",
+    what="a line by channel for what is negative and one for all else, of int8: a table of one channel's codes, and its"
+    " elements, channel after channel; eight at a time with Helium",
+    operands=(
+        reads("x", "input", DType.INT8),
+        reads("slopes", "by channel, times factor", DType.INT32),
+        writes("y", "output, which may be x", DType.INT8),
+        scratch("table", "results of one channel by the codes of x, the least first", DType.INT8),
+    ),
+    params=(PReluParams,),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int8[1, 20, 20, 6] x) => (int8[1, 20, 20, 6] y)
+<float scale = {0.03}, int8 zero = {3}, float[6] slopes = {-0.5, 0.1, 0.3, 1.2, -1, 0}> {
+  reals = DequantizeLinear(x, scale, zero)
+  lines = PRelu(reals, slopes)
+  y = QuantizeLinear(lines, scale, zero)
+}""",
+)
+
+CODES_OF_A_BYTE = 256
+"""Entries of a channel's table."""
+
+FEWEST_PIXELS = 128
+"""From which on a table is worth it: one takes the time of a hundred elements."""
+
+
+def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
+    """Emits one instruction; False: slopes are by other than channels, or tables are not worth their time or RAM."""
+    x, slopes, y = node.input(0).type, node.input(1).type, node.output.type
+    pixels, channels = y.count // y.shape[-1], y.shape[-1]
+    by_channel = slopes.shape[-1] == slopes.count == channels and x.shape == y.shape
+    if not by_channel or pixels < FEWEST_PIXELS or builder.optimize == "ram" or builder.any_size:
+        return False
+    params = PReluParams(pixels=pixels, channels=channels, zero=x.q.zero_point, factor=factor, start=start, bits=bits)
+    operands = {"x": builder.buffer(node.input(0)), "slopes": builder.buffer(node.input(1))}
+    operands |= {"y": builder.buffer(node.output)}
+    operands |= {"table": builder.scratch(f"{node.output.name}.table", DType.INT8, CODES_OF_A_BYTE)}
+    builder.call(node, Call(PRELU_S8, operands, [params], inplace=[("y", "x")]))
     return True

@@ -21,6 +21,7 @@ from mcugen.kernels.depthwise import (
     StripWalk,
     axes,
     end_word,
+    int8_results,
     one_word,
     stays_behind,
     strip_walk,
@@ -35,7 +36,7 @@ from mcugen.kernels.weighted import (
     of_four_bits,
     paired_nibbles,
 )
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 MOST_WRITTEN_OUT = 64
 """Products without an inner loop."""
@@ -221,6 +222,73 @@ def plane_way(spec: ConvSpec) -> str:
     return "held" if way.lines.taps > 1 else "line"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LineWalk(Params):
+    """Rows of pixels, of which windows take every so many."""
+
+    rows: Annotated[int, "rows of x and y, one after the other"]
+    channels: Annotated[int, "channels"]
+    pixel: Annotated[int, "elements from pixel to pixel"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    dilation: Annotated[int, "pixels from tap to tap"]
+    pads: Annotated[int, "taps before a row that the first window begins with"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineOptions(Options):
+    """Of results."""
+
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+def three_in_a_row(spec: ConvSpec) -> bool:
+    """a row of three taps, one pixel after the other, each with two inputs or more"""
+    shape = spec.shape.as_row()
+    is_row = shape.k_h == shape.stride_h == shape.stride_w == 1 and not shape.pad_h and shape.in_h == shape.out_h
+    near = shape.pad_w <= 2 * shape.dilation_w and shape.pad_w % shape.dilation_w == 0
+    long = min(shape.in_w, shape.out_w) >= 2 * shape.dilation_w
+    return is_row and shape.k_w == 3 and near and long and int8_results(spec)
+
+
+def emit_line(spec: ConvSpec, site: Site) -> Call:
+    """Weights as they are; a row may be written where it is read."""
+    shape, more = spec.shape.as_row(), spec.high_word.shift - 32
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", spec.weights.reshape(-1, 3)),
+        "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
+        "y": site.y,
+    }
+    walk = LineWalk(
+        rows=shape.batch * shape.in_h,
+        channels=shape.in_c,
+        pixel=shape.pixel,
+        in_w=shape.in_w,
+        out_w=shape.out_w,
+        dilation=shape.dilation_w,
+        pads=shape.pad_w // shape.dilation_w,
+        x_zero=spec.x.q.zero_point,
+    )
+    options = LineOptions(
+        w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c, shifted=more > 0, gain=max(-more, 0), clamp=spec.is_clamped
+    )
+    ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
+    inplace = [("y", "x")] if shape.in_w == shape.out_w else []
+    return site.call(operands, [walk, CodeLimits.of(spec.limits), ending], [options], inplace=inplace)
+
+
+def sequences(spec: ConvSpec) -> int:
+    """Of pixels that meet in windows: what their beginning costs is the `extra`."""
+    shape = spec.shape.as_row()
+    return shape.batch * shape.in_h * shape.in_c * shape.dilation_w
+
+
 _CODES = (DType.INT8, DType.INT16)
 
 
@@ -247,6 +315,23 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
 
 
 DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel(
+        "depthwise_s8_line",
+        what="a row of three taps, channel by channel where they lie, whose inputs pass by in registers",
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights by channel", *_CODES),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", DType.INT8),
+        ),
+        params=(LineWalk, CodeLimits, EndWord),
+        options=(LineOptions,),
+        lacks=frozenset({"mve"}),
+        when=(int8_tensors, filters, one_word, three_in_a_row),
+        loads=0.0,
+        emit=emit_line,
+        extra=sequences,
+    ),
     _planes("depthwise_s8_planes", int8_tensors),
     _planes("depthwise_s16_planes", int16_tensors),
     of_four_bits(

@@ -188,12 +188,12 @@ class TransposedSpec(ConvSpec):
 
     @cached_property
     def phases(self) -> tuple[PhaseSpec, ...]:
-        """By place of a row in the stride. Of one group of channels."""
+        """By place of a row in the stride. Groups of channels are one, with zeros between them."""
         return tuple(self._phase(place) for place in range(self.shape.stride_h))
 
     def _phase(self, place: int) -> PhaseSpec:
         shape, (left, taps) = self.shape, self.columns
-        weights = self.weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
+        weights = self._filled
         rows = meets(shape, "h", place)
         first = min((at for _, at in rows), default=0)
         span = max((at for _, at in rows), default=0) - first + 1
@@ -207,6 +207,16 @@ class TransposedSpec(ConvSpec):
         line = ConvShape.of_rows(self.windows, packed[0].size, len(packed))
         codes_of = replace(self.requantizer, multiplier=codes)
         return PhaseSpec(self.x, self.w, self.y, packed, bias, self.clamp, line, codes_of, first)
+
+    @property
+    def _filled(self) -> Array:
+        """[O, k_h, k_w, C], with zeros for what is in other groups."""
+        shape = self.shape
+        each = self.weights.reshape(shape.groups, -1, shape.k_h, shape.k_w, shape.in_c // shape.groups)
+        found = np.zeros((*each.shape[:-1], shape.groups, each.shape[-1]), each.dtype)
+        for group, weights in enumerate(each):
+            found[group, ..., group, :] = weights
+        return found.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
 
     @property
     def _multipliers(self) -> Array:
@@ -360,6 +370,15 @@ class _Rows:
         free = self.spec.overlaps(self.spec.traversal(at_once, self.rereads and self.is_direct))
         variant = "_".join(["direct"] * self.is_direct + ["cut"] * self.spec.is_cut)
         return site.call(operands, [*params, *self.params], [*options, self.options], overlaps=free, variant=variant)
+
+
+MOST_GROUPS = 4
+"""Whose products with zeros Helium makes faster than loops over groups."""
+
+
+def few_groups(spec: TransposedSpec) -> bool:
+    """at most four groups of channels"""
+    return spec.shape.groups <= MOST_GROUPS
 
 
 def phases_in_pairs(spec: TransposedSpec) -> bool:
@@ -516,14 +535,14 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "conv_transpose_s8_mve",
-        what=f"{_BY_PHASES}: two windows by four channels",
+        what=f"{_BY_PHASES}: two windows by four channels; few groups are one, with zeros between them",
         operands=layer.operands(_PHASES, working=_WORKING),
         params=(layer.GemmFrame, _Channels, layer.Padding, PhaseRows, PhasePatches),
         optional=(layer.Padding, PhasePatches),
         options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw, PhaseOptions),
         needs=frozenset({"mve"}),
         lacks=_BY_VALUE,
-        when=(dsp_conv.ungrouped, layer.int8_requantized),
+        when=(few_groups, layer.int8_requantized),
         emit=emit_mve,
         extra=mve_vectors,
     ),

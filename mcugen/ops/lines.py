@@ -12,11 +12,13 @@ import numpy as np
 
 from mcugen.expressions.functions import CLAMP, REQUANTIZE, SHIFT_RIGHT
 from mcugen.expressions.nodes import Binary, Convert, Expression, Shared, call, select
-from mcugen.hir.graph import Graph, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Array, DType
+from mcugen.kernels.activations import emit_prelu
 from mcugen.kernels.elementwise import Scalars
+from mcugen.lir.builder import Builder
 from mcugen.numerics.curves import limited
 from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized, largest_code
 from mcugen.ops.elementwise import Elementwise
@@ -85,6 +87,11 @@ class FixedPRelu(Elementwise):
     def stands_alone(self, sig: Signature) -> bool:
         """Of int8: in a loop with sums its constants leave the registers."""
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One loop; of many pixels by a table a channel."""
+        if not emit_prelu(node, builder, self.factor, _start(node.sig, self.bits), self.bits):
+            super().lower(node, builder)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """One product in 32 bits."""
