@@ -18,7 +18,7 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.staging import beside_copies, copies_for, staged, waits_most, with_copies
+from mcugen.fitting.staging import beside_copies, copies_for, lying_in_ram, staged, waits_most, with_copies
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
@@ -32,6 +32,7 @@ from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Kernels, lowered, planned
 
 AS_ASKED = "as asked"
+IN_RAM = "kernels chosen for weights in RAM"
 
 NEARBY = 1.1
 """Estimates of the RAM of groups may be so much too high."""
@@ -92,6 +93,15 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         steps = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
         return [attempt(step.name, step.build, step.goal, options) for step in steps]
 
+    def in_ram(within: CompileOptions) -> Attempt:
+        """With kernels chosen for weights that start-up copies, as many bytes of them as leave room for that."""
+        made = attempt(AS_ASKED, _as_asked, options.optimize, within)
+        narrow = budget.narrowed(made.use) if budget.excess(made.use) else beside_copies(made, board, options)
+        if narrow is None:
+            return made
+        within = replace(within, max_ram=narrow.ram, max_flash=narrow.flash)
+        return attempt(IN_RAM, _within_limits, "", within)
+
     asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
     attempts = [asked]
     if budget.excess(asked.use):
@@ -101,6 +111,9 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         narrow = beside_copies(taken, board, options)
         attempts += serving(narrow) if narrow else balanced()
         taken = cheapest(attempts, budget, board)
+    if (within := lying_in_ram(taken, board, options)) is not None:
+        attempts.append(in_ram(within))
+        taken = cheapest([taken, attempts[-1]], budget, board, lambda each: _placed_cycles(each, board, options))
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
         attempts = [staged(each, board, options) for each in attempts]
@@ -117,6 +130,12 @@ def _placed_time(attempt: Attempt, board: Board, options: CompileOptions) -> flo
     """Of an attempt in the memories where it would lie, with its copies."""
     places = (attempt.copies.options if attempt.copies else options).place
     return attempt.instructions + sum(waits_when_placed(attempt.program, board, places))
+
+
+def _placed_cycles(attempt: Attempt, board: Board, options: CompileOptions) -> float:
+    """The same with cycles of the core where they are known."""
+    stalls = (attempt.program.cycles_estimate or attempt.instructions) - attempt.instructions
+    return _placed_time(attempt, board, options) + stalls
 
 
 def _made(asked: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:
