@@ -22,7 +22,7 @@ from mcugen.fitting.staging import beside_copies, copies_for, lying_in_ram, stag
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import Limits
+from mcugen.kernels.choose import NOTABLE, Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -112,8 +112,11 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         attempts += serving(narrow) if narrow else balanced()
         taken = cheapest(attempts, budget, board)
     if (within := lying_in_ram(taken, board, options)) is not None:
-        attempts.append(in_ram(within))
-        taken = cheapest([taken, attempts[-1]], budget, board, lambda each: _placed_cycles(each, board, options))
+        again = in_ram(within)
+        least = (1 - NOTABLE) * _placed_cycles(taken, board, options)
+        if not budget.excess(again.use) and _placed_cycles(again, board, options) < least:
+            attempts.append(again)
+            taken = again
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
         attempts = [staged(each, board, options) for each in attempts]
