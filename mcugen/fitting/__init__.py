@@ -22,7 +22,7 @@ from mcugen.fitting.staging import beside_copies, copies_for, lying_in_ram, stag
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import NOTABLE, Limits
+from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -33,6 +33,9 @@ from mcugen.pipeline import Kernels, lowered, planned
 
 AS_ASKED = "as asked"
 IN_RAM = "kernels chosen for weights in RAM"
+
+SURELY = 0.97
+"""How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
 
 NEARBY = 1.1
 """Estimates of the RAM of groups may be so much too high."""
@@ -113,7 +116,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board)
     if (within := lying_in_ram(taken, board, options)) is not None:
         again = in_ram(within)
-        least = (1 - NOTABLE) * _placed_cycles(taken, board, options)
+        least = SURELY * _placed_cycles(taken, board, options)
         if not budget.excess(again.use) and _placed_cycles(again, board, options) < least:
             attempts.append(again)
             taken = again
