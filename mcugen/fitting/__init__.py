@@ -96,15 +96,6 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         steps = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
         return [attempt(step.name, step.build, step.goal, options) for step in steps]
 
-    def in_ram(within: CompileOptions) -> Attempt:
-        """With kernels chosen for weights that start-up copies, as many bytes of them as leave room for that."""
-        made = attempt(AS_ASKED, _as_asked, options.optimize, within)
-        narrow = budget.narrowed(made.use) if budget.excess(made.use) else beside_copies(made, board, options)
-        if narrow is None:
-            return made
-        within = replace(within, max_ram=narrow.ram, max_flash=narrow.flash)
-        return attempt(IN_RAM, _within_limits, "", within)
-
     asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
     attempts = [asked]
     if budget.excess(asked.use):
@@ -115,11 +106,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         attempts += serving(narrow) if narrow else balanced()
         taken = cheapest(attempts, budget, board)
     if (within := lying_in_ram(taken, board, options)) is not None:
-        again = in_ram(within)
-        least = SURELY * _placed_cycles(taken, board, options)
-        if not budget.excess(again.use) and _placed_cycles(again, board, options) < least:
-            attempts.append(again)
-            taken = again
+        taken = _chosen_again(taken, attempt, within, board, options)
+        attempts.append(taken)
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
         attempts = [staged(each, board, options) for each in attempts]
@@ -130,6 +118,27 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
         layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
     return Fit(budget, taken, asked, layer_by_layer)
+
+
+def _chosen_again(
+    taken: Attempt,
+    attempt: Callable[[str, Build, str, CompileOptions], Attempt],
+    within: CompileOptions,
+    board: Board,
+    options: CompileOptions,
+) -> Attempt:
+    """With kernels chosen `within` options by which start-up copies weights, as many bytes of them as leave room for
+    that; what was `taken` before where these are not surely faster.
+    """
+    budget = Budget.of(options)
+    again = attempt(AS_ASKED, _as_asked, options.optimize, within)
+    narrow = budget.narrowed(again.use) if budget.excess(again.use) else beside_copies(again, board, options)
+    if narrow is not None:
+        within = replace(within, max_ram=narrow.ram, max_flash=narrow.flash)
+        again = attempt(IN_RAM, _within_limits, "", within)
+    most = SURELY * _placed_cycles(taken, board, options)
+    is_faster = not budget.excess(again.use) and _placed_cycles(again, board, options) < most
+    return again if is_faster else taken
 
 
 def _placed_time(attempt: Attempt, board: Board, options: CompileOptions) -> float:
