@@ -415,6 +415,20 @@ def test_weights_stay_in_flash_otherwise(board: Board, options: dict[str, object
     assert at_start(board, **options) == 0
 
 
+@pytest.mark.qemu
+@pytest.mark.shared
+def test_kernels_are_chosen_for_where_start_up_copies_weights(monkeypatch: pytest.MonkeyPatch):
+    """More weights for less time: in flash they would cost more than they save."""
+    path = MODELS / "pt_resnet_s_legacy.onnx"
+    again = fitted(path, "rt1060", "speed")
+    monkeypatch.setattr(mcugen.fitting, "SURELY", 0.0)
+    once = fitted(path, "rt1060", "speed")
+    for found in (again, once):
+        assert copied_bytes(found.program, found.board, found.options.place) >= found.program.weights_size
+    assert again.program.weights_size > once.program.weights_size
+    assert cycles_of(again) < 0.97 * cycles_of(once)
+
+
 IN_CI = (
     ("autoencoder_ad", "stm32l4r5"),
     ("autoencoder_ad", "stm32g0b1"),

@@ -18,7 +18,7 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.staging import beside_copies, copies_for, staged, waits_most, with_copies
+from mcugen.fitting.staging import beside_copies, copies_for, lying_in_ram, staged, waits_most, with_copies
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
@@ -32,6 +32,10 @@ from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Kernels, lowered, planned
 
 AS_ASKED = "as asked"
+IN_RAM = "kernels chosen for weights in RAM"
+
+SURELY = 0.97
+"""How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
 
 NEARBY = 1.1
 """Estimates of the RAM of groups may be so much too high."""
@@ -101,6 +105,9 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         narrow = beside_copies(taken, board, options)
         attempts += serving(narrow) if narrow else balanced()
         taken = cheapest(attempts, budget, board)
+    if (within := lying_in_ram(taken, board, options)) is not None:
+        taken = _chosen_again(taken, attempt, within, board, options)
+        attempts.append(taken)
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
         attempts = [staged(each, board, options) for each in attempts]
@@ -113,10 +120,37 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     return Fit(budget, taken, asked, layer_by_layer)
 
 
+def _chosen_again(
+    taken: Attempt,
+    attempt: Callable[[str, Build, str, CompileOptions], Attempt],
+    within: CompileOptions,
+    board: Board,
+    options: CompileOptions,
+) -> Attempt:
+    """With kernels chosen `within` options by which start-up copies weights, as many bytes of them as leave room for
+    that; what was `taken` before where these are not surely faster.
+    """
+    budget = Budget.of(options)
+    again = attempt(AS_ASKED, _as_asked, options.optimize, within)
+    narrow = budget.narrowed(again.use) if budget.excess(again.use) else beside_copies(again, board, options)
+    if narrow is not None:
+        within = replace(within, max_ram=narrow.ram, max_flash=narrow.flash)
+        again = attempt(IN_RAM, _within_limits, "", within)
+    most = SURELY * _placed_cycles(taken, board, options)
+    is_faster = not budget.excess(again.use) and _placed_cycles(again, board, options) < most
+    return again if is_faster else taken
+
+
 def _placed_time(attempt: Attempt, board: Board, options: CompileOptions) -> float:
     """Of an attempt in the memories where it would lie, with its copies."""
     places = (attempt.copies.options if attempt.copies else options).place
     return attempt.instructions + sum(waits_when_placed(attempt.program, board, places))
+
+
+def _placed_cycles(attempt: Attempt, board: Board, options: CompileOptions) -> float:
+    """The same with cycles of the core where they are known."""
+    stalls = (attempt.program.cycles_estimate or attempt.instructions) - attempt.instructions
+    return _placed_time(attempt, board, options) + stalls
 
 
 def _made(asked: Attempt, steps: Sequence[Fallback], attempt: Callable[[Fallback], Attempt]) -> list[Attempt]:

@@ -185,6 +185,19 @@ def beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> Bu
     return replace(budget, ram=left)
 
 
+def lying_in_ram(attempt: Attempt, board: Board, options: CompileOptions) -> CompileOptions | None:
+    """Options by which kernels for `speed` are priced with their weights where start-up has copied them, in the slowest
+    of several memories; None where some stay in flash.
+    """
+    if options.optimize != "speed" or attempt.copies is None or options.place.weights:
+        return None
+    copies = copies_of(attempt.program, board, attempt.copies.options.place)
+    if not copies or any(b.space is Space.CONST and b.nbytes and b not in copies for b in attempt.program.buffers):
+        return None
+    slowest = max(copies.values(), key=lambda memory: memory.speed)
+    return replace(options, place=Places(options.place.arena, slowest.name))
+
+
 def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
     """Cycles that start-up takes to copy so many bytes of weights, by estimate."""
     return round(COPY * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)

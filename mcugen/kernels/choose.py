@@ -270,6 +270,23 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
 
+def estimated_cycles(
+    graph: Graph, features: frozenset[str], costs: CostTable, kernels: Mapping[Node, Kernel]
+) -> float | None:
+    """Of the same nodes, on memory that keeps pace with the core, as `speed` sees them; None if there is no core."""
+    if not costs.core:
+        return None
+
+    def cycles(node: Node, kernel: Kernel) -> float:
+        fits = {
+            k: costs.cycles(node, k) for k in fitting_kernels(node, features, any_size=False, wanted=(kernel.name,))
+        }
+        known = fits.get(kernel) if None not in fits.values() else None
+        return costs.instructions(node, kernel) + costs.stalls(node, kernel) if known is None else known
+
+    return sum(times * cycles(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)
+
+
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
     """All nodes, those of bodies included, and how often each runs."""
     for node in graph.nodes:

@@ -431,8 +431,10 @@ class Program:
     which another core runs for the frame before at the same time. See mcugen.lir.frames."""
     instructions_estimate: float | None = None
     """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
+    cycles_estimate: float | None = None
+    """Cycles of the same layers on memory that keeps pace, where speed is the goal and the core is known."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
-    """The same of each of these layers, by the names of their instructions."""
+    """Instructions of each of these layers, by the names of their instructions."""
 
     @property
     def streamed(self) -> Endpoint | None:
