@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from c_programs import build_and_run, check_compiles, write
 from command_line import mcugen
+from compilers import command, run
 from flip_constants import campaign
 from forms import floats, quantized, sized, stateful
 from onnx_models import Net
@@ -188,7 +189,7 @@ def test_tables_that_make_the_input_have_checksums(kind: str, tmp_path: Path):
     }}"""
         for name in names
     )
-    counted = f"unsigned long at, found = 0;{flips}\n    printf(\"%d \", found == 8u * ({sizes}));\n    for (table"
+    counted = f'unsigned long at, found = 0;{flips}\n    printf("%d ", found == 8u * ({sizes}));\n    for (table'
     program = program.replace("int table;\n    for (table", f"int table;\n    {counted}", 1)
     folder = write(bundle, tmp_path)
     assert build_and_run(program, folder, "net_weights.c", "net.c") == "1 1 1 0"
@@ -209,6 +210,15 @@ def test_parameters_beside_a_file_of_weights_have_checksums(tmp_path: Path):
     changed = replace(bundle, files={**bundle.files, "net.c": damaged})
     assert printed(changed, tmp_path / "changed", program).split()[:2] == ["17", "17"]
     check_compiles(bundle, tmp_path, "clang")
+
+
+def test_firmware_that_is_validated_may_have_checks(tmp_path: Path):
+    """The network's second copy there defines none of its functions again."""
+    options = CompileOptions(name="net", check_weights=True, validation=True)
+    write(compile_model(quantized().model(), options=options).bundle, tmp_path)
+    for file in ("net", "net_validate"):
+        run([*command("gcc"), "-c", "-I.", f"{file}.c", "-o", f"{file}.o"], tmp_path)
+    run(["ld", "-r", "net.o", "net_validate.o", "-o", "both.o"], tmp_path)
 
 
 def sized_tables() -> Net:
