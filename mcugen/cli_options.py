@@ -232,6 +232,10 @@ CheckWeights = Annotated[
     bool,
     typer.Option("--check-weights", help="functions that compare weights and tables with checksums, also in steps"),
 ]
+CheckParameters = Annotated[
+    bool,
+    typer.Option("--check-parameters", help="the same of parameters and tables, where weights are a file of their own"),
+]
 CheckedArena = Annotated[
     bool,
     typer.Option(
@@ -380,6 +384,7 @@ class RunningArguments(ReadingArguments):
     weights_reader: WeightsReader = False
     copy_ahead: CopyAhead = False
     check_weights: CheckWeights = False
+    check_parameters: CheckParameters = False
     checked_arena: CheckedArena = False
     checked_indices: CheckedIndices = False
     checked_steps: CheckedSteps = False
@@ -417,6 +422,7 @@ class RunningArguments(ReadingArguments):
             copy_ahead=self.copy_ahead,
             external_io=self.external_io,
             check_weights=self.check_weights,
+            check_parameters=self.check_parameters,
             checked_arena=self.checked_arena,
             checked_indices=self.checked_indices,
             checked_steps=self.checked_steps,
@@ -731,6 +737,7 @@ PANELS = {
         "stack_bound",
         "self_test",
         "check_weights",
+        "check_parameters",
         "checked_arena",
         "checked_indices",
         "checked_steps",

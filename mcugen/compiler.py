@@ -237,7 +237,7 @@ def _with_input(
         options.labels,
         options.steps,
         validation=options.validation,
-        checks=options.check_weights,
+        checks=options.check_weights or options.check_parameters,
         checks_steps=options.checked_steps,
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
@@ -538,7 +538,15 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
         raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
     if options.check_weights and options.weights_in_file:
         raise UsageError(
-            "--check-weights is for weights in the firmware", "a file of weights", "it has such a function"
+            "--check-weights is for weights in the firmware",
+            "a file of weights",
+            "it has such a function, and --check-parameters one for what lies beside it",
+        )
+    if options.check_parameters and not options.weights_in_file:
+        raise UsageError(
+            "--check-parameters is for what lies beside a file of weights",
+            "weights in the firmware",
+            "give --check-weights, which looks at parameters, too",
         )
     _check_cores(options, board)
     _check_training(options)

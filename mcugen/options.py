@@ -217,7 +217,8 @@ class CompileOptions:
     the firmware's part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most
     stack that a call takes when the board's compiler builds it (see mcugen.stack_bounds). The self-test has at most
     `self_test` samples, chosen for what they find (see mcugen.selftests), or one. `check_weights`: functions that
-    compare the constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
+    compare the constants with checksums, `check_parameters`: those that lie beside a file of weights, `checked_arena`:
+    ones that take the arena's size, or look at canaries. With
     `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise. With `training` there
     is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
     `checked_steps`: a checksum of the arena between steps. `plausible`: ranges that outputs must lie in, by their
@@ -257,6 +258,7 @@ class CompileOptions:
     stack_bound: bool = False
     self_test: int = 0
     check_weights: bool = False
+    check_parameters: bool = False
     checked_arena: bool = False
     checked_indices: bool = False
     checked_steps: bool = False
@@ -317,7 +319,7 @@ class CompileOptions:
         parts += [f"steps of at most {n} cycles" for n in (self.max_step_cycles,) if n is not None]
         parts += ["stack bound"] * self.stack_bound
         parts += [f"self-test of at most {self.self_test} samples"] * bool(self.self_test)
-        parts += ["checked weights"] * self.check_weights
+        parts += ["checked weights"] * self.check_weights + ["checked parameters"] * self.check_parameters
         parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
         parts += ["checked steps"] * self.checked_steps
         told = ", ".join(n if n == SAMPLES else f"{n}={low:g}..{high:g}" for n, (low, high) in self.plausible.items())

@@ -39,6 +39,16 @@ OPTIONS: Mapping[str, tuple[Callable[[], Net], str, CompileOptions]] = {
     "checked floats": (floats, "host", CompileOptions(check_weights=True, checked_arena=True, validation=True)),
     "checked steps": (quantized, "host", CompileOptions(steps=True, checked_steps=True, check_weights=True)),
     "checked rows": (quantized, "host", CompileOptions(optimize="ram", check_weights=True, validation=True)),
+    "checked images": (
+        quantized,
+        "host",
+        CompileOptions(check_weights=True, input_pipeline="image=rgb565, crop=center, nearest"),
+    ),
+    "checked beside a file": (
+        quantized,
+        "host",
+        CompileOptions(check_parameters=True, weights_blob=True, validation=True),
+    ),
     "self-test": (quantized, "host", CompileOptions(self_test=3)),
     "buffers of the caller's": (quantized, "host", CompileOptions(external_io=True)),
     "validated weights of their own": (quantized, "nrf52840", CompileOptions(weights_blob=True, validation=True)),

@@ -29,8 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+import numpy as np
 from markers import between_markers, replace_between_markers
+from onnx_models import Net
 
+from mcugen import CompileOptions, compile_model, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
 from mcugen.lir.kernel import CHECKED
@@ -70,6 +73,41 @@ int main(void)
     return {{ name }}_run(arena);
 }
 """)
+_ROWS = jinja2.Template("""#include <stdint.h>
+#include "__fc_builtin.h"
+#include "{{ name }}.h"
+int main(void)
+{
+    int8_t *const x = {{ port.accessor }}({{ name }}_default_arena());
+    int largest, where, k;
+    //@ loop unroll 256;
+    for (largest = -128; largest <= 127; ++largest) {
+        for (where = 0; where < {{ count }}; ++where) {
+            for (k = 0; k < {{ count }}; ++k) {
+                x[k] = Frama_C_interval(-128, largest);
+            }
+            x[where] = largest;
+            (void){{ name }}_run({{ name }}_default_arena());
+        }
+    }
+    return 0;
+}
+""")
+"""All rows of int8, by their largest element and the place of one that is as large: kernels look for it, and index by
+how far others are below it, which intervals do not show.
+"""
+ROW = 5
+"""Elements: four that a loop takes at once, and one that is left."""
+BY_LARGEST = frozenset({"softmax_s8", "log_softmax_s8"})
+BY_PLACE = frozenset({"resize_linear_s8", "resize_linear_s16", "resize_linear_f32"})
+PLACE = re.compile(r"^( *)(?=const \w+ \*(?:row|v) = .*\b([ab]_low\[[ij]\]))", re.M)
+"""Lines of interpolation that go where a table tells, and loop to a pointer: each such place is followed apart."""
+PRECISE = ("-eva-slevel", "20000", "-eva-auto-loop-unroll", "2000")
+"""Every loop is followed round by round, and branches apart."""
+JOINED = ("-eva-slevel", "0", "-eva-min-loop-unroll", "50")
+"""Rounds as before, but what branches lead to meets behind them."""
+MEETS = frozenset({"ngrams"})
+"""Kernels with more branches than can be followed apart."""
 
 
 @dataclass(frozen=True)
@@ -132,21 +170,28 @@ def _numbers(model: CompiledModel) -> list[str]:
 def _analysis(model: CompiledModel, folder: Path, seconds: int) -> str | None:
     """What Eva prints; None where it was not done in time."""
     bundle = model.bundle
+    is_placed = bool(_kernels(model) & BY_PLACE)
     for file in (*bundle.sources, *bundle.headers):
-        (folder / file).write_text(bundle.files[file])
+        text = bundle.files[file]
+        (folder / file).write_text(PLACE.sub(r"\1//@ split \2;\n\1", text) if is_placed else text)
     values = {
         "name": bundle.name,
         "inputs": bundle.inputs,
         "numbers": _numbers(model),
         "biases": [array for ctype, array in _constants(bundle) if ctype == "int32_t" and array.endswith("_bias")],
     }
-    (folder / "main.c").write_text(_MAIN.render(values))
+    is_row = is_by_largest(model)
+    port = bundle.inputs[0] if bundle.inputs else None
+    main = _ROWS.render(name=bundle.name, port=port, count=ROW) if is_row else _MAIN.render(values)
+    (folder / "main.c").write_text(main)
     assert FRAMA_C is not None
     share = subprocess.run([FRAMA_C, "-print-share-path"], capture_output=True, text=True, check=True).stdout.strip()
     # Nothing is const, as constants may be anything, and nothing volatile, which is for compilers that keep excess
-    # precision; every loop is followed round by round.
-    reading = ("-cpp-extra-args=-I. -Dconst= -Dvolatile= -DMCUGEN_PLAIN_C", "-machdep", "gcc_x86_64")
-    precise = ("-eva-slevel", "20000", "-eva-auto-loop-unroll", "2000", "-eva-warn-copy-indeterminate=-@all")
+    # precision; what counts zeros is a loop and no builtin, of which Eva knows nothing.
+    defined = "-Dconst= -Dvolatile= -DMCUGEN_PLAIN_C -U__SIZEOF_INT__"
+    reading = (f"-cpp-extra-args=-I. {defined}", "-machdep", "gcc_x86_64")
+    meets = is_placed or is_row or _kernels(model) & MEETS
+    precise = (*(JOINED if meets else PRECISE), "-eva-warn-copy-indeterminate=-@all")
     others = ("-eva-no-show-progress", "-warn-special-float", "none")  # results that are no finite numbers are C's, too
     files = ("main.c", *bundle.sources, f"{share}/libc/__fc_builtin.c")
     command = ["prlimit", f"--cpu={seconds}", FRAMA_C, "-eva", *precise, *others, *reading, *files]
@@ -165,6 +210,21 @@ def _alarms(text: str, bundle: Bundle) -> Iterator[tuple[str, str]]:
         yield (heads[-1] if heads else match[1]), match[3]
 
 
+def is_by_largest(model: CompiledModel) -> bool:
+    """Whether its input is a row that is looked at by its largest element."""
+    shapes = [port.shape for port in model.bundle.inputs]
+    return bool(_kernels(model) & BY_LARGEST) and shapes == [(1, ROW)]
+
+
+def rows() -> Iterator[CompiledModel]:
+    """Models of one row of codes, for kernels that look for its largest."""
+    for op_type in ("Softmax", "LogSoftmax"):
+        net = Net(20)
+        y = net.op(op_type, net.dequantize(net.input("x0", 1, ROW, dtype=np.int8), 2.0**-5, 0))
+        net.output(net.quantize(y, 2.0**-5, 0, out="y"), dtype=np.int8)
+        yield compile_model(net.model(), load_board("host"), CompileOptions(name=f"row_of_{op_type.lower()}"))
+
+
 def small_models() -> Iterator[CompiledModel]:
     """Models of known sizes, without a state, that together take nearly all declared kernels."""
     from portable_models import portable_models
@@ -173,6 +233,7 @@ def small_models() -> Iterator[CompiledModel]:
         bundle = portable.model.bundle
         if not (bundle.symbols or bundle.has_state or bundle.streamed):
             yield portable.model
+    yield from rows()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mcugen.board import Memory
+from mcugen.codegen.checks import Entry
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.libraries import Library
 from mcugen.hir.types import Array, DType
@@ -110,6 +111,8 @@ class InputCode:
     context: Mapping[str, Any]
     raw_dtype: str
     """Of raw data: a numpy dtype's name."""
+    checked: tuple[Entry, ...] = ()
+    """Its tables, which may have checksums."""
     most_raw: int = 1
     """Elements of the largest sample that a program for tests is built for."""
 

@@ -27,6 +27,11 @@ class Entry:
     size: str
     crc: int
 
+    @property
+    def second(self) -> str:
+        """The address of the second byte, which says in other words where the first one lies."""
+        return f"&((const unsigned char *){self.address})[1]"
+
 
 def array_entry(name: str, data: Array) -> Entry:
     """Of an array of constants."""

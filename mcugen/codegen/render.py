@@ -92,21 +92,23 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
     context = {
         **_context(draft, renderer, inputs, outputs),
         **_code(renderer, memory, sized, lines, layers),
-        "checked": _checked(renderer, memory, sized) if form.checks else [],
+        **_checks_context(name, _checked(renderer, memory, sized) if form.checks else [], memory),
         **_steps_context(form, lines),
         "other_is_cached": form.cached[1],
     }
     context |= divided(context)
     context["parameters"] = _read_by_steps(context)
     context["manual"] = manual(_facts(program, memory, context))
+    made = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
+    checked_input = made.checked if made and form.checks else ()
+    context["has_checks"] = bool(context["checked"] or checked_input)
     blobs = _weights_file(env, memory, context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
     checked = None
     if form.validation and not shared.name:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
-    made = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
-    making = _input_files(env, made, context)
+    making = _input_files(env, made, {**context, **_input_checks(name, checked_input)})
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
     besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
@@ -301,7 +303,8 @@ def _taken(
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
     external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
     if form.checks:
-        external |= {f"{name}_{word}" for word in ("check", "check_some", "check_weights")} | {"checked"}
+        words = ("check", "check_some", _check_all(memory.blob is not None), "check_some_input", "check_input")
+        external |= {f"{name}_{word}" for word in words} | {"checked", "checked_again"}
     external |= {f"{name}_check_outputs"} if form.plausible else set()
     if form.guards:
         guards = ("run_sized", "run_guarded", "canary", "guarded_arena", "check_guards")
@@ -352,6 +355,32 @@ def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> l
     arrays = [array_entry(renderer.array(b), b.data) for b in memory.arrays if b.data is not None and b.data.size]
     tables = [table.entry for table in (*sized.tables, *renderer.events) if table.entry is not None]
     return [*arrays, *renderer.checked, *tables]
+
+
+def _checks_context(name: str, checked: Sequence[Entry], memory: MemoryContext) -> dict[str, Any]:
+    """What the functions that compare checksums are called: a file of weights has a NAME_check_weights of its own."""
+    beside = memory.blob is not None
+    return {
+        "checked": checked,
+        "check_option": "--check-parameters" if beside else "--check-weights",
+        "check_some": f"{name}_check_some",
+        "check_all": f"{name}_{_check_all(beside)}",
+        "check_count": f"{name.upper()}_CHECKED",
+    }
+
+
+def _check_all(beside: bool) -> str:
+    return "check_parameters" if beside else "check_weights"
+
+
+def _input_checks(name: str, checked: Sequence[Entry]) -> dict[str, Any]:
+    """The same of the tables that make the input."""
+    return {
+        "checked": checked,
+        "check_some": f"{name}_check_some_input",
+        "check_all": f"{name}_check_input",
+        "check_count": f"{name.upper()}_INPUT_CHECKED",
+    }
 
 
 def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:

@@ -110,7 +110,11 @@ def validation_texts(
         "tensors": results,
         "bases": bases.expressions,
         "checked_constants": constants,
-        "twice": [*["labels"] * bool(context["labels"]), *["begin", "step"] * bool(context["steps"])],
+        "twice": [
+            *["labels"] * bool(context["labels"]),
+            *["begin", "step"] * bool(context["steps"]),
+            *[str(context[key]).removeprefix(f"{program.name}_") for key in _CHECKS if context["checked"]],
+        ],
         "ordered_outputs": _ordered(program, context),
     }
     source, header = validation_files(program.name)
@@ -118,6 +122,10 @@ def validation_texts(
         source: folded(env.get_template("validate/validate.c.j2").render(values)),
         header: env.get_template("validate/validate.h.j2").render(values),
     }
+
+
+_CHECKS = ("check_some", "check_all")
+"""What of the context names functions that compare checksums."""
 
 
 def _ordered(program: Program, context: Mapping[str, object]) -> list[object]:

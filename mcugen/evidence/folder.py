@@ -59,7 +59,9 @@ def gather(net: Compilation) -> Evidence:
     shipped = {name: content.encode() for name, content in bundle.files.items() if not name.endswith(".json")}
     shipped |= bundle.blobs
     files = {
-        "README.md": text.index(bundle.name, board.name, model, report, compiled.options.check_weights),
+        "README.md": text.index(
+            bundle.name, board.name, model, report, compiled.options.check_weights or compiled.options.check_parameters
+        ),
         "trace.md": text.tracing(found),
         "trace.json": _json(asdict(found)),
         "requirements.md": text.requirements(REQUIREMENTS),

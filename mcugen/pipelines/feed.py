@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mcugen.codegen.bundle import InputCode
+from mcugen.codegen.checks import array_entry
 from mcugen.codegen.literals import c_rows
 from mcugen.errors import UsageError
 from mcugen.evaluation.preprocess import parse_preprocessing
@@ -68,9 +69,12 @@ class Feed:
         if isinstance(stages, ImageStages):
             table = self._stored(stages.table())
             context |= {"kind": "image", "table_count": len(table), "table": list(c_rows(table))}
+            tables = {"color_codes": table}
         else:
             context |= {"kind": "stream", "state_bytes": self.state_bytes}
-        return InputCode(str(context["kind"]), stages.template, context, str(stages.raw_dtype))
+            tables = stages.tables()
+        checked = tuple(array_entry(name, data) for name, data in tables.items())
+        return InputCode(str(context["kind"]), stages.template, context, str(stages.raw_dtype), checked)
 
     @property
     def state_bytes(self) -> int:

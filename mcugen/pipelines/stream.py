@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -233,7 +233,7 @@ class StreamStages:
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
         """For the template."""
-        zeros, scales = self.scales()
+        tables = self.tables()
         needs_magnitude = self.spectrum == "magnitude" and self.bands is not None
         return {
             "frame": self.length,
@@ -250,39 +250,49 @@ class StreamStages:
             "needs_moments": not {"skewness", "kurtosis"}.isdisjoint(self.stats),
             "needs_root": needs_magnitude or not {"rms", "std", "crest", "skewness"}.isdisjoint(self.stats),
             "needs_magnitude": needs_magnitude,
-            "zeros": list(c_rows(zeros.astype(np.int32))),
-            "scales": list(c_rows(scales)),
-            **(self._spectral_context() if self.bands else {"bands": (), "points": 0, "dct": 0}),
+            "zeros": list(c_rows(tables["feature_zeros"])),
+            "scales": list(c_rows(tables["feature_scales"])),
+            **(self._spectral_context(tables) if self.bands else {"bands": (), "points": 0, "dct": 0}),
         }
 
-    def _spectral_context(self) -> dict[str, object]:
-        spans, offsets = self.filters.spans, self.filters.offsets
-        weights = np.concatenate([row[a : a + n] for row, (a, n) in zip(self.filters.weights, spans, strict=True)])
-        table = cosines(len(spans), self.dct) if self.dct else np.zeros((0, 0), np.int64)
+    def _spectral_context(self, tables: Mapping[str, Array]) -> dict[str, object]:
         return {
             "points": self.points,
             "dct": self.dct,
             "exponent": self.exponent,
             "of_shift": self.of_shift,
             "silent": self.silent,
-            "half_window": list(c_rows(self.half_window.astype(np.int32))),
-            "turns": filled_rows([f"{{{c}, {s}}}" for c, s in turns(self.points)]),
-            "bands": filled_rows([f"{{{a}, {n}, {o}}}" for (a, n), o in zip(spans, offsets, strict=True)]),
-            "bands_count": len(spans),
-            "weights": list(c_rows(weights.astype(np.uint16))),
-            "weights_count": len(weights),
-            "log_table": list(c_rows(LOG_TABLE.astype(np.int32))),
-            "cosines": [list(c_rows(row.astype(np.int32))) for row in table],
+            "half_window": list(c_rows(tables["window_half"])),
+            "turns": filled_rows([f"{{{c}, {s}}}" for c, s in tables["turns"]]),
+            "bands": filled_rows([f"{{{a}, {n}, {o}}}" for a, n, o in tables["bands"]]),
+            "bands_count": len(tables["bands"]),
+            "weights": list(c_rows(tables["weights"])),
+            "weights_count": len(tables["weights"]),
+            "log_table": list(c_rows(tables["logarithms"])),
+            "cosines": [list(c_rows(row)) for row in tables.get("cosines", ())],
         }
+
+    def tables(self) -> dict[str, Array]:
+        """Constants in flash, by their names in C."""
+        zeros, scales = self.scales()
+        found = {"feature_zeros": zeros.astype(np.int32), "feature_scales": scales}
+        if self.bands is None:
+            return found
+        spans, offsets = self.filters.spans, self.filters.offsets
+        bands = [(a, n, o) for (a, n), o in zip(spans, offsets, strict=True)]
+        weights = np.concatenate([row[a : a + n] for row, (a, n) in zip(self.filters.weights, spans, strict=True)])
+        found |= {
+            "window_half": self.half_window.astype(np.int32),
+            "turns": np.asarray(turns(self.points)).astype(np.int32),
+            "bands": np.array(bands, [("first", np.int16), ("count", np.int16), ("offset", np.int32)]),
+            "weights": weights.astype(np.uint16),
+            "logarithms": LOG_TABLE.astype(np.int32),
+        }
+        return {**found, "cosines": cosines(len(spans), self.dct).astype(np.int32)} if self.dct else found
 
     def table_bytes_of(self, element: int) -> int:
         """Of constants in flash."""
-        if self.bands is None:
-            return 8 * self.features
-        weights = sum(count for _, count in self.filters.spans)
-        bands = (8 + 4 * self.dct) * self.bands.count
-        words = 2 * self.features + len(self.half_window) + 2 * self.points + len(LOG_TABLE)
-        return 4 * words + 2 * weights + bands
+        return sum(table.nbytes for table in self.tables().values())
 
     def state_bytes_of(self, element: int) -> int:
         """Of the state, for features of so many bytes."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from c_programs import build_and_run, check_compiles, write
 from command_line import mcugen
+from compilers import command, run
 from flip_constants import campaign
 from forms import floats, quantized, sized, stateful
 from onnx_models import Net
@@ -130,6 +131,96 @@ def test_tables_of_streams_and_sizes_have_checksums(form: str, tmp_path: Path):
     assert printed(changed, tmp_path / "changed", WHOLE).split()[:2] == ["17", "17"]
 
 
+DAMAGED = """#define const
+#include "{file}"
+#undef const
+#include <stdio.h>
+int main(void)
+{{
+    unsigned char *tables[] = {{(unsigned char *)checked, (unsigned char *)checked_again}};
+    unsigned long bit, told = 0;
+    int table;
+    for (table = 0; table < 2; ++table) {{
+        for (bit = 0; bit < 8u * sizeof checked; ++bit) {{
+            tables[table][bit / 8u] ^= (unsigned char)(1u << bit % 8u);
+            told += {check}() == MCUGEN_ERROR_CHECKSUM;
+            tables[table][bit / 8u] ^= (unsigned char)(1u << bit % 8u);
+        }}
+    }}
+    printf("%d %d %d", told == 16u * sizeof checked, sizeof checked == sizeof checked_again, {check}());
+    return 0;
+}}
+"""
+
+
+def test_every_flip_of_the_addresses_is_told(tmp_path: Path):
+    """And of sizes and checksums: none is followed, as the sanitizers would say."""
+    bundle = compile_model(quantized().model(), options=BOTH).bundle
+    folder = write(bundle, tmp_path)
+    assert build_and_run(DAMAGED.format(file="net.c", check="net_check_weights"), folder, "net_weights.c") == "1 1 0"
+
+
+PIPELINES = {
+    "image": ("image=rgb565, scale=1/255", (1, 3, 6, 8), ["color_codes"]),
+    "stream": (
+        "sound=16000, frame=64/32, window=hann, mel=4:80:4000, dct=3, stack=3",
+        (1, 3, 3),
+        ["feature_zeros", "feature_scales", "window_half", "turns", "bands", "weights", "logarithms", "cosines"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_tables_that_make_the_input_have_checksums(kind: str, tmp_path: Path):
+    """Every flip in any of them is told, and every flip of their addresses."""
+    pipeline, shape, names = PIPELINES[kind]
+    net = Net()
+    net.output(net.op("Add", net.input("x", *shape), net.const(np.ones(shape))))
+    options = CompileOptions(name="net", input_pipeline=pipeline, check_weights=True)
+    bundle = compile_model(net.model(), options=options).bundle
+    program = DAMAGED.format(file="net_input.c", check="net_check_input")
+    sizes = " + ".join(f"sizeof {name}" for name in names)
+    flips = "".join(
+        f"""
+    for (at = 0; at < 8u * sizeof {name}; ++at) {{
+        ((unsigned char *){name})[at / 8u] ^= (unsigned char)(1u << at % 8u);
+        found += net_check_input() == MCUGEN_ERROR_CHECKSUM;
+        ((unsigned char *){name})[at / 8u] ^= (unsigned char)(1u << at % 8u);
+    }}"""
+        for name in names
+    )
+    counted = f'unsigned long at, found = 0;{flips}\n    printf("%d ", found == 8u * ({sizes}));\n    for (table'
+    program = program.replace("int table;\n    for (table", f"int table;\n    {counted}", 1)
+    folder = write(bundle, tmp_path)
+    assert build_and_run(program, folder, "net_weights.c", "net.c") == "1 1 1 0"
+    check_compiles(bundle, tmp_path, "clang")
+
+
+def test_parameters_beside_a_file_of_weights_have_checksums(tmp_path: Path):
+    """What NAME_check_weights cannot see, which looks at the file."""
+    options = replace(BOTH, check_weights=False, check_parameters=True, weights_blob=True)
+    bundle = compile_model(quantized().model(), options=options).bundle
+    text = bundle.files["net.c"]
+    assert re.search(r"\{&\w+_params\w*, sizeof", text)
+    program = WHOLE.replace("net_check_weights()", "net_check_parameters()")
+    assert printed(bundle, tmp_path, program) == "0 0 1 0"
+    member = re.search(r"\.outer = (\d+),|\.\w+ = (\d+),", text)
+    assert member
+    damaged = text[: member.start()] + member[0].replace(" = ", " = 1 + ") + text[member.end() :]
+    changed = replace(bundle, files={**bundle.files, "net.c": damaged})
+    assert printed(changed, tmp_path / "changed", program).split()[:2] == ["17", "17"]
+    check_compiles(bundle, tmp_path, "clang")
+
+
+def test_firmware_that_is_validated_may_have_checks(tmp_path: Path):
+    """The network's second copy there defines none of its functions again."""
+    options = CompileOptions(name="net", check_weights=True, validation=True)
+    write(compile_model(quantized().model(), options=options).bundle, tmp_path)
+    for file in ("net", "net_validate"):
+        run([*command("gcc"), "-c", "-I.", f"{file}.c", "-o", f"{file}.o"], tmp_path)
+    run(["ld", "-r", "net.o", "net_validate.o", "-o", "both.o"], tmp_path)
+
+
 def sized_tables() -> Net:
     """An integer mean over a sequence of any length, whose multiplier no formula tells."""
     net = Net()
@@ -205,5 +296,7 @@ def test_options_that_do_not_go_together_are_refused():
     model = quantized().model()
     with pytest.raises(UsageError, match="--check-weights is for weights in the firmware"):
         compile_model(model, options=CompileOptions(check_weights=True, weights_blob=True))
+    with pytest.raises(UsageError, match="--check-parameters is for what lies beside a file of weights"):
+        compile_model(model, options=CompileOptions(check_parameters=True))
     assert CHECKED == "checked-indices"
     assert "--check-weights" in mcugen("compile", "--help-all").out
