@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,6 +67,9 @@ class Plan:
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()
     compensated: bool = False
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    """Of channels that hold one real with weights of 8 bits, that real, else NaN, by tensor name: those of fewer bits
+    leave them so."""
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import onnx
 
 from mcugen.errors import ConstraintError, UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel, prepare_model
@@ -22,6 +22,7 @@ from mcugen.options import FEW_BITS, PRECISIONS, CompileOptions
 from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.flash import Stored as InFlash
+from mcugen.quant.flash import constants_of
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model, profile_notes
@@ -111,6 +112,8 @@ class Quantizer:
     """What was made last without known weights, as it is asked for again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
     """What weights of 4 bits add to the outputs, by what was asked for."""
+    _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
+    """What was found last, by layers' precision."""
 
     def quantize(
         self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
@@ -231,11 +234,24 @@ class Quantizer:
         return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
 
     def _refined(self, plan: Plan) -> Plan:
-        return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
+        return self._rounded(plan, self.samples)
 
     def _nearest(self, plan: Plan) -> Plan:
         """With weights rounded to nearest, which takes no time."""
-        return refine(self.model, plan, (), self.profile, partial(self.progress, "rounding weights"))
+        return self._rounded(plan, ())
+
+    def _rounded(self, plan: Plan, samples: Sequence[Sample]) -> Plan:
+        if plan.is_coarse:
+            plan = replace(plan, constants=self._constants(plan))
+        return refine(self.model, plan, samples, self.profile, partial(self.progress, "rounding weights"))
+
+    def _constants(self, plan: Plan) -> Mapping[str, Array]:
+        """The channels that never change with weights of 8 bits, which those of fewer bits are to leave so."""
+        asked = frozenset(plan.precision.items())
+        if asked not in self._constant:
+            wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset()))
+            self._constant = {asked: constants_of(self._imported(wide), plan.activations)}
+        return self._constant[asked]
 
     def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
         """With the layers whose weights take 4 bits; those of `wanted` precision keep theirs."""
@@ -268,8 +284,10 @@ class Quantizer:
         return plan if found.nbytes <= most.nbytes else wide
 
     def _in_flash(self, plan: Plan) -> InFlash:
-        proto = self._written(plan)
-        return InFlash.of(import_model(proto, "flash", registry=self.source.registry))
+        return InFlash.of(self._imported(plan))
+
+    def _imported(self, plan: Plan) -> Graph:
+        return import_model(self._written(plan), "flash", registry=self.source.registry)
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
         unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})
