@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.scheme import Scheme, activation_params
 
@@ -99,3 +99,9 @@ class Plan:
         """Of a stored activation as a reader that computes in `dtype` gets it."""
         stored = self.activations[name]
         return stored.quant if dtype is stored.dtype else activation_params(stored.low, stored.high, dtype, self.scheme)
+
+    def quant_of(self, value: Value, dtype: DType) -> QuantParams:
+        """The same of a tensor that may have been moved, and be unknown to the float model."""
+        while value.name not in self.activations and value.producer is not None:
+            value = value.producer.input(0)
+        return self.quant(value.name, dtype)

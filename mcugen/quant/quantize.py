@@ -165,7 +165,7 @@ class Quantizer:
 
     def _with_two_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> frozenset[str]:
         """The layers whose weights are to take 2 bits. UsageError for those that do not."""
-        able = {n.output.name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
+        able = {n.outputs[0].name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
         asked = frozenset(name for name, dtype in wanted.items() if dtype is DType.INT2)
         if asked - able:
             remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(able)) or 'no layer of this model'}"
@@ -175,7 +175,7 @@ class Quantizer:
 
     def bearing_few_bits(self, plan: Plan) -> list[str]:
         """The layers whose weights may take 4 bits."""
-        return [node.output.name for node in few_bits.candidates(self.model, plan)]
+        return [node.outputs[0].name for node in few_bits.candidates(self.model, plan)]
 
     def narrowed(
         self, wanted: Mapping[str, DType], layers: Sequence[str], share: float, most: int
@@ -192,17 +192,16 @@ class Quantizer:
         asked = frozenset(coarse.items()), self.compensates
         if asked not in self._noise:
             plan = self.quantize(coarse).plan
-            able = {n: plan.layers[n.output.name] for n in few_bits.candidates(self.model, plan)}
-            few = {n: codes for n, codes in able.items() if n.output.name in plan.few_bits}
-            self._noise[asked] = few_bits.weight_noise(self.model, few, self.samples)
+            few = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name in plan.few_bits]
+            self._noise[asked] = few_bits.weight_noise(self.model, plan, few, self.samples)
         ways = few_bits.ways(self._noise[asked], room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
 
     def narrowest(self, wanted: Mapping[str, DType]) -> dict[str, DType]:
         """`wanted` with weights of 2 bits, or 4, wherever that can be: what takes the least bytes."""
         able = few_bits.candidates(self.model, self._planned(wanted)[1])
-        free = [n for n in able if n.output.name not in wanted]
-        return {**wanted, **{n.output.name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
+        free = [n for n in able if n.outputs[0].name not in wanted]
+        return {**wanted, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
 
     def share_of(self, wanted: Mapping[str, DType]) -> float:
         """Bytes of weights relative to a byte for each."""
@@ -210,7 +209,8 @@ class Quantizer:
 
     def _narrowest(self, wanted: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
         """`wanted` with INT2 for as few of the layers as will do. ConstraintError if all are not enough."""
-        able = [n.output.name for n in self.model.graph.nodes if n.output.name in layers and takes_two_bits(n)]
+        named = [n for n in self.model.graph.nodes if n.outputs[0].name in layers]
+        able = [n.output.name for n in named if takes_two_bits(n)]
         coarse = {**wanted, **dict.fromkeys(able, DType.INT2)}
         least = self.share_of(coarse)
         if least > share:
@@ -257,9 +257,9 @@ class Quantizer:
         """With the layers whose weights take 4 bits; those of `wanted` precision keep theirs."""
         if self.scheme.weights is not DType.INT4:
             return plan
-        layers = [n for n in few_bits.candidates(self.model, plan) if n.output.name not in wanted]
+        layers = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name not in wanted]
         asked = plan.few_bits
-        plan.few_bits = asked.union(n.output.name for n in layers)
+        plan.few_bits = asked.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
             plan.few_bits = asked.union(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
         return self._without_growth(plan)
