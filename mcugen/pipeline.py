@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.printer import print_graph
 from mcugen.hir.traits import Widenable
+from mcugen.hir.types import Array
 from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.kernels.choose import ENOUGH, Choice, Limits, estimated_cycles, estimated_instructions, unmeasured
 from mcugen.kernels.cost import CostTable, cost_table
@@ -34,7 +35,7 @@ from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
 from mcugen.passes.halve import round_weights
 from mcugen.passes.pack import keep_packed
-from mcugen.passes.prune import drop_channels
+from mcugen.passes.prune import constant_channels, drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_groups, recognize_mask, recognize_normalization
 from mcugen.passes.rewrite import Log, Rewriting
 from mcugen.passes.whole import code_integers, cut_channels, recognize_cut, recognize_whole
@@ -138,6 +139,13 @@ def fuse_float(graph: Graph) -> None:
 def convert_integers(graph: Graph) -> None:
     """Runs the part of the pipeline in place that says what is computed, to the last bit; the rest moves data."""
     _run(INTEGERS, graph)
+
+
+def find_constant_channels(graph: Graph) -> dict[Value, Array]:
+    """Runs the pipeline in place up to where they are dropped: by channel the only code that it holds, or NaN."""
+    before = [pass_ for pass_, _ in PIPELINE].index(drop_channels)
+    _run(PIPELINE[:before], graph)
+    return constant_channels(graph)
 
 
 def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None, depth: int = 0) -> None:

@@ -199,7 +199,12 @@ class Windowed:
 
 
 class Cell:
-    """Becomes several nodes in integers, between which it keeps tensors of its own."""
+    """Becomes several nodes in integers, between which it keeps tensors of its own.
+
+    `matrices` are the constant inputs that hold weights.
+    """
+
+    matrices: ClassVar[tuple[int, ...]] = ()
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
         """The tensors within the computation that are quantized too, by role (its state, say)."""

@@ -142,6 +142,7 @@ class Recurrent(Partial, Cell, Operator):
     beyond it. Y_h and Y_c are the state after the last step; as in ONNX Runtime, 0 for a sequence of length 0.
     """
 
+    matrices: ClassVar[tuple[int, ...]] = (W, R)
     kernel: ClassVar[Kernel]
     gates: ClassVar[int]
     states: ClassVar[tuple[str, ...]] = ("h",)

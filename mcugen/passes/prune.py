@@ -31,7 +31,7 @@ MULTIPLE = 8
 def drop_channels(graph: Graph) -> bool:
     """Channels that are constant or unread → narrower tensors, with the constants in the readers' biases."""
     before = _computed(graph)
-    plan = _Plan(graph, {} if graph.shapes_vary else _constant_channels(graph))
+    plan = _Plan(graph, {} if graph.shapes_vary else constant_channels(graph))
     while True:
         changes = {node: plan.change(node) for node in plan.links}
         inexact = {node for node, change in changes.items() if not plan.rounds_alike(node, change)}
@@ -52,7 +52,7 @@ def _computed(graph: Graph) -> Dropped:
     return Dropped(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
 
 
-def _constant_channels(graph: Graph) -> dict[Value, Array]:
+def constant_channels(graph: Graph) -> dict[Value, Array]:
     """By channel the only code that it holds, or NaN."""
     found: dict[Value, Array] = {}
     for value, (low, high) in bounds_of(graph).items():

@@ -12,11 +12,12 @@ import onnx
 
 from mcugen.evaluation.samples import spread
 from mcugen.evaluation.session import Session
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import Cell, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.plan import Codes, Plan
+from mcugen.quant.plan import Plan
+from mcugen.quant.recurrent import rounded_weights
 from mcugen.quant.sensitivity import MOST_MACS, judged_tensors, power
 from mcugen.quant.weights import real_weights
 
@@ -37,10 +38,22 @@ MOST_SAMPLES = 32
 
 
 def candidates(model: FloatModel, plan: Plan) -> list[Node]:
-    """The layers of 8-bit activations that ONNX Runtime computes with these very weights."""
-    stored = {t.name for t in model.proto.graph.initializer}
+    """The layers of 8-bit activations, recurrent ones too, that ONNX Runtime computes with these very weights."""
+    stored = {t.name: t for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
-    return [n for n in layers if all(n.input(index).name in stored for index in weight_axes(n.op))]
+    return [n for n in [*layers, *cells(model, plan)] if all(v.name in stored for v in weights_of(n))]
+
+
+def weights_of(node: Node) -> list[Value]:
+    """The constants of a layer that may have few bits."""
+    if isinstance(node.op, Cell):
+        return [node.input(index) for index in node.op.matrices]
+    return [node.input(index) for index in weight_axes(node.op)]
+
+
+def count(node: Node) -> int:
+    """Weights of a layer."""
+    return sum(v.type.count for v in weights_of(node))
 
 
 def cells(model: FloatModel, plan: Plan) -> list[Node]:
@@ -51,9 +64,8 @@ def cells(model: FloatModel, plan: Plan) -> list[Node]:
 
 def chosen(model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]) -> list[str]:
     """Names of those of the layers that keep weights of 4 bits, of which `plan` has the codes: all but WIDE_SHARE."""
-    codes = {n: plan.layers[n.output.name] for n in layers}
-    room = WIDE_SHARE * sum(each.weights.size for each in codes.values())
-    return ways(weight_noise(model, codes, samples), room, 1)[0]
+    room = WIDE_SHARE * sum(map(count, layers))
+    return ways(weight_noise(model, plan, layers, samples), room, 1)[0]
 
 
 def ways(noise: Mapping[Node, float], room: float, most: int) -> list[list[str]]:
@@ -63,11 +75,10 @@ def ways(noise: Mapping[Node, float], room: float, most: int) -> list[list[str]]
     outputs, where each is thought to add what it does by itself. No way promises more than NEAR times the least noise.
     """
     layers, values = list(noise), list(noise.values())
-    sizes = [sum(n.input(index).type.count for index in weight_axes(n.op)) for n in layers]
-    found = most_valuable(values, sizes, room, most)
+    found = most_valuable(values, [count(n) for n in layers], room, most)
     left = [sum(v for i, v in enumerate(values) if i not in wide) for wide in found]
     near = [wide for wide, rest in zip(found, left, strict=True) if rest <= NEAR * left[0]]
-    return [[n.output.name for i, n in enumerate(layers) if i not in wide] for wide in near]
+    return [[n.outputs[0].name for i, n in enumerate(layers) if i not in wide] for wide in near]
 
 
 def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, most: int = 1) -> list[set[int]]:
@@ -98,15 +109,15 @@ def _superior(choices: Sequence[tuple[int, float, int]], most: int) -> list[tupl
 
 def stored_share(model: FloatModel, plan: Plan) -> float:
     """Bytes of all layers' weights, and of the scales of groups, relative to a byte for each weight."""
-    nbytes, count = 0.0, 0
-    for node in (n for n in model.graph.nodes if weight_axes(n.op)):
-        size = sum(node.input(index).type.count for index in weight_axes(node.op))
+    nbytes, total = 0.0, 0
+    for node in (n for n in model.graph.nodes if weights_of(n)):
+        size = count(node)
         is_real = plan.precision_of(node) is DType.FLOAT32
         codes = plan.layers.get(node.outputs[0].name)
         nbytes += size * (4.0 if is_real else BYTES[plan.weights_of(node)])
         nbytes += 4.0 * codes.scales.size if codes is not None and codes.group else 0.0
-        count += size
-    return nbytes / max(count, 1)
+        total += size
+    return nbytes / max(total, 1)
 
 
 def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
@@ -114,18 +125,17 @@ def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
 
     Negative where 4 bits are too much already.
     """
-    total = sum(n.input(index).type.count for n in model.graph.nodes for index in weight_axes(n.op))
-    return 2 * total * (share - stored_share(model, plan))
+    return 2 * sum(map(count, model.graph.nodes)) * (share - stored_share(model, plan))
 
 
 def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], share: float) -> list[str]:
     """Of the layers that have 2 bits in `plan`, those that keep them: others return to 4, as many as there is room for
     within a share of a byte for each weight, of those that add most noise.
     """
-    layers = [n for n in candidates(model, plan) if n.output.name in plan.two_bits]
+    layers = [n for n in candidates(model, plan) if n.outputs[0].name in plan.two_bits]
     codes = {n: plan.layers[n.output.name] for n in layers}
-    noise = weight_noise(model, codes, samples)
-    total = sum(n.input(index).type.count for n in model.graph.nodes for index in weight_axes(n.op))
+    noise = weight_noise(model, plan, layers, samples)
+    total = sum(map(count, model.graph.nodes))
     more = [round(c.weights.size * BYTES[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()]
     room = total * (share - stored_share(model, plan))
     (back,) = most_valuable([noise[n] for n in layers], more, room)
@@ -133,36 +143,37 @@ def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Arra
 
 
 def weight_noise(
-    model: FloatModel, codes: Mapping[Node, Codes], samples: Sequence[Mapping[str, Array]]
+    model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]
 ) -> dict[Node, float]:
     """What each layer's codes, and nothing else, add to the outputs, relative to their signal: the mean of them all."""
     outputs = judged_tensors(model)
-    macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * max(len(codes), 1)
+    macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * max(len(layers), 1)
     most = int(np.clip(MOST_MACS // max(macs, 1), 1, MOST_SAMPLES))
     used = [samples[i] for i in spread(len(samples), most)]
-    session = Session(_with_free_weights(model, codes, outputs), literal=False, threads=1)
+    session = Session(_with_free_weights(model, layers, outputs), literal=False, threads=1)
     exact = [session.run(outputs, sample) for sample in used]
     signal = {name: max(sum(power(found[name]) for found in exact), 1e-300) for name in outputs}
     noise = {}
-    for node, each in codes.items():
-        given = _given(node, each)
+    for node in layers:
+        given = _given(node, plan)
         found = [session.run(outputs, {**sample, **given}) for sample in used]
         pairs = [(n, a[n].astype(np.float64) - b[n]) for a, b in zip(found, exact, strict=True) for n in outputs]
         noise[node] = sum(power(error) / signal[n] for n, error in pairs) / max(len(outputs), 1)
     return noise
 
 
-def _given(node: Node, codes: Codes) -> dict[str, Array]:
+def _given(node: Node, plan: Plan) -> dict[str, Array]:
     """A layer's constants as its codes have them."""
-    given = {node.input(index).name: real_weights(codes) for index in weight_axes(node.op)}
-    return {name: array.astype(np.float32) for name, array in given.items()}
+    if isinstance(node.op, Cell):
+        return rounded_weights(node, plan)
+    return {v.name: real_weights(plan.layers[node.output.name]) for v in weights_of(node)}
 
 
-def _with_free_weights(model: FloatModel, layers: Mapping[Node, Codes], outputs: Sequence[str]) -> onnx.ModelProto:
+def _with_free_weights(model: FloatModel, layers: Sequence[Node], outputs: Sequence[str]) -> onnx.ModelProto:
     """The float model, whose outputs these tensors are, and whose layers' weights a caller may give."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    given = {node.input(index).name for node in layers for index in weight_axes(node.op)}
+    given = {value.name for node in layers for value in weights_of(node)}
     for tensor in proto.graph.initializer:
         if tensor.name in given:
             proto.graph.input.append(

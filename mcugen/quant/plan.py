@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.scheme import Scheme, activation_params
 
@@ -66,6 +67,9 @@ class Plan:
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()
     compensated: bool = False
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    """Of channels that hold one real with weights of 8 bits, that real, else NaN, by tensor name: those of fewer bits
+    leave them so."""
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)
@@ -95,3 +99,9 @@ class Plan:
         """Of a stored activation as a reader that computes in `dtype` gets it."""
         stored = self.activations[name]
         return stored.quant if dtype is stored.dtype else activation_params(stored.low, stored.high, dtype, self.scheme)
+
+    def quant_of(self, value: Value, dtype: DType) -> QuantParams:
+        """The same of a tensor that may have been moved, and be unknown to the float model."""
+        while value.name not in self.activations and value.producer is not None:
+            value = value.producer.input(0)
+        return self.quant(value.name, dtype)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -62,9 +63,9 @@ class TensorProfile:
         """Where bins begin and end (all at the same place if every element is the same)."""
         return np.linspace(self.low, self.high, len(self.histogram) + 1)
 
-    @property
+    @cached_property
     def counts(self) -> Array:
-        """The histogram as float64."""
+        """The histogram as float64, not to be written to."""
         return np.asarray(self.histogram, np.float64)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -17,8 +16,8 @@ from mcugen.numerics.fixedpoint import quantize
 from mcugen.quant.assign import is_quantized_constant
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
-from mcugen.quant.plan import Codes, Plan, Stored
-from mcugen.quant.recurrent import expand
+from mcugen.quant.plan import Codes, Plan
+from mcugen.quant.recurrent import decisions, expand
 from mcugen.quant.scheme import activation_params
 
 
@@ -124,12 +123,7 @@ class _QdqWriter(OnnxWriter):
             return False
         inputs = ["" if v is None or v.is_constant else self.read(v, node) for v in node.inputs]
         outputs = [v.name for v in node.outputs]
-        x = Stored(precision, self._params(node.input(0), node))
-        ranges = dict(self.plan.internals[outputs[0]])
-        for value in node.op.alike(node)[:1]:  # all have one scale: nothing is converted
-            ranges["hidden"] = (self.plan.activations[value.name].low, self.plan.activations[value.name].high)
-        scheme = replace(self.plan.scheme, activations=precision, weights=self.plan.weights_of(node))
-        found = expand(node, inputs, outputs, ranges, x, scheme, self.plan.moments.get(outputs[0]))
+        found = expand(node, inputs, outputs, *decisions(node, self.plan))
         if found is None:
             return False
         self.nodes += found[0]
@@ -147,9 +141,7 @@ class _QdqWriter(OnnxWriter):
 
     def _params(self, value: Value, reader: Node) -> QuantParams:
         """Of the activation as the reader gets it."""
-        while value.name not in self.plan.activations and value.producer is not None:
-            value = value.producer.input(0)  # moved, and unknown to the float model
-        return self.plan.quant(value.name, self._precision(reader))
+        return self.plan.quant_of(value, self._precision(reader))
 
     def _precision(self, node: Node | None) -> DType:
         return DType.FLOAT32 if node is None else self.plan.precision_of(node)

@@ -13,7 +13,7 @@ import onnx
 
 from mcugen.errors import ConstraintError, UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel, prepare_model
@@ -22,6 +22,7 @@ from mcugen.options import FEW_BITS, PRECISIONS, CompileOptions
 from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.flash import Stored as InFlash
+from mcugen.quant.flash import constants_of
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model, profile_notes
@@ -111,6 +112,8 @@ class Quantizer:
     """What was made last without known weights, as it is asked for again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
     """What weights of 4 bits add to the outputs, by what was asked for."""
+    _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
+    """What was found last, by layers' precision."""
 
     def quantize(
         self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
@@ -162,7 +165,7 @@ class Quantizer:
 
     def _with_two_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> frozenset[str]:
         """The layers whose weights are to take 2 bits. UsageError for those that do not."""
-        able = {n.output.name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
+        able = {n.outputs[0].name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
         asked = frozenset(name for name, dtype in wanted.items() if dtype is DType.INT2)
         if asked - able:
             remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(able)) or 'no layer of this model'}"
@@ -172,7 +175,7 @@ class Quantizer:
 
     def bearing_few_bits(self, plan: Plan) -> list[str]:
         """The layers whose weights may take 4 bits."""
-        return [node.output.name for node in few_bits.candidates(self.model, plan)]
+        return [node.outputs[0].name for node in few_bits.candidates(self.model, plan)]
 
     def narrowed(
         self, wanted: Mapping[str, DType], layers: Sequence[str], share: float, most: int
@@ -189,17 +192,16 @@ class Quantizer:
         asked = frozenset(coarse.items()), self.compensates
         if asked not in self._noise:
             plan = self.quantize(coarse).plan
-            able = {n: plan.layers[n.output.name] for n in few_bits.candidates(self.model, plan)}
-            few = {n: codes for n, codes in able.items() if n.output.name in plan.few_bits}
-            self._noise[asked] = few_bits.weight_noise(self.model, few, self.samples)
+            few = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name in plan.few_bits]
+            self._noise[asked] = few_bits.weight_noise(self.model, plan, few, self.samples)
         ways = few_bits.ways(self._noise[asked], room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
 
     def narrowest(self, wanted: Mapping[str, DType]) -> dict[str, DType]:
         """`wanted` with weights of 2 bits, or 4, wherever that can be: what takes the least bytes."""
         able = few_bits.candidates(self.model, self._planned(wanted)[1])
-        free = [n for n in able if n.output.name not in wanted]
-        return {**wanted, **{n.output.name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
+        free = [n for n in able if n.outputs[0].name not in wanted]
+        return {**wanted, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
 
     def share_of(self, wanted: Mapping[str, DType]) -> float:
         """Bytes of weights relative to a byte for each."""
@@ -207,7 +209,8 @@ class Quantizer:
 
     def _narrowest(self, wanted: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
         """`wanted` with INT2 for as few of the layers as will do. ConstraintError if all are not enough."""
-        able = [n.output.name for n in self.model.graph.nodes if n.output.name in layers and takes_two_bits(n)]
+        named = [n for n in self.model.graph.nodes if n.outputs[0].name in layers]
+        able = [n.output.name for n in named if takes_two_bits(n)]
         coarse = {**wanted, **dict.fromkeys(able, DType.INT2)}
         least = self.share_of(coarse)
         if least > share:
@@ -231,19 +234,32 @@ class Quantizer:
         return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
 
     def _refined(self, plan: Plan) -> Plan:
-        return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
+        return self._rounded(plan, self.samples)
 
     def _nearest(self, plan: Plan) -> Plan:
         """With weights rounded to nearest, which takes no time."""
-        return refine(self.model, plan, (), self.profile, partial(self.progress, "rounding weights"))
+        return self._rounded(plan, ())
+
+    def _rounded(self, plan: Plan, samples: Sequence[Sample]) -> Plan:
+        if plan.is_coarse:
+            plan = replace(plan, constants=self._constants(plan))
+        return refine(self.model, plan, samples, self.profile, partial(self.progress, "rounding weights"))
+
+    def _constants(self, plan: Plan) -> Mapping[str, Array]:
+        """The channels that never change with weights of 8 bits, which those of fewer bits are to leave so."""
+        asked = frozenset(plan.precision.items())
+        if asked not in self._constant:
+            wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset()))
+            self._constant = {asked: constants_of(self._imported(wide), plan.activations)}
+        return self._constant[asked]
 
     def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
         """With the layers whose weights take 4 bits; those of `wanted` precision keep theirs."""
         if self.scheme.weights is not DType.INT4:
             return plan
-        layers = [n for n in few_bits.candidates(self.model, plan) if n.output.name not in wanted]
+        layers = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name not in wanted]
         asked = plan.few_bits
-        plan.few_bits = asked.union(n.output.name for n in layers)
+        plan.few_bits = asked.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
             plan.few_bits = asked.union(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
         return self._without_growth(plan)
@@ -268,8 +284,10 @@ class Quantizer:
         return plan if found.nbytes <= most.nbytes else wide
 
     def _in_flash(self, plan: Plan) -> InFlash:
-        proto = self._written(plan)
-        return InFlash.of(import_model(proto, "flash", registry=self.source.registry))
+        return InFlash.of(self._imported(plan))
+
+    def _imported(self, plan: Plan) -> Graph:
+        return import_model(self._written(plan), "flash", registry=self.source.registry)
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
         unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})

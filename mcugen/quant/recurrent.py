@@ -24,7 +24,7 @@ from mcugen.kernels.recurrent import Sizes
 from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, STATE_ROLES, B, Gru, Lstm, R, Recurrent, Rnn, W, X
 from mcugen.quant.onnx_writer import tensor_info
-from mcugen.quant.plan import Stored
+from mcugen.quant.plan import Plan, Stored
 from mcugen.quant.rounding import best_scales, nearest, round_weights
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, activation_params, weight_scales
 
@@ -129,6 +129,11 @@ class Matrix:
         given = (rows[None], scales[None])
         (codes,) = nearest(*given, limits) if gram is None else round_weights(*given, gram, limits)
         return Matrix(codes.astype(ml_dtypes.int4) if scheme.weights is DType.INT4 else codes, scales, bias)
+
+    @property
+    def real(self) -> Array:
+        """What the codes stand for."""
+        return (self.codes.astype(np.float64) * self.scales[:, None]).astype(np.float32)
 
     def times(self, scope: Scope, x: str, unit: QuantParams) -> str:
         """x [M, K] (reals stored with `unit`) → x Wᵀ + b [M, N]."""
@@ -304,7 +309,7 @@ class _Layer:
         body = Scope(f"{self.scope.prefix}.{d}", self.scope.stored)
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
-        cell = Cell(body, self.sizes.hidden, self._inner(d), self._recurrent(d))
+        cell = Cell(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
         after = STEPS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
 
@@ -316,14 +321,14 @@ class _Layer:
         made = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
         return helper.make_graph(body.nodes, body.prefix, formal, made, body.initializers)
 
-    def _inner(self, d: int) -> Matrix:
+    def inner(self, d: int) -> Matrix:
         """W with its bias."""
         weights, bias = self.node.input(W).data, self._bias(d)
         assert weights is not None
         bias = None if bias is None else bias[: weights.shape[1]]
         return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme, self.moments.get("x"))
 
-    def _recurrent(self, d: int) -> tuple[Matrix, ...]:
+    def recurrent(self, d: int) -> tuple[Matrix, ...]:
         """R, in the parts that a step multiplies apart, with the biases that do not belong to W's product."""
         weights, bias, fed = self.node.input(R).data, self._bias(d), self.scope.stored["fed"].quant
         assert weights is not None
@@ -335,6 +340,34 @@ class _Layer:
             return (Matrix.of(rows, None, fed, self.scheme, seen),)
         late = np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
         return (Matrix.of(rows, late, fed, self.scheme, seen),)
+
+
+Decisions = tuple[Ranges, Stored, Scheme, Mapping[str, Array]]
+"""The ranges within a layer, how its input is stored, its types, and moments of what its matrices read."""
+
+
+def decisions(node: Node, plan: Plan) -> Decisions:
+    """Of a plan, about a layer in integers."""
+    assert isinstance(node.op, Recurrent)
+    name, precision = node.outputs[0].name, plan.precision_of(node)
+    ranges = dict(plan.internals[name])
+    for value in node.op.alike(node)[:1]:  # all have one scale: nothing is converted
+        ranges["hidden"] = (plan.activations[value.name].low, plan.activations[value.name].high)
+    scheme = replace(plan.scheme, activations=precision, weights=plan.weights_of(node))
+    return ranges, Stored(precision, plan.quant_of(node.input(X), precision)), scheme, plan.moments.get(name, {})
+
+
+def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
+    """W and R of a layer as their codes have them, by the names of these constants."""
+    ranges, x, scheme, moments = decisions(node, plan)
+    assert isinstance(node.op, Recurrent)
+    sizes = node.op.sizes(node.input(X).type, node.input(R).type)
+    layer = _Layer(
+        Scope("", {**stores(node.op, ranges, scheme), "x": x}), node, node.op, sizes, (), "", scheme, moments
+    )
+    inner = [layer.inner(d).real for d in range(sizes.directions)]
+    recurrent = [np.concatenate([m.real for m in layer.recurrent(d)]) for d in range(sizes.directions)]
+    return {node.input(W).name: np.stack(inner), node.input(R).name: np.stack(recurrent)}
 
 
 def expand(

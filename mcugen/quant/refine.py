@@ -22,7 +22,7 @@ from mcugen.quant.profile import Profile
 from mcugen.quant.rounding import best_scales, fitted_group_scales, fitted_scales, quadratic_error, round_weights
 from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
-from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
+from mcugen.quant.weights import layer_bias, layer_weights, living_weights, plain_codes, real_weights
 
 MOST_SAMPLES, MOST_COMPENSATED = 48, 128
 """The coarser codes are, the more there is to win by what is known of the inputs."""
@@ -64,7 +64,7 @@ def refine(
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
-        codes = plain_codes(node, plan.scheme, plan.weights_of(node))
+        codes = plain_codes(node, plan.scheme, plan.weights_of(node), _living(node, plan, moments is not None))
         plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
     return plan
 
@@ -111,17 +111,18 @@ class _Walk:
 
     def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
         """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
-        codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
+        plan, can_correct = self.plan, _can_correct(node, self.plan)
+        living = _living(node, plan, unfolded is not None and can_correct)
+        codes = plain_codes(node, plan.scheme, plan.weights_of(node), living)
         if unfolded is None:
             return codes
-        moments = Moments(crossed=self.plan.compensates)
+        moments = Moments(crossed=plan.compensates)
         for real, seen in zip(*unfolded, strict=True):
             moments.add(real, seen)
-        if self.plan.scheme.optimize_rounding:
-            centred = _can_correct(node, self.plan)
-            compensation = COMPENSATED * moments.compensation(centred) if self.plan.compensates else None
-            codes = _rounded(node, codes, moments.gram(centred), self.plan.scheme, compensation)
-        return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
+        if plan.scheme.optimize_rounding:
+            compensation = COMPENSATED * moments.compensation(can_correct) if plan.compensates else None
+            codes = _rounded(living, codes, moments.gram(can_correct), plan.scheme, compensation)
+        return _corrected(node, codes, moments) if can_correct else codes
 
     def _moments(self, node: Node) -> dict[str, Array]:
         """Of what a cell reads and keeps, by role."""
@@ -210,14 +211,19 @@ def _of_unfolded(node: Node, arrays: Sequence[Array]) -> tuple[Array]:
     return (node.op.of_unfolded(node.sig, *arrays),)
 
 
-def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+def _living(node: Node, plan: Plan, can_correct: bool) -> Array:
+    """The weights that count; all of them where nothing takes up the mean of others."""
+    return living_weights(node, plan.constants) if can_correct else layer_weights(node)[0]
+
+
+def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
     """The codes of least error, for weights that compensate errors of the input; of 4 bits with scales that may clip,
     where scales are free.
     """
     limits = WEIGHT_LIMITS[codes.dtype]
     if codes.group:
-        return _rounded_by_group(node, codes, gram, scheme, compensation)
-    weights, scales = _grouped(node, codes, len(gram))
+        return _rounded_by_group(living, codes, gram, scheme, compensation)
+    weights, scales = _grouped(living, codes, len(gram))
     weights = weights if compensation is None else weights + weights @ compensation
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
@@ -231,9 +237,9 @@ def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
-def _rounded_by_group(node: Node, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
+def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
     """Scales that may clip, of least error group by group; then codes of least error of all inputs together."""
-    weights, size, limits = layer_weights(node)[0].astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
+    weights, size, limits = living.astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
     weights = weights if compensation is None else weights + weights @ compensation[0]
     missing = -weights.shape[1] % size
     parts = np.pad(weights, ((0, 0), (0, missing))).reshape(len(weights), -1, size).swapaxes(0, 1)
@@ -274,9 +280,8 @@ def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
     return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))
 
 
-def _grouped(node: Node, codes: Codes, groups: int) -> tuple[Array, Array]:
+def _grouped(weights: Array, codes: Codes, groups: int) -> tuple[Array, Array]:
     """Real weights as [groups, outputs of a group, depth], and the scales of their codes as [groups, outputs]."""
-    weights, _ = layer_weights(node)
     scales = np.broadcast_to(codes.scales, len(weights)).reshape(groups, -1)
     return weights.reshape(*scales.shape, -1).astype(np.float64), scales
 

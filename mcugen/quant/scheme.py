@@ -46,13 +46,18 @@ def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> 
 
     int16 is symmetric, so that its zero point vanishes from all sums.
     """
-    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    (scale,), (zero_point,) = activation_codes(np.array([low], float), np.array([high], float), dtype, scheme)
+    return QuantParams((float(scale),), int(zero_point))
+
+
+def activation_codes(lows: Array, highs: Array, dtype: DType, scheme: Scheme) -> tuple[Array, Array]:
+    """The same for many ranges: scales and zero points, as float64."""
+    lows, highs = np.minimum(lows, 0.0), np.maximum(highs, 0.0)
     least, most = dtype.limits
     if scheme.symmetric or dtype is DType.INT16:
-        return QuantParams((_scale(max(-low, high) / most, scheme),), 0)
-    scale = _scale((high - low) / (most - least), scheme)
-    zero_point = min(max(round(least - low / scale), least), most)
-    return QuantParams((scale,), zero_point)
+        return _scales(np.maximum(-lows, highs) / most, scheme), np.zeros(len(lows))
+    scales = _scales((highs - lows) / (most - least), scheme)
+    return scales, np.clip(np.rint(least - lows / scales), least, most)
 
 
 def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
@@ -70,10 +75,13 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
     other = tuple(a for a in range(weights.ndim) if a != axis)
     most = np.abs(weights.astype(np.float64)).max(other if scheme.per_channel else None, initial=0.0)
     least = most.max(initial=0.0) * LEAST_CHANNEL
-    return np.asarray([_scale(max(float(m), least) / WEIGHT_LIMITS[dtype][1], scheme) for m in np.atleast_1d(most)])
+    return _scales(np.maximum(np.atleast_1d(most), least) / WEIGHT_LIMITS[dtype][1], scheme)
 
 
-def _scale(step: float, scheme: Scheme) -> float:
-    """A usable scale of at least `step`: a float32, or a power of two."""
-    step = max(step, LEAST_SCALE)
-    return 2.0 ** math.ceil(math.log2(step)) if scheme.power_of_two else float(np.float32(step))
+def _scales(steps: Array, scheme: Scheme) -> Array:
+    """Usable scales of at least these steps: float32 values, or powers of two."""
+    steps = np.maximum(steps, LEAST_SCALE)
+    if scheme.power_of_two:
+        return np.array([2.0 ** math.ceil(math.log2(step)) for step in steps])
+    scales: Array = steps.astype(np.float32).astype(np.float64)
+    return scales

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -34,9 +35,10 @@ def takes_two_bits(node: Node) -> bool:
     return packs(np.resize(limits, layer_weights(node)[0].shape), GROUP_OF_TWO_BITS)
 
 
-def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8) -> Codes:
-    """Weights rounded to nearest, in INT8, INT4 or INT2."""
+def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8, living: Array | None = None) -> Codes:
+    """Weights, or those that are `living`, rounded to nearest, in INT8, INT4 or INT2."""
     weights, axis = layer_weights(node)
+    weights = weights if living is None else living
     group = {DType.INT4: scheme.group, DType.INT2: GROUP_OF_TWO_BITS}.get(dtype, 0)
     if group and scheme.per_channel and takes_groups(node.op):
         grouped = _grouped_codes(weights, layer_bias(node), scheme, group, dtype)
@@ -65,6 +67,24 @@ def layer_weights(node: Node) -> tuple[Array, int]:
     data = node.input(index).data
     assert data is not None
     return data, axis
+
+
+def living_weights(node: Node, constants: Mapping[str, Array]) -> Array:
+    """The real weights, but 0 those of inputs that are always 0, and those of outputs that never change.
+
+    By channels that are `constants`, as a plan has them. The bias takes the mean of what outputs are without them:
+    where there is none, they stay.
+    """
+    weights, axis = layer_weights(node)
+    outputs, inputs = constants.get(node.output.name), constants.get(node.input(0).name)
+    living = np.ones(weights.shape, bool)
+    if outputs is not None and layer_bias(node) is not None and len(outputs) == weights.shape[axis]:
+        living &= np.isnan(np.expand_dims(outputs, [a for a in range(weights.ndim) if a != axis]))
+    other = 1 - axis
+    is_whole = node.op.groups == 1 if isinstance(node.op, Conv) else weights.ndim == 2
+    if inputs is not None and is_whole and other in (0, 1) and len(inputs) == weights.shape[other]:
+        living &= np.expand_dims(inputs != 0, [a for a in range(weights.ndim) if a != other])
+    return np.where(living, weights, np.float32(0))
 
 
 def layer_bias(node: Node) -> Array | None:

@@ -315,3 +315,22 @@ def test_scales_of_groups_are_fitted_to_codes():
         for q, s in ((plain, steps), (codes, steps), (codes, fitted))
     ]
     assert errors[0] > errors[1] > errors[2]
+
+
+def test_channels_that_never_change_take_no_codes():
+    """Of few codes none is spent on what inputs that are always 0 are multiplied by, however large that is."""
+    net, random = Net(21), np.random.default_rng(0)
+    first, second = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 3, 3, 3), (8, 16, 1, 1)))
+    bias = np.where(np.arange(16) < 8, -100, 0).astype(np.float32)
+    second[:, :8] *= 20
+    y = net.op("Relu", net.op("Conv", net.input("x", 1, 3, 6, 6), net.const(first), net.const(bias)), out="r")
+    net.output(net.op("Conv", y, net.const(second), net.const(np.zeros(8, np.float32)), out="y"))
+    source = load(net.model())
+    maker = quantizer(
+        source, float_model(source, CompileOptions(), W4A8), Scheme(), normal_samples(source.proto, 24, 0)
+    )
+    made = maker.quantize({"r": DType.INT4, "y": DType.INT4})
+    codes = {name: made.plan.layers[name].weights for name in "ry"}
+    assert not codes["r"][:8].any() and not codes["y"][:, :8].any()
+    assert error_db(made) > 15
+    assert Stored.of(import_model(made.proto, "m")).layers == {"r_quantized": 8 * 27 // 2, "y_quantized": 8 * 8 // 2}

@@ -18,10 +18,13 @@ from mcugen import compile_model
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
+from mcugen.importer.load import load
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.recurrent import Recurrent
 from mcugen.options import CompileOptions
+from mcugen.quant.few_bits import stored_share
 from mcugen.quant.plan import Stored
+from mcugen.quant.quantize import float_model, quantizer
 from mcugen.quant.recurrent import Scope, expand
 from mcugen.quant.scheme import Scheme, activation_params
 
@@ -330,3 +333,18 @@ def test_gates_of_four_bits_are_rounded_by_samples(kind: str):
     feeds = normal_samples(model, 10, seed=9)
     exact, *found = ([onnxruntime_outputs(m, f)["z"] for f in feeds] for m in (model, by_samples.proto, nearest.proto))
     assert decibels(exact, found[0]) > decibels(exact, found[1]) + 1
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_recurrent_weights_count_where_bytes_are_to_be_saved(kind: str):
+    """`w4a8` gives gates 4 bits, as they are most of the weights, and a budget is one of theirs, too."""
+    model = whole_model(kind)
+    few = quantized(model, Scheme(weights=DType.INT4))
+    assert "y" in few.plan.few_bits
+    assert stored_share(few.model, few.plan) <= 0.6 < stored_share(few.model, quantized(model).plan) == 1
+    kept = quantized(model, Scheme(weights=DType.INT4), {"y": DType.INT8})
+    assert "y" not in kept.plan.few_bits
+    source = load(model)
+    maker = quantizer(source, float_model(source, CompileOptions(), INT8), INT8, normal_samples(model, 24, 0))
+    (way,) = maker.narrowed({}, maker.bearing_few_bits(maker.quantize().plan), 0.6, 1)
+    assert way["y"] is DType.INT4 and maker.share_of(way) <= 0.6
