@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mcugen.compiled import CompiledModel
 from mcugen.hir.graph import Node
 from mcugen.kernels.choose import fitting_kernels
+from mcugen.kernels.cost import cost_table
 from mcugen.report.figures import Layer
 from mcugen.report.kernels import declared_kernels
 
@@ -53,13 +55,16 @@ def _of_layers(compiled: CompiledModel, layers: Sequence[Layer], aim: float) -> 
         taken = (layer.instructions or 0) / layer.macs if layer.macs else 0.0
         if taken > aim:
             node = nodes.get(layer.name)
-            faster = node is not None and not needs.get(layer.kernel) and _has_faster(compiled, node)
+            faster = node is not None and not needs.get(layer.kernel) and _has_faster(compiled, node, layer.kernel)
             yield f"{layer.kernel} {taken:.1f}: {_why(layer, node, faster)}."
 
 
-def _has_faster(compiled: CompiledModel, node: Node) -> bool:
-    """Whether plain C was taken where a kernel for the CPU fits."""
-    return any(kernel.needs for kernel in fitting_kernels(node, compiled.board.features, any_size=False))
+def _has_faster(compiled: CompiledModel, node: Node, taken: str) -> bool:
+    """Whether plain C was taken where a kernel for the CPU fits, and is faster by its costs."""
+    costs = cost_table(compiled.board.cpu)
+    fitting = {kernel.name: kernel for kernel in fitting_kernels(node, compiled.board.features, any_size=False)}
+    most = costs.instructions(node, fitting[taken]) if taken in fitting else math.inf
+    return any(kernel.needs and costs.instructions(node, kernel) < most for kernel in fitting.values())
 
 
 def _why(layer: Layer, node: Node | None, faster: bool) -> str:
