@@ -92,7 +92,7 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
     context = {
         **_context(draft, renderer, inputs, outputs),
         **_code(renderer, memory, sized, lines, layers),
-        **_checks_context(name, _checked(renderer, memory, sized) if form.checks else [], memory),
+        **_checks_context(name, _checked(renderer, memory, sized) if form.checks else [], _check_all(memory)),
         **_steps_context(form, lines),
         "other_is_cached": form.cached[1],
     }
@@ -108,7 +108,7 @@ def _bundle(draft: Draft, shared: Shared) -> Bundle:
     if form.validation and not shared.name:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
-    making = _input_files(env, made, {**context, **_input_checks(name, checked_input)})
+    making = _input_files(env, made, context | _checks_context(name, checked_input, "check_input", "_input"))
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
     besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
@@ -303,7 +303,7 @@ def _taken(
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
     external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
     if form.checks:
-        words = ("check", "check_some", _check_all(memory.blob is not None), "check_some_input", "check_input")
+        words = ("check", "check_some", _check_all(memory), "check_some_input", "check_input")
         external |= {f"{name}_{word}" for word in words} | {"checked", "checked_again"}
     external |= {f"{name}_check_outputs"} if form.plausible else set()
     if form.guards:
@@ -357,30 +357,19 @@ def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> l
     return [*arrays, *renderer.checked, *tables]
 
 
-def _checks_context(name: str, checked: Sequence[Entry], memory: MemoryContext) -> dict[str, Any]:
-    """What the functions that compare checksums are called: a file of weights has a NAME_check_weights of its own."""
-    beside = memory.blob is not None
+def _checks_context(name: str, checked: Sequence[Entry], check_all: str, ending: str = "") -> dict[str, Any]:
+    """Entries, and what the functions that compare their checksums are called."""
     return {
         "checked": checked,
-        "check_option": "--check-parameters" if beside else "--check-weights",
-        "check_some": f"{name}_check_some",
-        "check_all": f"{name}_{_check_all(beside)}",
-        "check_count": f"{name.upper()}_CHECKED",
+        "check_some": f"{name}_check_some{ending}",
+        "check_all": f"{name}_{check_all}",
+        "check_count": f"{name}{ending}_checked".upper(),
     }
 
 
-def _check_all(beside: bool) -> str:
-    return "check_parameters" if beside else "check_weights"
-
-
-def _input_checks(name: str, checked: Sequence[Entry]) -> dict[str, Any]:
-    """The same of the tables that make the input."""
-    return {
-        "checked": checked,
-        "check_some": f"{name}_check_some_input",
-        "check_all": f"{name}_check_input",
-        "check_count": f"{name.upper()}_INPUT_CHECKED",
-    }
+def _check_all(memory: MemoryContext) -> str:
+    """A file of weights has a NAME_check_weights of its own."""
+    return "check_weights" if memory.blob is None else "check_parameters"
 
 
 def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:

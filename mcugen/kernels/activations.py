@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Protocol
 
+import numpy as np
+
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
@@ -293,9 +295,18 @@ def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int)
     by_channel = slopes.shape[-1] == slopes.count == channels and x.shape == y.shape
     if not by_channel or pixels < FEWEST_PIXELS or builder.optimize == "ram" or builder.any_size:
         return False
+    constants = node.input(1).data
+    if constants is None:
+        return False
+    steepest = max(abs(factor), int(np.abs(constants.astype(np.int64)).max()))
+    if CODES_OF_A_BYTE * steepest + abs(start) >= 2**31:  # sums go a step beyond the last code
+        return False
     params = PReluParams(pixels=pixels, channels=channels, zero=x.q.zero_point, factor=factor, start=start, bits=bits)
-    operands = {"x": builder.buffer(node.input(0)), "slopes": builder.buffer(node.input(1))}
-    operands |= {"y": builder.buffer(node.output)}
-    operands |= {"table": builder.scratch(f"{node.output.name}.table", DType.INT8, CODES_OF_A_BYTE)}
+    operands = {
+        "x": builder.buffer(node.input(0)),
+        "slopes": builder.buffer(node.input(1)),
+        "y": builder.buffer(node.output),
+        "table": builder.scratch(f"{node.output.name}.table", DType.INT8, CODES_OF_A_BYTE),
+    }
     builder.call(node, Call(PRELU_S8, operands, [params], inplace=[("y", "x")]))
     return True

@@ -32,7 +32,7 @@ from mcugen.kernels.weighted import (
     paired_nibbles,
 )
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
-from mcugen.lir.program import Gathered
+from mcugen.lir.program import Buffer, Gathered
 
 WORD = 4
 """Channels that are loaded at once."""
@@ -186,6 +186,11 @@ def end_word(spec: ConvSpec, least: int = 0) -> int:
     zero = spec.y.q.zero_point - least
     more = max(spec.high_word.shift - 32, 0)
     return (zero << more) + (1 << more >> 1)
+
+
+def biases_and_multipliers(spec: ConvSpec, site: Site) -> Buffer:
+    """By channel, side by side."""
+    return site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1))
 
 
 def _least(spec: ConvSpec) -> int:
@@ -576,7 +581,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     operands = {
         "x": site.x,
         "w": site.const("weights", weights),
-        "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
+        "table": biases_and_multipliers(spec, site),
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, way.strip),
         "spread": site.scratch("spread", DType.INT32, way.words * (1 if way.is_alone else WORD)),

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
 from mcugen.hir.types import DType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.depthwise import (
@@ -20,6 +18,7 @@ from mcugen.kernels.depthwise import (
     Strips,
     StripWalk,
     axes,
+    biases_and_multipliers,
     end_word,
     int8_results,
     one_word,
@@ -169,7 +168,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     operands = {
         "x": site.x,
         "w": site.const("weights", paired_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
-        "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
+        "table": biases_and_multipliers(spec, site),
         "y": site.y,
         "strip": site.scratch("strip", strip, way.held * way.pitch),
     }
@@ -262,7 +261,7 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
     operands = {
         "x": site.x,
         "w": site.const("weights", spec.weights.reshape(-1, 3)),
-        "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
+        "table": biases_and_multipliers(spec, site),
         "y": site.y,
     }
     walk = LineWalk(

@@ -39,7 +39,7 @@ MOST_SAMPLES = 32
 
 def candidates(model: FloatModel, plan: Plan) -> list[Node]:
     """The layers of 8-bit activations, recurrent ones too, that ONNX Runtime computes with these very weights."""
-    stored = {t.name: t for t in model.proto.graph.initializer}
+    stored = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
     return [n for n in [*layers, *cells(model, plan)] if all(v.name in stored for v in weights_of(n))]
 
