@@ -29,11 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
-import numpy as np
 from markers import between_markers, replace_between_markers
-from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
 from mcugen.lir.kernel import CHECKED
@@ -171,7 +168,7 @@ def _analysis(model: CompiledModel, folder: Path, seconds: int) -> str | None:
         "numbers": _numbers(model),
         "biases": [array for ctype, array in _constants(bundle) if ctype == "int32_t" and array.endswith("_bias")],
     }
-    
+
     (folder / "main.c").write_text(_MAIN.render(values))
     assert FRAMA_C is not None
     share = subprocess.run([FRAMA_C, "-print-share-path"], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No declared kernel breaks a required rule of MISRA C:2012 without a reason: each kernel's own example, as each CPU sees
-it. `make lint-c` looks at whole models, by more tools."""
+"""No declared kernel breaks a required rule of MISRA C:2012 without a reason, in its own example, as each CPU sees it.
+
+`make lint-c` looks at whole models, by more tools.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,22 @@ def kernel_headers(cpu: str) -> Iterator[tuple[str, str]]:
             yield file, portable.model.bundle.files[file]
 
 
+def _agree(some: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    return all(some.get(name, text) == text for name, text in others.items())
+
+
 def files_of(headers: Iterable[tuple[str, str]]) -> Iterator[Mapping[str, str]]:
-    """C files that include as many of them as define nothing in two ways: cppcheck reads mcugen.h once for all of these."""
+    """C files that include as many of them as define nothing in two ways: cppcheck reads mcugen.h once for these."""
     (known,) = {portable.model.bundle.files["mcugen.h"] for portable in portable_models()}
     groups = list[tuple[dict[str, str], dict[str, str]]]()
     for file, text in headers:
         pieces = {piece[1] or piece[2]: piece[0] for piece in _PIECE.finditer(text)}
-        for defined, group in groups:
-            if all(defined.get(name, piece) == piece for name, piece in pieces.items()):
-                break
-        else:
-            defined, group = {}, {"mcugen.h": known}
+        defined, group = next((both for both in groups if _agree(both[0], pieces)), ({}, {"mcugen.h": known}))
+        if len(group) == 1:
             groups.append((defined, group))
-        group[file] = _PIECE.sub(lambda piece: "" if (piece[1] or piece[2]) in defined else piece[0], text)
+        for name, piece in pieces.items():
+            text = text.replace(piece, "") if name in defined else text
+        group[file] = text
         defined |= pieces
     for _, group in groups:
         included = "".join(f'#include "{file}"\n' for file in group)
