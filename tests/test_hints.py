@@ -94,6 +94,9 @@ def test_an_input_of_floats_that_is_most_of_the_arena_may_be_codes():
     assert arena == plain.program.arena_size
     coded = compile_model(model, H7, replace(BALANCED, integer_io=True))
     assert not hints(coded, "--integer-io")
+    raw = compile_model(model, H7, replace(BALANCED, input_pipeline="image=rgb565, crop=center"))
+    assert not hints(raw, "--integer-io")
+    assert sum("--integer-io" in note for note in raw.report.notes) == 1, "the pipeline's own"
     assert coded.program.arena_size < arena
 
 

@@ -26,7 +26,7 @@ LEAST_REALS = 4096
 
 def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
     """That an input of reals, which is most of the arena, is only quantized: the caller may pass the codes."""
-    if options.integer_io or options.states:
+    if options.integer_io or options.states or options.input_pipeline:  # whose own note says so
         return []
     for endpoint in program.inputs:
         buffer = endpoint.buffer
