@@ -22,7 +22,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
-from mcugen.fitting.hints import hint_of_codes, hint_of_copies_ahead, hint_of_places
+from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places
 from mcugen.fitting.staging import time_of_copies, with_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
@@ -227,7 +227,7 @@ def _with_input(
         raise UsageError("an input that is made of raw data lies in memory", "--stream-input", "leave one out")
     if options.checked_arena and len(program.area_sizes) > 1:
         raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
-    if feed and figures.quantization_estimate is not None and program.inputs[0].quant is None:
+    if feed and codes_of(program, program.inputs[0].buffer):
         figures = replace(figures, notes=(*figures.notes, _REALS_NOTE))
     if feed:
         figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))

@@ -11,7 +11,7 @@ from mcugen.fitting.budget import Attempt
 from mcugen.fitting.everywhere import copies_everywhere, may_copy_everywhere
 from mcugen.fitting.staging import LEAST_WAITS, copies_for
 from mcugen.hir.types import DType
-from mcugen.lir.program import Access, Program, Space
+from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.place import BESIDE, Placement, hottest, ram_by_speed
 from mcugen.ops.conversion import Quantize
@@ -31,16 +31,22 @@ def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
     for endpoint in program.inputs:
         buffer = endpoint.buffer
         is_most = buffer.nbytes >= LEAST_REALS and 2 * buffer.nbytes > program.arena_size
-        if buffer.space is not Space.INPUT or buffer.dtype is not DType.FLOAT32 or not is_most:
-            continue
-        readers = [i for i in program.instrs if any(o.buffer is buffer and o.access.reads for o in i.operands)]
-        codes = [o.buffer.dtype for i in readers for o in i.operands if o.access is Access.OUT]
-        if readers and all(i.op == Quantize.mnemonic for i in readers):
+        if is_most and (codes := codes_of(program, buffer)):
             floats = f"{buffer.nbytes:,} bytes of floats in an arena of {program.arena_size:,}"
             stored = buffer.count * max(dtype.nbytes for dtype in codes)
             name = repr(shortened(endpoint.name, 40))
             return [f"--integer-io would save RAM: {name} is {floats}, and {stored:,} bytes as codes"]
     return []
+
+
+def codes_of(program: Program, buffer: Buffer) -> list[DType]:
+    """The types that an input of reals is quantized to, if nothing else reads it."""
+    if buffer.space is not Space.INPUT or buffer.dtype is not DType.FLOAT32:
+        return []
+    readers = [i for i in program.instrs if any(o.buffer is buffer and o.access.reads for o in i.operands)]
+    if any(i.op != Quantize.mnemonic for i in readers):
+        return []
+    return [o.buffer.dtype for i in readers for o in i.operands if o.access is Access.OUT]
 
 
 def hint_of_places(attempt: Attempt, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
