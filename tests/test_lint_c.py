@@ -242,5 +242,16 @@ def test_the_digits_break_no_required_rule_without_a_reason(cpu: str, tmp_path: 
     assert done.returncode == 0, done.stdout
 
 
+def test_types_without_a_tag_are_not_of_one_name(tmp_path: Path):
+    for name in ("a", "b"):
+        table = "static const struct {\n    int32_t v;\n} tables[1] = {{3}};\n"
+        head = f"int32_t {name}(void)"
+        (tmp_path / f"{name}.c").write_text(
+            f"#include <stdint.h>\n{head};\n{table}{head}\n{{\n    return tables[0].v;\n}}\n"
+        )
+    done = lint(tmp_path, "--list")
+    assert "5.7" not in done.stdout
+
+
 def test_documented_deviations_are_those_of_the_code():
     assert deviation_table() in (ROOT / "docs" / "misra.md").read_text()

@@ -2,11 +2,12 @@
 """Instructions of layers with weights of 4 bits, two a byte, beside those of the kernels that come first for a byte.
 
 python tools/packed_ratios.py rp2040 corstone300 …: the table of docs/quantization.md. Kernels that transform weights
-(Winograd's) and codes of variable length are left out.
+(Winograd's), codes of variable length and short forms for little flash are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import onnx
@@ -27,7 +28,7 @@ FILTERS = ((25, 5, 64, 64, 3, 3, 1, 64), (24, 24, 32, 32, 3, 3, 2, 32), (16, 16,
 
 def instructions(model: onnx.ModelProto, board: str, packed: bool) -> dict[str, int]:
     """By layer, with the kernels that come first for weights of 4 bits or of 8."""
-    others = ("winograd", "coded", "transpose")
+    others = ("winograd", "coded", "transpose", "short")
     named = [k for k in kernels_that_fit(model, board) if not any(other in k for other in others)]
     kernels = tuple(k for k in named if ("s4" in k) == packed)
     compiled = compile_model(model, roomy(board), CompileOptions(kernels=kernels, optimize="speed"))
@@ -36,11 +37,14 @@ def instructions(model: onnx.ModelProto, board: str, packed: bool) -> dict[str, 
     return {h.name: n for h, n in zip(heads, counted, strict=True) if h.kernel in kernels}
 
 
-def ratios(model: onnx.ModelProto, board: str) -> str:
-    """The least and the greatest of the model's layers."""
+def ratios(model: onnx.ModelProto, board: str) -> Iterator[str]:
+    """The least and the greatest of the model's layers, of those with results of 8 bits and of those with 16."""
     packed, plain = (instructions(model, board, few) for few in (True, False))
-    found = [packed[name] / count for name, count in plain.items() if name in packed]
-    return f"{min(found):.2f} to {max(found):.2f}"
+    wide = {value.name for value in model.graph.output if value.type.tensor_type.elem_type == onnx.TensorProto.INT16}
+    found = {name: packed[name] / count for name, count in plain.items() if name in packed}
+    for names in (found.keys() - wide, found.keys() & wide):
+        if names:
+            yield f"{min(found[n] for n in names):.2f} to {max(found[n] for n in names):.2f}"
 
 
 def main(boards: Annotated[list[str], typer.Argument(help="one of each CPU")]) -> None:
@@ -48,7 +52,8 @@ def main(boards: Annotated[list[str], typer.Argument(help="one of each CPU")]) -
     models = [convolutions("int8", shapes, FOUR_BITS) for shapes in (WINDOWS, FILTERS)]
     models.insert(1, four_bit_layers()[1])
     for board in boards:
-        print(f"| {roomy(board).cpu} | {' | '.join(ratios(model, board) for model in models)} |", flush=True)
+        cells = [cell for model in models for cell in ratios(model, board)]
+        print(f"| {roomy(board).cpu} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
