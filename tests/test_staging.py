@@ -429,6 +429,49 @@ def test_kernels_are_chosen_for_where_start_up_copies_weights(monkeypatch: pytes
     assert cycles_of(again) < 0.97 * cycles_of(once)
 
 
+MIDDLING = smaller(RP2350, 8)
+"""With room for one of the two large layers of LARGE beside the arena."""
+
+
+def test_speed_copies_a_part_where_not_all_fits():
+    """The two layers that are alike save as much; the rest stays in flash, which is told."""
+    found = compiled(MIDDLING, size=LARGE)
+    placement = found.draft.placement
+    taken, constants = sum(b.nbytes for b in placement.copies), found.program.weights_size
+    assert 0.4 * constants < taken < constants
+    assert placement.copied_to(placement.arenas[0]) + found.program.arena_size < MIDDLING.total_ram - 8192
+    assert any(f"start-up copies {taken:,} of {constants:,} bytes" in note for note in found.report.notes)
+    feeds = random_feeds(convolutions(*LARGE))
+    assert_close(simulate(found.bundle, MIDDLING, [feeds]).outputs[0], interpret(found.graph, feeds))
+
+
+@pytest.mark.qemu
+def test_copies_of_a_part_save_cycles(monkeypatch: pytest.MonkeyPatch):
+    feeds = random_feeds(convolutions(*LARGE))
+
+    def cycles() -> int:
+        made = simulate(compiled(MIDDLING, size=LARGE).bundle, MIDDLING, [feeds], per_layer=False, cycles=True).cycles
+        assert made is not None
+        assert made.total is not None
+        return made.total
+
+    with_part = cycles()
+    monkeypatch.setattr(mcugen.fitting.staging, "_a_part", lambda program, board, options, arena: options)
+    assert with_part < 0.97 * cycles()
+
+
+@pytest.mark.qemu
+@pytest.mark.shared
+def test_kernels_with_more_weights_may_leave_some_in_flash():
+    """All of Winograd's weights of ResNet-8 that pay are too many for copies, by 4 KB."""
+    path = MODELS / "resnet8_cifar10_f32.onnx"
+    found = fitted(path, "rt1060", "speed")
+    copied = copied_bytes(found.program, found.board, found.options.place)
+    assert 0.9 * found.program.weights_size < copied < found.program.weights_size
+    assert sum(row.kernel == "conv2d_f32_winograd" for row in found.report.layers) == 3
+    assert cycles_of(found) < 15_200_000
+
+
 IN_CI = (
     ("autoencoder_ad", "stm32l4r5"),
     ("autoencoder_ad", "stm32g0b1"),
