@@ -99,7 +99,8 @@ class Places:
 
     `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
     A RAM in `weights` gets copies of all weights, that of `hot_weights` copies of so many bytes at most, of the weights
-    that are read most often for their size; of several such pairs, each next one of what is left.
+    that save most cycles there, or are read most often for their size where the board tells no waits; of several such
+    pairs, each next one of what is left.
     """
 
     arena: tuple[str, ...] = ()
