@@ -126,10 +126,14 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
-    layer_by_layer = None
-    if any(instr.control is Control.STREAM for instr in taken.program.instrs):
-        layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
-    return Fit(budget, taken, asked, layer_by_layer)
+    return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
+
+
+def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:
+    """Instructions, by estimate, of a program with layers row by row if there were none; None where there are none."""
+    if all(instr.control is not Control.STREAM for instr in program.instrs):
+        return None
+    return lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
 
 
 def _chosen_again(
