@@ -112,6 +112,15 @@ def _a_part(program: Program, board: Board, options: CompileOptions, arena: int)
     return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen))
 
 
+def _a_quarter(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
+    """The same for `balanced`, within ENOUGH of the board's RAM."""
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    room, arena = _room_for_copies(program, board, options, program.arena_size), program.arena_size
+    most = int(min(ENOUGH * board.total_ram - arena, room))
+    chosen = most_valuable(saved_by_copies(program, board, slow, fast), most)
+    return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen)) if chosen else options
+
+
 def _best_trade(program: Program, board: Board, options: CompileOptions, waits: float, room: int) -> CompileOptions:
     """As many of the constants that are read most often as serve `balanced` best."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
@@ -145,13 +154,16 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
     is_enough = start.ram <= ENOUGH * board.total_ram and not _is_slow(start.waits, instructions)
     is_part = copies_a_part(program, board, options, chosen)
-    if not gains or (chosen is not options and (is_enough or not is_trade) and not is_part):
+    if chosen is not options and (is_enough or not is_trade) and not is_part:
+        return start
+    is_trade &= trades_waits(program, board, options)
+    if not gains and not is_trade:
         return start
 
     def before_layers(most: int) -> Copies:
         return _beside(program, board, options, gains, most)
 
-    if options.optimize != GOALS[0] or not trades_waits(program, board, options):
+    if not is_trade:
         most = _most_ram(attempt, board, options)
         if not is_part:
             return before_layers(most)
@@ -160,12 +172,14 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
         return min(ways, key=lambda way: way.waits)
     room = program.arena_size + _room_for_copies(program, board, options, program.arena_size)
     ways = [start] * (chosen is not options) + [before_layers(most) for most in _levels(program, gains, room)]
+    ways.append(_beside(program, board, _a_quarter(program, board, options), gains, program.arena_size))
     return min(_fast_enough(ways, board, instructions), key=lambda way: way.rank(program))
 
 
 def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequence[Gain], most: int) -> Copies:
     """Those that start-up makes, by the options, and of the others before layers what fits an arena of `most` bytes."""
-    slow, copied = memory_of_weights(board, options.place), copies_of(program, board, options.place)
+    slow, is_copied = memory_of_weights(board, options.place), bool(options.place.hot or not gains)
+    copied = copies_of(program, board, options.place) if is_copied else {}  # what gains copies may lie in a slow RAM
     waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
     taken = side_by_side(program, [gain for gain in gains if gain.copy.constant not in copied], most)
     ram = max(most, program.arena_size) + copied_bytes(program, board, options.place)
