@@ -23,7 +23,7 @@ from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageEr
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
 from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places
-from mcugen.fitting.staging import time_of_copies, with_copies
+from mcugen.fitting.staging import copied_by, time_of_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
 from mcugen.importer.borders import with_integer_borders
@@ -114,7 +114,7 @@ def _compiled(
         require_room(graph, target, options)
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
-        chosen = with_copies(program, target, options)
+        chosen = copied_by(fit.taken, target, options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
         asked, options = options, chosen
@@ -253,11 +253,12 @@ def _copy_notes(fit: Fit, board: Board, options: CompileOptions, chosen: Compile
 
 def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:
     nbytes = copied_bytes(program, board, options.place)
+    part = f" of {program.weights_size:,}" if nbytes < program.weights_size else ""
     took = time_of_copies(board, options, nbytes)
     to = " and ".join(dict.fromkeys(f"'{memory.name}'" for memory in copies_of(program, board, options.place).values()))
     also = f"arena={AUTO_PLACE}," if options.place.arena else ""
     stay = f"--place {also}weights={memory_of_weights(board, options.place).name} leaves them in flash"
-    return f"start-up copies {nbytes:,} bytes of weights to {to} for speed, in about {took:,} cycles; {stay}"
+    return f"start-up copies {nbytes:,}{part} bytes of weights to {to} for speed, in about {took:,} cycles; {stay}"
 
 
 def _copied_ahead_note(fit: Fit) -> str:

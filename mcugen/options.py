@@ -99,7 +99,8 @@ class Places:
 
     `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
     A RAM in `weights` gets copies of all weights, that of `hot_weights` copies of so many bytes at most, of the weights
-    that are read most often for their size; of several such pairs, each next one of what is left.
+    that save most cycles there, or are read most often for their size where the board tells no waits; of several such
+    pairs, each next one of what is left.
     """
 
     arena: tuple[str, ...] = ()
@@ -204,6 +205,7 @@ class CompileOptions:
     code for that is generated, and samples are raw.
     `max_cycles`, or `max_latency` in seconds, is the longest that a call may take on the board, by estimated cycles;
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
+    `copy_price`: cycles that a byte of a copy in RAM counts for which start-up may make (see mcugen.fitting.staging).
     With `tune`, so many kernels of each layer run in the simulator (see mcugen.tuning), which leads to `times`, by the
     names of layers and kernels. With two `cores`, both compute portions of a layer at once where that takes less time
     (see mcugen.fitting.cores); for `throughput`, which `optimize` THROUGHPUT stands for, or parts of two frames, where
@@ -266,6 +268,7 @@ class CompileOptions:
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
+    copy_price: float | None = None
     tune: int = 0
     times: Mapping[tuple[str, str], LayerTimes] = field(default_factory=dict)
     cores: int = 1

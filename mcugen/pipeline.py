@@ -20,7 +20,7 @@ from mcugen.kernels.choose import ENOUGH, Choice, Limits, estimated_cycles, esti
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
-from mcugen.lir.program import Program
+from mcugen.lir.program import Program, Space, aligned
 from mcugen.lir.weights import with_read_weights
 from mcugen.memory.order import reorder
 from mcugen.memory.place import memory_of_arena, memory_of_weights
@@ -261,6 +261,7 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
     times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
     costs = replace(costs, times=times)
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    price = options.copy_price
 
     def of_arena(program: Program) -> float:
         return sum(waits_for_arena(program, board, fast).values())
@@ -272,6 +273,9 @@ def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> Cost
 
     def waits(program: Program) -> float:
         constants = waits_for_constants(program, board, slow, fast)
+        if price is not None:
+            held = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
+            constants = min(constants, price * held + waits_for_constants(program, board, fast))
         return constants + of_arena(program)
 
     return replace(costs, core=board.core, waits=waits)

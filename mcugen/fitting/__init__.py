@@ -18,7 +18,15 @@ from mcugen.fitting.patches import in_patches
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
-from mcugen.fitting.staging import beside_copies, copies_for, lying_in_ram, staged, waits_most, with_copies
+from mcugen.fitting.staging import (
+    beside_copies,
+    copies_enough,
+    copies_for,
+    lying_in_ram,
+    priced_copies,
+    staged,
+    waits_most,
+)
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
@@ -33,6 +41,7 @@ from mcugen.pipeline import Kernels, lowered, planned
 
 AS_ASKED = "as asked"
 IN_RAM = "kernels chosen for weights in RAM"
+IN_PART = "kernels chosen for some weights in RAM"
 
 SURELY = 0.97
 """How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
@@ -101,7 +110,10 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     if budget.excess(asked.use):
         attempts += serving(budget.narrowed(asked.use))
         taken = cheapest(attempts, budget, board)
-    if waits_most(taken, board, options):  # its arena may leave no room for copies of weights
+    if (within := priced_copies(taken, board, options)) is not None:
+        priced = attempt(IN_PART, _as_asked, options.optimize, within)
+        attempts += [priced] if priced.time < SURELY * taken.time else []
+    if within is not None or waits_most(taken, board, options):  # its arena may leave no room for copies of weights
         narrow = beside_copies(taken, board, options)
         attempts += serving(narrow) if narrow else balanced()
         taken = cheapest(attempts, budget, board)
@@ -114,10 +126,14 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
-    layer_by_layer = None
-    if any(instr.control is Control.STREAM for instr in taken.program.instrs):
-        layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
-    return Fit(budget, taken, asked, layer_by_layer)
+    return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
+
+
+def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:
+    """Instructions, by estimate, of a program with layers row by row if there were none; None where there are none."""
+    if all(instr.control is not Control.STREAM for instr in program.instrs):
+        return None
+    return lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
 
 
 def _chosen_again(
@@ -190,7 +206,7 @@ def _on_two_cores(
     forms = _forms(board, options)
     if not options.throughput:
         program = shared_program(graph, whole, forms, build, room)
-        if with_copies(whole, board, options).place.hot and not with_copies(program, board, options).place.hot:
+        if copies_enough(whole, board, options) and not copies_enough(program, board, options):
             least = replace(forms, most_flash=1.0)
             program = shared_program(graph, whole, least, build, replace(room, flash=0))
         return program

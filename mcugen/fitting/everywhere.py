@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mcugen.board import Board, Memory
 from mcugen.lir.program import Buffer, Program, aligned
-from mcugen.memory.place import BESIDE, fitting, hottest, memory_of_weights, ram_by_speed
+from mcugen.memory.knapsack import most_valuable
+from mcugen.memory.place import BESIDE, hottest, memory_of_weights, ram_by_speed
 from mcugen.memory.reading import saved_by_copies
 from mcugen.options import AUTO_PLACE, CompileOptions, Places
 
@@ -52,8 +53,8 @@ def with_copies_everywhere(program: Program, board: Board, options: CompileOptio
 def copies_everywhere(
     program: Program, board: Board, options: CompileOptions, lying: Mapping[Buffer, Memory]
 ) -> CopiesEverywhere:
-    """Copies to each RAM beside the arena, the fastest first, of the weights that are read most often what saves
-    cycles there; `lying` tells where all weights lie without them.
+    """Copies to each RAM beside the arena, the fastest first, of the weights that save most cycles there; `lying` tells
+    where all weights lie without them.
     """
     left = hottest(program)
     most = math.inf if options.max_ram is None else options.max_ram - program.arena_size - program.state_size
@@ -61,7 +62,7 @@ def copies_everywhere(
     for memory, room in _rooms(program, board):
         by_memory = {slow: saved_by_copies(program, board, slow, memory) for slow in dict.fromkeys(lying.values())}
         saved = {buffer: by_memory[slow][buffer] for buffer, slow in lying.items()}
-        chosen = _worth_it(fitting(left, int(min(room, most))), saved)
+        chosen = most_valuable({b: saved[b] for b in left}, int(min(room, most)))
         if chosen:
             nbytes = sum(aligned(b.nbytes) for b in chosen)
             copies.append((memory.name, nbytes))
@@ -79,9 +80,3 @@ def _rooms(program: Program, board: Board) -> list[tuple[Memory, int]]:
         arena -= taken
         rooms.append((memory, max(room - taken, 0)))
     return rooms
-
-
-def _worth_it(buffers: Sequence[Buffer], saved: dict[Buffer, float]) -> Sequence[Buffer]:
-    """Those before which, and with which, most is saved."""
-    sums = [sum(saved[b] for b in buffers[:count]) for count in range(len(buffers) + 1)]
-    return buffers[: sums.index(max(sums))]

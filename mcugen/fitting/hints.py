@@ -68,8 +68,10 @@ def hint_of_copies_ahead(attempt: Attempt, board: Board, options: CompileOptions
     """That weights of later layers, copied by DMA while others compute, would save cycles; only where that may be."""
     if options.copy_ahead:
         return []
-    gains = copies_for(attempt, board, replace(options, copy_ahead=True)).gains
-    saved = sum(gain.cycles for gain in gains if gain.copy.beside is not None)
+    ahead = copies_for(attempt, board, replace(options, copy_ahead=True))
+    saved = sum(gain.cycles for gain in ahead.gains if gain.copy.beside is not None)
+    if attempt.copies is not None and attempt.copies.options.place.hot:
+        saved = min(saved, attempt.waits - ahead.waits)  # some of it start-up's copies save without that
     if not _is_worth_it(saved, attempt):
         return []
     return [f"--copy-ahead would hide about {round(saved):,} cycles a call of reading weights, if DMA makes copies"]

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from mcugen.board import Board, Memory, Serial
 from mcugen.fitting.budget import STACK, Attempt, Budget, use_of
 from mcugen.fitting.copies import Copies, Gain, by_readers, gains_of, rank_of, side_by_side
-from mcugen.fitting.everywhere import leaves_all_places, with_copies_everywhere
+from mcugen.fitting.everywhere import LEAST_SAVED, leaves_all_places, with_copies_everywhere
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
-from mcugen.lir.program import BEGIN_WEIGHTS, BRINGING, STAGE_WEIGHTS, Program, Space, aligned
+from mcugen.lir.program import BEGIN_WEIGHTS, BRINGING, STAGE_WEIGHTS, Buffer, Program, Space, aligned
 from mcugen.lir.weights import with_staged_weights
+from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, moments
-from mcugen.memory.place import copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
+from mcugen.memory.place import BESIDE, copied_bytes, copies_of, hottest, memory_of_arena, memory_of_weights
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.reading import COPY, constants_of, saved_by_copies, waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
@@ -35,10 +36,13 @@ LEAST_WAITS = 10_000
 MOST_COPIED = 2 / 3
 """Of the arena's memory, what copies of weights may take without being asked for."""
 
+LEAST_MEMORY = 64 * 1024
+"""Bytes of the arena's memory in which a part of the weights is copied: most of a smaller one is the firmware's."""
+
 
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Options that have start-up copy weights to RAM, from flash on a serial bus, where all of them fit: for `speed`,
-    and for `balanced` where it were more than MOST_SLOWDOWN times as slow, and RAM stays under ENOUGH of the board's.
+    """Options that have start-up copy weights to RAM, from flash on a serial bus: for `speed` as many as fit, and for
+    `balanced` all where it were more than MOST_SLOWDOWN times as slow, and RAM stays under ENOUGH of the board's.
 
     What the user says of places, of budgets or of a file of weights, stands. Beyond that quarter `balanced` copies what
     it reads most often, as long as that is the better trade of time and RAM.
@@ -48,11 +52,12 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if not _may_copy(board, options) or any(instr.kernel in BRINGING for instr in program.instrs):
         return options
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    nbytes, room = _constant_bytes(program), _room_for_copies(program, board, options)
+    nbytes, room = _constant_bytes(program), _room_for_copies(program, board, options, program.arena_size)
     if not nbytes:
         return options
     if options.optimize == "speed":
-        return _copying(options, fast, nbytes) if nbytes <= room else options
+        fits = nbytes <= room
+        return _copying(options, fast, nbytes) if fits else _a_part(program, board, options, program.arena_size)
     waits, instructions = waits_for_constants(program, board, slow), program.instructions_estimate or 0.0
     if not _is_slow(waits, instructions):
         return options
@@ -88,10 +93,32 @@ def _constant_bytes(program: Program) -> int:
     return sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
 
 
-def _room_for_copies(program: Program, board: Board, options: CompileOptions) -> int:
-    """Bytes of the arena's memory that copies of constants may take."""
+def _room_for_copies(program: Program, board: Board, options: CompileOptions, arena: int) -> int:
+    """Bytes of the arena's memory that copies of constants may take beside an arena of so many bytes."""
     memory = memory_of_arena(board, options.place)
-    return int(min(MOST_COPIED * memory.room, _room(board, memory) - program.arena_size - program.state_size))
+    return int(min(MOST_COPIED * memory.room, _room(board, memory) - arena - program.state_size))
+
+
+def _a_part(program: Program, board: Board, options: CompileOptions, arena: int) -> CompileOptions:
+    """Copies of those constants that save most cycles beside an arena of so many bytes; none if not worth it."""
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    if fast.room < LEAST_MEMORY:
+        return options
+    saved = saved_by_copies(program, board, slow, fast)
+    room = _room_for_copies(program, board, options, arena) - BESIDE * (fast.name == board.data_memory)
+    chosen = most_valuable(saved, room)
+    if sum(saved[b] for b in chosen) <= LEAST_SAVED * (program.instructions_estimate or 0.0):
+        return options
+    return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen))
+
+
+def _a_quarter(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
+    """The same for `balanced`, within ENOUGH of the board's RAM."""
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    room, arena = _room_for_copies(program, board, options, program.arena_size), program.arena_size
+    most = int(min(ENOUGH * board.total_ram - arena, room))
+    chosen = most_valuable(saved_by_copies(program, board, slow, fast), most)
+    return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen)) if chosen else options
 
 
 def _best_trade(program: Program, board: Board, options: CompileOptions, waits: float, room: int) -> CompileOptions:
@@ -108,6 +135,12 @@ def _best_trade(program: Program, board: Board, options: CompileOptions, waits: 
     return chosen
 
 
+def copied_by(attempt: Attempt, board: Board, options: CompileOptions) -> CompileOptions:
+    """Options that have start-up make the copies that were chosen with a program, or that serve it as it came to be."""
+    chosen = attempt.copies.options if attempt.copies else options
+    return with_copies(attempt.program, board, options) if chosen is options else chosen
+
+
 def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copies:
     """What serves the goal best, by estimate.
 
@@ -116,29 +149,58 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     layers leave free.
     """
     program, chosen = attempt.program, with_copies(attempt.program, board, options)
-    slow = memory_of_weights(board, options.place)
-    copied = copies_of(program, board, chosen.place)
-    waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
-    ram = program.arena_size + copied_bytes(program, board, chosen.place)
-    start = Copies(chosen, (), program.arena_size, waits, ram)
-    gains = gains_of(program, board, options)
+    gains, instructions = gains_of(program, board, options), program.instructions_estimate or 0.0
+    start = _beside(program, board, chosen, (), program.arena_size)
     is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
-    instructions = program.instructions_estimate or 0.0
-    is_enough = ram <= ENOUGH * board.total_ram and not _is_slow(waits, instructions)
-    if not gains or (chosen is not options and (is_enough or not is_trade)):
+    is_enough = start.ram <= ENOUGH * board.total_ram and not _is_slow(start.waits, instructions)
+    is_part = copies_a_part(program, board, options, chosen)
+    if chosen is not options and (is_enough or not is_trade) and not is_part:
         return start
-    total = waits_for_constants(program, board, slow)
+    is_trade &= trades_waits(program, board, options)
+    if not gains and not is_trade:
+        return start
 
     def before_layers(most: int) -> Copies:
-        taken = side_by_side(program, gains, most)
-        saved = sum(gain.cycles for gain in taken)
-        return Copies(options, taken, most, total - saved, max(most, program.arena_size))
+        return _beside(program, board, options, gains, most)
 
-    if options.optimize != GOALS[0] or not trades_waits(program, board, options):
-        return before_layers(_most_ram(attempt, board, options))
-    room = program.arena_size + _room_for_copies(program, board, options)
+    if not is_trade:
+        most = _most_ram(attempt, board, options)
+        if not is_part:
+            return before_layers(most)
+        parts = [(_a_part(program, board, options, size), size) for size in _levels(program, gains, most)]
+        ways = [start, before_layers(most), *(_beside(program, board, part, gains, size) for part, size in parts)]
+        return min(ways, key=lambda way: way.waits)
+    room = program.arena_size + _room_for_copies(program, board, options, program.arena_size)
     ways = [start] * (chosen is not options) + [before_layers(most) for most in _levels(program, gains, room)]
+    ways.append(_beside(program, board, _a_quarter(program, board, options), gains, program.arena_size))
     return min(_fast_enough(ways, board, instructions), key=lambda way: way.rank(program))
+
+
+def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequence[Gain], most: int) -> Copies:
+    """Those that start-up makes, by the options, and of the others before layers what fits an arena of `most` bytes."""
+    slow, is_copied = memory_of_weights(board, options.place), bool(options.place.hot or not gains)
+    copied = copies_of(program, board, options.place) if is_copied else {}  # what gains copies may lie in a slow RAM
+    waits = sum(c.waits(board, slow) or 0.0 for c in constants_of(program, board, slow) if c.buffer not in copied)
+    taken = side_by_side(program, [gain for gain in gains if gain.copy.constant not in copied], most)
+    ram = max(most, program.arena_size) + copied_bytes(program, board, options.place)
+    return Copies(options, taken, most, waits - sum(gain.cycles for gain in taken), ram)
+
+
+def copies_enough(program: Program, board: Board, options: CompileOptions) -> bool:
+    """Whether start-up copies constants, and for `speed` all."""
+    chosen = with_copies(program, board, options)
+    return bool(chosen.place.hot) and not copies_a_part(program, board, options, chosen)
+
+
+def copies_a_part(program: Program, board: Board, options: CompileOptions, chosen: CompileOptions) -> bool:
+    """Whether start-up copies some constants for `speed`, by `chosen` options, as it has no room for all."""
+    is_free = chosen is not options and not leaves_all_places(board, options)
+    return is_free and options.optimize == "speed" and not _lie_in(copies_of(program, board, chosen.place), program)
+
+
+def _lie_in(copies: Collection[Buffer], program: Program) -> bool:
+    """Whether all constants are among these."""
+    return all(b in copies for b in program.buffers if b.space is Space.CONST and b.nbytes)
 
 
 def _fast_enough(ways: Sequence[Copies], board: Board, instructions: float) -> Sequence[Copies]:
@@ -192,10 +254,25 @@ def lying_in_ram(attempt: Attempt, board: Board, options: CompileOptions) -> Com
     if options.optimize != "speed" or attempt.copies is None or options.place.weights:
         return None
     copies = copies_of(attempt.program, board, attempt.copies.options.place)
-    if not copies or any(b.space is Space.CONST and b.nbytes and b not in copies for b in attempt.program.buffers):
+    if not copies or not _lie_in(copies, attempt.program):
         return None
     slowest = max(copies.values(), key=lambda memory: memory.speed)
     return replace(options, place=Places(options.place.arena, slowest.name))
+
+
+def priced_copies(attempt: Attempt, board: Board, options: CompileOptions) -> CompileOptions | None:
+    """Options by which kernels for `speed` are priced where start-up copies a part of their weights: each byte of these
+    takes room that would save so many cycles elsewhere, those of the first constant that is left out. None where no
+    part is copied.
+    """
+    program, chosen = attempt.program, attempt.copies.options if attempt.copies else options
+    if not copies_a_part(program, board, options, chosen):
+        return None
+    copied = copies_of(program, board, chosen.place)
+    saved = saved_by_copies(
+        program, board, memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    )
+    return replace(options, copy_price=max(saved[b] / b.nbytes for b in saved if b.nbytes and b not in copied))
 
 
 def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
@@ -215,7 +292,7 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
             break
         program = with_staged_weights(attempt.program, by_readers(chosen))
         plan_memory(program, most)
-        use = use_of(program, board, options)
+        use = use_of(program, board, copies.options)
         if program.arena_size <= most and not Budget.of(options).excess(use):
             program = _planned(program, attempt.program)
             kept = replace(copies, gains=chosen)

@@ -11,8 +11,10 @@ from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Buffer, Program, Space, aligned
 from mcugen.memory.areas import split, waits_of
+from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, largest, moments
 from mcugen.memory.plan import Planned
+from mcugen.memory.reading import saved_by_copies
 from mcugen.memory.traffic import traffic
 from mcugen.options import AUTO_PLACE, Places
 
@@ -167,12 +169,18 @@ def copied_bytes(program: Program, board: Board, places: Places) -> int:
 
 
 def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
-    """The constants that are to lie in RAM: of hot weights, those that are read most often for their size."""
+    """The constants that are to lie in RAM: of hot weights, those that save most cycles there, or that are read most
+    often for their size where the board does not tell or nothing is saved.
+    """
     copies: dict[Buffer, Memory] = {}
     left = hottest(program) if places.hot else []
     for name, allowed in places.hot:
         memory = _ram(board, name, "hot-weights")
-        copies |= dict.fromkeys(fitting([b for b in left if b not in copies], allowed), memory)
+        saved = saved_by_copies(program, board, weights_memories(board, places)[0], memory)
+        chosen = most_valuable({b: saved[b] for b in left}, allowed)
+        chosen += fitting((b for b in left if b not in chosen), allowed - sum(aligned(b.nbytes) for b in chosen))
+        copies |= dict.fromkeys(chosen, memory)
+        left = [b for b in left if b not in copies]
     if places.weights and board.memory(places.weights).kind == "ram":
         memory = board.memory(places.weights)
         copies |= {b: memory for b in _constants(program) if b not in copies}
