@@ -172,7 +172,8 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
         return min(ways, key=lambda way: way.waits)
     room = program.arena_size + _room_for_copies(program, board, options, program.arena_size)
     ways = [start] * (chosen is not options) + [before_layers(most) for most in _levels(program, gains, room)]
-    ways.append(_beside(program, board, _a_quarter(program, board, options), gains, program.arena_size))
+    if not gains:  # copies before layers serve nothing
+        ways.append(_beside(program, board, _a_quarter(program, board, options), gains, program.arena_size))
     return min(_fast_enough(ways, board, instructions), key=lambda way: way.rank(program))
 
 
