@@ -168,7 +168,6 @@ def _analysis(model: CompiledModel, folder: Path, seconds: int) -> str | None:
         "numbers": _numbers(model),
         "biases": [array for ctype, array in _constants(bundle) if ctype == "int32_t" and array.endswith("_bias")],
     }
-
     (folder / "main.c").write_text(_MAIN.render(values))
     assert FRAMA_C is not None
     share = subprocess.run([FRAMA_C, "-print-share-path"], capture_output=True, text=True, check=True).stdout.strip()
