@@ -36,7 +36,13 @@ from mcugen.passes.effect import Effect, observed
 from mcugen.passes.halve import round_weights
 from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import constant_channels, drop_channels
-from mcugen.passes.recognize import recognize_affine, recognize_groups, recognize_mask, recognize_normalization
+from mcugen.passes.recognize import (
+    recognize_affine,
+    recognize_groups,
+    recognize_mask,
+    recognize_normalization,
+    recognize_shifted,
+)
 from mcugen.passes.rewrite import Log, Rewriting
 from mcugen.passes.whole import code_integers, cut_channels, recognize_cut, recognize_whole
 
@@ -44,6 +50,7 @@ Pass = Callable[[Graph], bool]
 
 _LAYERS: tuple[tuple[Pass, str], ...] = (
     (clean.simplify, "exporters write identities and compute constants; patterns must see through them"),
+    (recognize_shifted, "a mean that is scaled before it is taken away hides a normalization"),
     (recognize_normalization, "what older exporters spell out has one range and one integer form"),
     (recognize_groups, "normalized between reshapes, channels would have to come first"),
     (recognize_mask, "what attention must not see is not to count among its numbers"),

@@ -34,6 +34,7 @@ from mcugen.ops import (
     resize,
     scatter,
     softmax,
+    tensorflow,
     training,
     vision,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "resize",
     "scatter",
     "softmax",
+    "tensorflow",
     "training",
     "vision",
 ]

@@ -31,7 +31,9 @@ from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control
 from mcugen.lir.spec import HasKernels
+from mcugen.ops.cells import cell_of, emit_layer
 from mcugen.ops.conversion import Cast
+from mcugen.ops.counted import State, as_number, counted, rows_by_number
 from mcugen.ops.lstm_step import lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
@@ -328,13 +330,14 @@ class _Capture:
 
     def __init__(self, name: str) -> None:
         self.graph = Graph(name)
-        self._inner: dict[Value, Value] = {}
+        self.inner: dict[Value, Value] = {}
+        """By value around, the one inside."""
 
     def __call__(self, outer: Value) -> Value:
         """The value inside: constants, and what is computed from them alone, again; all else as an input."""
-        if outer not in self._inner:
-            self._inner[outer] = self._constant(outer) or self.graph.add_input(outer.name, plain(outer.type))
-        return self._inner[outer]
+        if outer not in self.inner:
+            self.inner[outer] = self._constant(outer) or self.graph.add_input(outer.name, plain(outer.type))
+        return self.inner[outer]
 
     def _constant(self, outer: Value) -> Value | None:
         if outer.data is not None:
@@ -349,7 +352,7 @@ class _Capture:
         """Declares the results; drops inputs that nobody reads, and returns the captured values of the others."""
         for name, value in zip(names, results, strict=True):
             self.graph.add_output(name, value)
-        read = {o: i for o, i in self._inner.items() if i in self.graph.inputs}
+        read = {o: i for o, i in self.inner.items() if i in self.graph.inputs}
         unread = [i for i in read.values() if not i.uses and not self.graph.is_output(i)]
         self.graph.inputs = [v for v in self.graph.inputs if v not in unread]
         return [o for o, i in read.items() if i not in unread]
@@ -476,6 +479,8 @@ class _Repetition:
             if self.cond is not None:
                 raise BodyRefusal([*refusal.reasons, str(self._unknown_condition())]) from refusal
             return self._unrolled()  # the step's number may have to be known
+        if self.cond is None:
+            loop.count()
         if not self.steps:
             empty = [
                 _empty(self.node, f"{n}.none", t) for n, t in zip("r" * len(loop.rows), loop.stack_types(), strict=True)
@@ -483,6 +488,7 @@ class _Repetition:
             return [*self.initial, *empty]
         if loop.ends_at_once and self.cond is None:
             self.steps = 1
+        if self.steps == 1 and self.cond is None:
             return self._unrolled()
         if loop.changes_shapes:
             self._require(self.steps <= MAX_UNROLLED, f"states change their shapes in {self.steps} steps")
@@ -580,6 +586,9 @@ class _LoopBody:
 
     def __init__(self, of: _Repetition) -> None:
         self.of = of
+        self.last: dict[int, Array] = {}
+        """Of states that count steps, and are none in the loop: their last values."""
+        self.taken = list(of.taken)
         self.fixed = {i: v for i, v in enumerate(of.initial) if not v.type.count}
         """States that are constants in all steps, as far as one knows."""
         while True:
@@ -602,8 +611,34 @@ class _LoopBody:
             graph.add_input(f"{graph.name}.part{i}", plain(v.type.with_shape(walk.part(v.type.shape))))
             for i, (v, walk) in enumerate(of.taken)
         ]
+        self.step, self.read, self.parts = step, states, parts
         self.cond, self.states, self.rows = of.import_step(graph, step, states, parts, graph.name, self.capture)
         return {i for i, v in enumerate(of.initial) if v.is_constant and self.states[i] is states[i]}
+
+    def count(self) -> None:
+        """Takes out what follows from the step's number: the condition, counters, and parts that are gathered by it."""
+        of, graph = self.of, self.graph
+        varying = [i for i in range(len(self.states)) if i not in self.fixed]
+        states = [State(self.read[i], of.initial[i].data, self.states[i]) for i in varying]
+        found = counted(graph, self.step, states, self.cond, of.steps)
+        if found is None:
+            return
+        of.steps, self.cond = found.steps, None
+        for i in varying:
+            if self.read[i] in found.numbers:
+                self.last[i] = found.last[self.read[i]]
+                self._replace(self.read[i], as_number(graph, self.step, self.read[i].type.dtype))
+        outer = {inner: value for value, inner in self.capture.inner.items()}
+        for node, axis in rows_by_number(graph, self.step, of.steps):
+            part = graph.add_input(f"{graph.name}.part{len(self.parts)}", node.output.type)
+            self.taken.append((outer[node.input(0)], Walk(axis)))
+            self.parts.append(part)
+            self._replace(node.output, part)
+
+    def _replace(self, old: Value, new: Value) -> None:
+        """Also among results, which the graph does not know yet."""
+        self.graph.replace(old, new)
+        self.states, self.rows = ([new if v is old else v for v in values] for values in (self.states, self.rows))
 
     @property
     def conditional(self) -> bool:
@@ -633,8 +668,14 @@ class _LoopBody:
         """Adds the loop to the graph around."""
         of, node = self.of, self.of.node
         names = _names(node, len(self.states) + len(self.rows))
-        varying = [i for i in range(len(self.states)) if i not in self.fixed]
+        varying = [i for i in range(len(self.states)) if i not in self.fixed and i not in self.last]
         filled = [i for i, v in enumerate(self.rows) if v.type.count]
+        outputs = {i: of.initial[i] for i in self.fixed}
+        outputs |= {i: node.graph.constant(f"{names[i]}.last", last) for i, last in self.last.items()}
+        if (layer := self._layer(varying)) is not None:
+            return [(outputs | layer)[i] for i in range(len(names))]
+        seen_by_all = [v for v in self.graph.inputs if v not in (self.step, *self.read, *self.parts)]
+        self.graph.inputs = [self.step, *(self.read[i] for i in varying), *self.parts, *seen_by_all]
         conds = [self.cond or self.graph.constant("true", np.asarray(True))] if self.conditional else []
         results = [*conds, *(self.states[i] for i in varying), *(self.rows[i] for i in filled)]
         kept = [names[i] for i in (*varying, *(len(self.states) + i for i in filled))]
@@ -644,11 +685,10 @@ class _LoopBody:
             self.graph,
             of.steps,
             len(varying),
-            tuple(walk for _, walk in of.taken),
+            tuple(walk for _, walk in self.taken),
             tuple(walks[i] for i in filled),
             self.conditional,
         )
-        outputs = {i: of.initial[i] for i in self.fixed}
         outputs |= {
             len(self.states) + i: _empty(node, names[len(self.states) + i], t)
             for i, t in enumerate(self.stack_types())
@@ -656,10 +696,29 @@ class _LoopBody:
         }
         if kept:
             starts = [of.cond or node.graph.constant(f"{names[0]}.start", np.asarray(True))] * len(conds)
-            inputs = [*starts, *(of.initial[i] for i in varying), *(value for value, _ in of.taken), *seen]
+            inputs = [*starts, *(of.initial[i] for i in varying), *(value for value, _ in self.taken), *seen]
             places = [*varying, *(len(self.states) + i for i in filled)]
             outputs |= dict(zip(places, _add(node, op, inputs, kept), strict=True))
         return [outputs[i] for i in range(len(names))]
+
+    def _layer(self, varying: list[int]) -> dict[int, Value] | None:
+        """The outputs by number of the recurrent layer that the loop is: of a step, of which all h are stacked."""
+        if self.conditional or len(self.taken) != 1 or not varying:
+            return None
+        (x, walk), of = self.taken[0], self.of
+        if (
+            x.type.rank != 3
+            or walk.axis > 1
+            or any(of.stacked(i, v.type.rank) != walk for i, v in enumerate(self.rows))
+        ):
+            return None
+        found = cell_of(self.parts[0], [self.read[i] for i in varying], [self.states[i] for i in varying])
+        numbers = [] if found is None else [varying[i] for i in found.states]
+        if found is None or any(row is not self.states[numbers[0]] for row in self.rows):
+            return None
+        results = emit_layer(of.node, found, x, [of.initial[i] for i in numbers], walk.axis == 1, walk.backwards)
+        rows = range(len(self.states), len(self.states) + len(self.rows))
+        return dict(zip(numbers, results[1:], strict=True)) | dict.fromkeys(rows, results[0])
 
 
 def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[str]) -> Sequence[Value]:

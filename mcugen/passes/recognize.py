@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
@@ -30,6 +32,61 @@ def recognize_normalization(graph: Graph, node: Node) -> Outcome:
         return found
     _take_affine(graph, graph.rewrite(node, found[0], [found[1]], types=[node.output.type]))
     return True
+
+
+@pattern(Binary)
+def recognize_shifted(graph: Graph, node: Node) -> Outcome:
+    """x · s + (b − m · s) → (x − m) · r · γ + b, where s = r · γ, r = 1 / √…: as TensorFlow and Keras normalize."""
+    found = _shifted(node)
+    if found is None:
+        return False
+    difference, root, gamma, bias = found
+    types = [node.output.type]
+    product = graph.add(Binary("Mul"), [difference, root], node.origin, types=types, before=node).output
+    rest = [(Binary(f), v) for f, v in (("Mul", gamma), ("Add", bias)) if v is not None]
+    for op, constant in rest[:-1]:
+        product = graph.add(op, [product, constant], node.origin, types=types, before=node).output
+    if not rest:
+        graph.replace(node.output, product)
+        graph.remove(node)
+    else:
+        graph.rewrite(node, rest[-1][0], [product, rest[-1][1]], types=types)
+    return True
+
+
+def _shifted(node: Node) -> tuple[Value, Value, Value | None, Value | None] | None:
+    """x − m as the variance reads it, r, γ and b, where the node computes such a sum."""
+    if node.op != Binary("Add") or node.output.type.dtype is not DType.FLOAT32:
+        return None
+    for scaled, shift in _orders(node):
+        for x, scale in _orders(scaled.producer, "Mul"):
+            for root, gamma in [(scale, None), *_orders(scale.producer, "Mul")]:
+                is_known = gamma is None or gamma.data is not None
+                if _argument(root, Unary("Reciprocal")) is None or not is_known:
+                    continue
+                for mean, bias in _less_mean(shift, scale):
+                    d = next((u.output for u in mean.users if u.op == Binary("Sub") and u.inputs == (x, mean)), None)
+                    if d is not None:
+                        return d, root, gamma, bias
+    return None
+
+
+def _orders(node: Node | None, function: str = "Add") -> list[tuple[Value, Value]]:
+    """Both operands of a sum or a product, in both orders."""
+    if node is None or node.op != Binary(function):
+        return []
+    left, right = node.input(0), node.input(1)
+    return [(left, right), (right, left)]
+
+
+def _less_mean(shift: Value, scale: Value) -> Iterator[tuple[Value, Value | None]]:
+    """m and b, which may be absent, where the value is b − m · scale."""
+    node = shift.producer
+    for product, bias in (*_orders(node), (shift, None)):
+        negated = [m for m, by in _orders(product.producer, "Mul") if by is scale]
+        yield from ((v, bias) for m in negated if (v := _argument(m, Unary("Neg"))) is not None)
+    if node is not None and node.op == Binary("Sub"):
+        yield from ((m, node.input(0)) for m, by in _orders(node.input(1).producer, "Mul") if by is scale)
 
 
 @pattern(Reshape)

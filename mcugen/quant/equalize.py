@@ -67,7 +67,8 @@ def equalize(graph: Graph) -> bool:
         for space in spaces:
             written = [largest[n] * _by_weight(n, behind[n]) / before[n][:, None] for n in space.writers]
             read = [largest[n] * _by_weight(n, behind[n]) / before[n][:, None] for n in space.readers]
-            factors = _factors(np.max([w.max(1) for w in written], 0), np.max([w.max(1) for w in read], 0))
+            by_input = [w.reshape(len(behind[n]), -1).max(1) for n, w in zip(space.readers, read, strict=True)]
+            factors = _factors(np.max([w.max(1) for w in written], 0), np.max(by_input, 0))
             before |= {n: before[n] * factors for n in space.writers}
             behind |= {n: behind[n] * factors for n in space.readers}
             change = max(change, float(np.abs(np.log(factors)).max()))

@@ -9,7 +9,7 @@ from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
 from mcugen.ops.norm import Normalize
 from mcugen.passes.clean import simplify
-from mcugen.passes.recognize import recognize_groups, recognize_mask, recognize_normalization
+from mcugen.passes.recognize import recognize_groups, recognize_mask, recognize_normalization, recognize_shifted
 
 SHAPE = (2, 5, 8)
 
@@ -56,6 +56,42 @@ def test_sums_with_the_mean_are_not_centered():
     graph = apply(net.model(), simplify, recognize_normalization, simplify)
     (node,) = (node for node in graph.nodes if isinstance(node.op, Normalize))
     assert not node.op.centered
+
+
+def shifted(net: Net, x: str, scale: bool, bias: str, of: str = "") -> str:
+    """x · s + (b − mean x · s), as TensorFlow's batch_normalization by moments, and Keras' layers, have it."""
+    average = mean(net, of or x, (2,))
+    d = net.op("Sub", x, average)
+    root = net.op("Sqrt", net.op("Add", mean(net, net.op("Mul", d, d), (2,)), net.const(1e-3)))
+    by = net.op("Reciprocal", root)
+    by = net.op("Mul", by, net.const(values(8))) if scale else by
+    if bias == "less":
+        rest = net.op("Sub", net.const(values(8)), net.op("Mul", average, by))
+    else:
+        rest = net.op("Mul", net.op("Neg", average), by)
+        rest = net.op("Add", rest, net.const(values(8))) if bias else rest
+    return net.op("Add", net.op("Mul", x, by), rest)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("bias", ["", "less", "more"])
+def test_a_mean_that_is_scaled_before_it_is_taken_away(scale: bool, bias: str):
+    net = Net()
+    net.output(shifted(net, net.input("x", *SHAPE), scale, bias))
+    (node,) = apply(net.model(), simplify, recognize_shifted, recognize_normalization, simplify).nodes
+    assert isinstance(node.op, Normalize) and node.op.centered
+    assert [v is not None for v in (*node.inputs, None, None)[1:3]] == [scale, bool(bias)]
+    check_everywhere(net.model())
+
+
+def test_the_mean_of_something_else_is_not_its_own():
+    net = Net()
+    x = net.input("x", *SHAPE)
+    net.output(shifted(net, x, True, "less", of=net.op("Abs", x)))
+    graph = apply(net.model(), recognize_shifted, recognize_normalization, simplify)
+    (node,) = (n for n in graph.nodes if isinstance(n.op, Normalize))
+    assert not node.op.centered
+    check_everywhere(net.model())
 
 
 @pytest.mark.parametrize("shape", [(8,), (1, 8), (5, 8), (1, 1, 1), ()], ids=str)

@@ -87,6 +87,24 @@ def test_pairs_meet_in_the_middle(seed: int) -> None:
     np.testing.assert_allclose(second, third, rtol=0.01)
 
 
+@pytest.mark.parametrize("multiplier", [2, 3])
+def test_several_outputs_of_a_channel_share_its_factor(multiplier: int) -> None:
+    """As EEGNet and Keras' `depth_multiplier` have them: the largest of their weights counts."""
+    net, outputs = Net(17), CHANNELS * multiplier
+    y = net.op("Conv", net.input("x", 1, 3, 7, 7), net.const(uneven(1, CHANNELS, 3, 1, 1)))
+    y = net.op("Conv", net.op("Relu", y), net.const(uneven(2, outputs, 1, 3, 3)), group=CHANNELS)
+    net.output(net.op("Conv", y, net.const(random_weights(3, 4, outputs, 1, 1)), out="y"))
+    model = net.model()
+    graph = fused(model)
+    assert equalize(graph)
+    first, second = (np.abs(w).reshape(CHANNELS, -1).max(1) for w in weights(graph)[:2])
+    np.testing.assert_allclose(first, second, rtol=0.01)
+    (sample,) = normal_samples(model, 1)
+    np.testing.assert_allclose(
+        interpret(graph, sample)["y"], onnxruntime_outputs(model, sample)["y"], rtol=1e-4, atol=1e-4
+    )
+
+
 @pytest.mark.parametrize("between", ["Relu6", "Sigmoid"])
 def test_functions_that_are_not_homogeneous_separate(between: str) -> None:
     graph = fused(depthwise_net(0, between))

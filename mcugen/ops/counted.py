@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loop's body computes of its step's number alone: how often it runs, and which parts of tensors it takes.
+
+tf2onnx writes TensorFlow's `while` so: a counter of its own, a condition of it, and rows that are gathered by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.types import Array, DType
+from mcugen.ops.conversion import Cast
+from mcugen.ops.gather import Gather
+
+MOST_EVALUATED = 50_000
+"""Operators of all steps that are computed to know them, at some 10 µs each."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What goes from step to step: as the body reads it, its first value if that is known, and the next one."""
+
+    read: Value
+    first: Array | None
+    after: Value
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Steps that run, and by counter, as the body reads it, its last value; those in `steps` are the step's number."""
+
+    steps: int
+    last: Mapping[Value, Array]
+    numbers: frozenset[Value]
+
+
+def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | None, most: int) -> Counted | None:
+    """Of a body that reads its `step`'s number, and runs at most `most` times; None unless its condition is known."""
+    counters = [s for s in states if s.first is not None and s.first.size == 1]
+    while True:
+        known = _following(graph, {step, *(s.read for s in counters)})
+        kept = [s for s in counters if s.after.is_constant or s.after in known]
+        if len(kept) == len(counters):
+            break
+        counters = kept
+    if cond is not None and not cond.is_constant and cond not in known:
+        return None
+    nodes = _needed([n for n in graph.nodes if n.outputs[0] in known], [*(s.after for s in counters), cond])
+    if most * len(nodes) > MOST_EVALUATED:
+        return None
+    return _played(nodes, step, counters, cond, most)
+
+
+def _following(graph: Graph, known: set[Value]) -> set[Value]:
+    """All that is computed of what is known, that itself included."""
+    known = set(known)
+    for node in graph.nodes:
+        if not node.op.bodies and all(v is None or v.is_constant or v in known for v in node.inputs):
+            known |= set(node.outputs)
+    return known
+
+
+def _needed(nodes: list[Node], values: Iterable[Value | None]) -> list[Node]:
+    """Those among nodes in order that the values are computed by."""
+    wanted, found = set(values), list[Node]()
+    for node in reversed(nodes):
+        if wanted.intersection(node.outputs):
+            wanted |= set(node.inputs)
+            found.insert(0, node)
+    return found
+
+
+def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value | None, most: int) -> Counted:
+    """Step by step, as long as the condition holds."""
+    now = {s.read: s.first for s in counters if s.first is not None}
+    numbers, steps, goes_on = set(now), 0, True
+    while goes_on and steps < most:
+        numbers = {
+            v for v in numbers if np.issubdtype(now[v].dtype, np.integer) and int(now[v].reshape(-1)[0]) == steps
+        }
+        env: dict[Value, Array] = {step: np.asarray(steps, np.int64), **now}
+
+        def array(value: Value, env: dict[Value, Array] = env) -> Array:
+            return env[value] if value.data is None else value.data
+
+        for node in nodes:
+            results = evaluate_node(node, [array(v) for v in node.inputs if v is not None])
+            env |= dict(zip(node.outputs, results, strict=True))
+        now = {s.read: array(s.after) for s in counters}
+        steps, goes_on = steps + 1, cond is None or bool(array(cond).any())
+    return Counted(steps, now, frozenset(v for v in numbers if not v.type.rank))
+
+
+def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
+    """The step's number in the type of a counter."""
+    return (
+        step
+        if dtype is step.type.dtype
+        else graph.add(Cast(dtype), [step], before=next(iter(graph.nodes), None)).output
+    )
+
+
+def rows_by_number(graph: Graph, step: Value, steps: int) -> list[tuple[Node, int]]:
+    """The nodes that gather, of a whole tensor from around, the part whose number is the step's; along which axis."""
+    return [
+        (node, node.op.axis)
+        for node in graph.nodes
+        if isinstance(node.op, Gather)
+        and node.input(0) in graph.inputs
+        and node.input(0).type.shape[node.op.axis] == steps
+        and _is_number(node.input(1), step)
+    ]
+
+
+def _is_number(value: Value, step: Value) -> bool:
+    source = value.producer
+    return value is step or (source is not None and isinstance(source.op, Cast) and source.input(0) is step)
