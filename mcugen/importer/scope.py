@@ -26,7 +26,7 @@ from mcugen.importer.functions import (
     type_name,
 )
 from mcugen.importer.judge import objection
-from mcugen.importer.nodes import every_node
+from mcugen.importer.nodes import every_node, reads
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast, Dequantize
@@ -290,6 +290,8 @@ class Scope:
 
     def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
         names = {v: self.full_name(name) for name, v in zip(node.input, inputs, strict=True) if v is not None}
+        inner = [(name, self.lookup(name)) for name in reads(node) if name not in node.input and self.knows(name)]
+        names |= {v: self.full_name(name) for name, v in inner if v is not None}
         return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
 
     def _composer(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]:

@@ -7,10 +7,10 @@ several, parts of them taken before or after their sum. So each argument of an a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Reshape, Slice
 from mcugen.ops.onnx_node import OnnxNode
 from mcugen.ops.pointwise import Binary, Unary
-from mcugen.ops.recurrent import Activation, Gru, Lstm, Recurrent, Rnn
 
 _DEEPEST = 40
 """Sums of sums that are read."""
@@ -33,7 +32,7 @@ _WIDEST = 2048
 class Found:
     """A layer of one direction: W and R [gates · hidden, …], B (those of W, then those of R), and its states."""
 
-    op: type[Recurrent]
+    op: str
     w: Array
     r: Array
     b: Array
@@ -41,18 +40,6 @@ class Found:
     """Numbers of h and c among the loop's."""
     is_linear: bool = False
     """Of a GRU: whether R's product is scaled, not h."""
-
-    @property
-    def constants(self) -> tuple[tuple[str, Array], ...]:
-        """By name, in the operator's order."""
-        return (("W", self.w), ("R", self.r), ("B", self.b))
-
-    def operator(self, results: tuple[str, ...], backwards: bool, batch_first: bool) -> Recurrent:
-        """With its usual activations."""
-        activations = (tuple(map(Activation, self.op.standard)),)
-        if self.op is Gru:
-            return Gru(activations, (backwards,), results, math.inf, batch_first, self.is_linear)
-        return self.op(activations, (backwards,), results, math.inf, batch_first)
 
 
 @dataclass(frozen=True)
@@ -89,31 +76,23 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found 
     return None
 
 
-def emit_layer(
-    node: OnnxNode, found: Found, x: Value, initial: Sequence[Value], batch_first: bool, backwards: bool
-) -> list[Value]:
-    """All h, the last h, the last c: as loops have them, without an axis of directions.
+def compose_layer(node: OnnxNode, found: Found, x: Value, initial: Sequence[Value], backwards: bool) -> list[Value]:
+    """All h, the last h, the last c, as loops have them: without an axis of directions.
 
-    x is [steps, batch, depth], or with `batch_first` [batch, steps, depth]; `initial` are h and c.
+    x is [steps, batch, depth]; `initial` are h and c.
     """
-    roles = ("Y", "Y_h", "Y_c")[: 1 + len(found.states)]
-    constants = [node.graph.constant(f"{node.outputs[0]}.{k}", a[None].astype(np.float32)) for k, a in found.constants]
     batch, size = initial[0].type.shape
-    state = (batch, 1, size) if batch_first else (1, batch, size)
     firsts: list[Value | None] = []
-    for i, value in enumerate(initial):
+    for value in initial:
         is_zero = value.data is not None and not value.data.any()
-        firsts.append(None if is_zero else node.emit(Reshape(state), value, suffix=f"first{i}"))
-    inputs: list[Value | None] = [x, *constants, None, *firsts]
-    while inputs[-1] is None:
-        inputs.pop()
-    op = found.operator(roles, backwards, batch_first)
-    results = node.emit_all(op, inputs, [f"{node.outputs[0]}.{role}" for role in roles])
-    shapes = [(*x.type.shape[:2], size), *[(batch, size)] * len(found.states)]
-    return [
-        node.emit(Reshape(shape), value, suffix=f"{role}.plain")
-        for shape, value, role in zip(shapes, results, roles, strict=True)
-    ]
+        firsts.append(None if is_zero else node.call("Reshape", value, np.asarray((1, batch, size))))
+    constants = [array[None].astype(np.float32) for array in (found.w, found.r, found.b)]
+    attributes: dict[str, Any] = {"hidden_size": size, "direction": "reverse" if backwards else "forward"}
+    if found.op == "GRU":
+        attributes["linear_before_reset"] = int(found.is_linear)
+    results = node.calls(found.op, [x, *constants, None, *firsts], 1 + len(initial), **attributes)
+    shapes = [(*x.type.shape[:2], size), *[(batch, size)] * len(initial)]
+    return [node.call("Reshape", v, np.asarray(shape)) for v, shape in zip(results, shapes, strict=True)]
 
 
 def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tuple[int, ...]) -> Found | None:
@@ -124,7 +103,7 @@ def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tupl
             for forget, cell in _operands(kept, "Mul"):
                 for take, candidate in _operands(fresh, "Mul") if cell is c else ():
                     gates = [_argument(v, "Sigmoid") for v in (take, out, forget)]
-                    found = _of_gates(Lstm, x, h, [*gates, _argument(candidate, "Tanh")], order)
+                    found = _of_gates("LSTM", x, h, [*gates, _argument(candidate, "Tanh")], order)
                     if found is not None:
                         return found
     return None
@@ -152,7 +131,7 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
     for gate, of in _operands(scaled, "Mul"):
         r = _argument(gate, "Sigmoid")
         inner = sums(of)
-        first = None if r is None else _of_gates(Gru, x, h, [z, r], (0,))
+        first = None if r is None else _of_gates("GRU", x, h, [z, r], (0,))
         if first is None or set(inner.matrices) != {h}:
             continue
         size, outer = h.type.shape[1], total.matrices[scaled]
@@ -164,18 +143,16 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
             continue
         w = np.concatenate([first.w, total.matrices[x].T])
         b = np.concatenate([first.b[: 2 * size], _full(total.bias, size), np.zeros(2 * size), bias])
-        return Found(Gru, w, np.concatenate([first.r, recurrent.T]), b, (0,), is_linear)
+        return Found("GRU", w, np.concatenate([first.r, recurrent.T]), b, (0,), is_linear)
     return None
 
 
 def _rnn(x: Value, h: Value, new: Value) -> Found | None:
     """h' = tanh(a sum of x and h)."""
-    return _of_gates(Rnn, x, h, [_argument(new, "Tanh")], (0,))
+    return _of_gates("RNN", x, h, [_argument(new, "Tanh")], (0,))
 
 
-def _of_gates(
-    op: type[Recurrent], x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]
-) -> Found | None:
+def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]) -> Found | None:
     """The layer whose gates are these sums, if nothing but x and h is in them."""
     size, read = h.type.shape[1], _Sums()
     sums = [read(v) for v in gates if v is not None]

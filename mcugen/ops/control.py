@@ -31,7 +31,7 @@ from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control
 from mcugen.lir.spec import HasKernels
-from mcugen.ops.cells import cell_of, emit_layer
+from mcugen.ops.cells import cell_of, compose_layer
 from mcugen.ops.conversion import Cast
 from mcugen.ops.counted import State, as_number, counted, rows_by_number
 from mcugen.ops.lstm_step import lstm_step
@@ -673,6 +673,7 @@ class _LoopBody:
         outputs = {i: of.initial[i] for i in self.fixed}
         outputs |= {i: node.graph.constant(f"{names[i]}.last", last) for i, last in self.last.items()}
         if (layer := self._layer(varying)) is not None:
+            layer |= {i: node.call("Identity", last) for i, last in self.last.items()}
             return [(outputs | layer)[i] for i in range(len(names))]
         seen_by_all = [v for v in self.graph.inputs if v not in (self.step, *self.read, *self.parts)]
         self.graph.inputs = [self.step, *(self.read[i] for i in varying), *self.parts, *seen_by_all]
@@ -703,7 +704,7 @@ class _LoopBody:
 
     def _layer(self, varying: list[int]) -> dict[int, Value] | None:
         """The outputs by number of the recurrent layer that the loop is: of a step, of which all h are stacked."""
-        if self.conditional or len(self.taken) != 1 or not varying:
+        if not self.of.counts or self.conditional or len(self.taken) != 1 or not varying:  # a Scan stays as it is
             return None
         (x, walk), of = self.taken[0], self.of
         if (
@@ -716,7 +717,7 @@ class _LoopBody:
         numbers = [] if found is None else [varying[i] for i in found.states]
         if found is None or any(row is not self.states[numbers[0]] for row in self.rows):
             return None
-        results = emit_layer(of.node, found, x, [of.initial[i] for i in numbers], walk.axis == 1, walk.backwards)
+        results = compose_layer(of.node, found, x, [of.initial[i] for i in numbers], walk.backwards)
         rows = range(len(self.states), len(self.states) + len(self.rows))
         return dict(zip(numbers, results[1:], strict=True)) | dict.fromkeys(rows, results[0])
 

@@ -16,6 +16,7 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
 from mcugen.importer.composition import Composed, spelled_out
+from mcugen.importer.functions import STANDARD_DOMAINS
 from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.onnx_node import BUILT_IN, Registry
@@ -81,6 +82,21 @@ def build_float_model(
     fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, states or {})
     _check_same(_with_constants(given, bound or {}), fused)
     return fused
+
+
+def in_known_operators(
+    model: onnx.ModelProto, dims: Mapping[str, int] | None, bound: Mapping[str, Array] | None, registry: Registry
+) -> onnx.ModelProto:
+    """The model with loops that are layers, and what ONNX Runtime does not know, in the operators they consist of."""
+    if not any(node.op_type == "Loop" or _is_unknown(node) for node in model.graph.node):
+        return model
+    composed: Composed = {}
+    import_model(model, "model", dims, bound, composed=composed, registry=registry)
+    return spelled_out(model, composed)
+
+
+def _is_unknown(node: onnx.NodeProto) -> bool:
+    return node.domain in STANDARD_DOMAINS and not onnx.defs.has(node.op_type)
 
 
 def _drop_sizes(graph: Graph) -> None:

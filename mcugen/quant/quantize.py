@@ -23,7 +23,7 @@ from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.flash import Stored as InFlash
 from mcugen.quant.flash import constants_of
-from mcugen.quant.float_model import FloatModel, build_float_model
+from mcugen.quant.float_model import FloatModel, build_float_model, in_known_operators
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
@@ -337,11 +337,11 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         key, (low, high) = next(iter(options.ranges.items()))
         remedy = f"fix it: --dim {key}={high}"
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
-    proto = source.proto
+    dims, registry = options.fixed_dims, source.registry
+    proto = in_known_operators(source.proto, dims, options.bound, registry)
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
     if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:
         proto = _with_int16(proto, source.file)
-    dims, registry = options.fixed_dims, source.registry
     return build_float_model(proto, "model", dims, options.bound, scheme.equalize, options.states, registry)
 
 
