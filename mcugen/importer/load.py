@@ -118,6 +118,10 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
         reason = str(error).strip().split("\n")[0][:300]
         if reason.startswith("No Op registered for "):
             remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+            if model.producer_name == "tf2onnx":
+                remedy = (
+                    f"tf2onnx left TensorFlow's operator as it was: export with Keras' PyTorch backend, or {remedy}"
+                )
             raise ModelError(f"{place}: every operator must be one of ONNX's, or registered", reason, remedy) from error
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
     if hidden:
