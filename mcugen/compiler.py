@@ -22,7 +22,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
-from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places
+from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
 from mcugen.fitting.staging import copied_by, time_of_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
@@ -132,6 +132,7 @@ def _compiled(
             *_nan_notes(graph),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
+            *hint_of_types(graph, options),
             *read,
             *notes,
             *(quantized.notes if quantized else ()),

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from mcugen.board import Board
 from mcugen.errors import shortened
 from mcugen.fitting.budget import Attempt
 from mcugen.fitting.everywhere import copies_everywhere, may_copy_everywhere
 from mcugen.fitting.staging import LEAST_WAITS, copies_for
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import DType
 from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.areas import waits_of
@@ -37,6 +41,39 @@ def hint_of_codes(program: Program, options: CompileOptions) -> list[str]:
             name = repr(shortened(endpoint.name, 40))
             return [f"--integer-io would save RAM: {name} is {floats}, and {stored:,} bytes as codes"]
     return []
+
+
+def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
+    """That the first layers of an integer network kept in floats compute reals, as its caller may pass any."""
+    layers = [node for node in graph.nodes if weight_axes(node.op)]
+    if options.input_types or not any(node.input(0).type.dtype is DType.INT8 for node in layers):
+        return []
+    for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
+        readers = _computing_readers(value)
+        macs = sum(node.op.macs(node.sig) for node in readers)
+        if readers and all(_has_whole_weights(node) for node in readers):
+            share = macs / max(sum(node.op.macs(node.sig) for node in layers), 1)
+            name = repr(shortened(value.name, 40))
+            what = f"{share:.0%} of the multiply-accumulates, as {name} may hold any real numbers"
+            return [f"--input-type would leave no layer in float, which is {what}: {name}=uint8 if all are 0 to 255"]
+    return []
+
+
+def _computing_readers(value: Value) -> list[Node]:
+    """The nodes that read a tensor, wherever it has been moved."""
+    found, todo = list[Node](), list(value.users)
+    while todo:
+        node = todo.pop()
+        if node.op.moves_data:
+            todo += [user for output in node.outputs for user in output.users]
+        else:
+            found.append(node)
+    return found
+
+
+def _has_whole_weights(node: Node) -> bool:
+    data = [node.input(index).data for index in weight_axes(node.op)]
+    return bool(data) and all(array is not None and bool((array == np.rint(array)).all()) for array in data)
 
 
 def codes_of(program: Program, buffer: Buffer) -> list[DType]:
