@@ -125,14 +125,19 @@ def whole_network(kept: bool) -> onnx.ModelProto:
     random, net = np.random.default_rng(2), Net(17)
     first = random.integers(-9, 10, (8, 1, 3, 3)) * (1.0 if kept else 1.01)
     x = net.op("Conv", net.input("image", 1, 1, 9, 9), net.const(first))
-    codes = net.op("Clip", net.op("Floor", net.op("Mul", x, net.const(2.0**-6))), net.const(0.0), net.const(127.0))
+    factors, shifts = (
+        net.const(random.integers(low, high, (8, 1, 1)).astype(np.float32)) for low, high in ((9, 19), (-9, 9))
+    )
+    total = net.op("Add", net.op("Mul", x, factors), shifts)
+    codes = net.op("Floor", net.op("Div", total, net.const(1024.0)))
+    codes = net.op("Clip", codes, net.const(0.0), net.const(127.0))
     net.output(net.op("Conv", codes, net.const(random.integers(-9, 10, (4, 8, 3, 3)).astype(np.float32))))
     return net.model()
 
 
 def test_a_network_of_whole_numbers_asks_for_the_type_of_its_input():
     (hint,) = hints(compile_model(whole_network(True), options=BALANCED), "--input-type")
-    assert "'image'=uint8" in hint and "18% of the multiply-accumulates" in hint
+    assert "'image'=uint8" in hint and "33% of the multiply-accumulates" in hint
     typed = replace(BALANCED, input_types={"image": "uint8"})
     assert not hints(compile_model(whole_network(True), options=typed), "--input-type")
     assert not hints(compile_model(whole_network(False), options=BALANCED), "--input-type")

@@ -54,8 +54,10 @@ def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
         if readers and all(_has_whole_weights(node) for node in readers):
             share = macs / max(sum(node.op.macs(node.sig) for node in layers), 1)
             name = repr(shortened(value.name, 40))
-            what = f"{share:.0%} of the multiply-accumulates, as {name} may hold any real numbers"
-            return [f"--input-type would leave no layer in float, which is {what}: {name}=uint8 if all are 0 to 255"]
+            what = f"{share:.0%} of the multiply-accumulates is in float, as {name} may hold any real numbers"
+            return [
+                f"--input-type would make the first layer one of integers ({what}): {name}=uint8 if all are 0 to 255"
+            ]
     return []
 
 
@@ -72,8 +74,9 @@ def _computing_readers(value: Value) -> list[Node]:
 
 
 def _has_whole_weights(node: Node) -> bool:
+    """Whether they are whole numbers, or were until a power of two was folded into them."""
     data = [node.input(index).data for index in weight_axes(node.op)]
-    return bool(data) and all(array is not None and bool((array == np.rint(array)).all()) for array in data)
+    return bool(data) and all(array is not None and not np.any(array * 2.0**16 % 1) for array in data)
 
 
 def codes_of(program: Program, buffer: Buffer) -> list[DType]:
