@@ -121,7 +121,7 @@ def _compiled(
         placement = place(program, target, options.place, most_spilled=_most_spilled(fit, options))
         cached = _cached(target, placement) if options.cores > 1 else (False, False)
         notes += [*_cache_notes(target, placement, cached), *_core_notes(program, target, options, placement)]
-        notes += [*_arena_notes(program, target, placement, options), *_hints(fit, target, asked, placement)]
+        notes += [*_arena_notes(program, target, placement, options), *_hints(fit, graph, target, asked, placement)]
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
@@ -132,7 +132,6 @@ def _compiled(
             *_nan_notes(graph),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
-            *hint_of_types(graph, options),
             *read,
             *notes,
             *(quantized.notes if quantized else ()),
@@ -272,12 +271,12 @@ def _copied_ahead_note(fit: Fit) -> str:
     return f"--copy-ahead: {found}, if MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END of the firmware copy by DMA (mcugen.h)"
 
 
-def _hints(fit: Fit, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
+def _hints(fit: Fit, graph: Graph, board: Board, options: CompileOptions, placement: Placement) -> list[str]:
     """What the user did not ask for, and may."""
     found = hint_of_places(fit.taken, board, options, placement)
     if _refusal_of_copies_ahead(options, board) is None:
         found += hint_of_copies_ahead(fit.taken, board, options)
-    return found + hint_of_codes(fit.program, options)
+    return [*found, *hint_of_codes(fit.program, options), *hint_of_types(graph, options)]
 
 
 def _most_spilled(fit: Fit, options: CompileOptions) -> float:
