@@ -83,18 +83,22 @@ class Sums:
     params: HighWord
 
 
-def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
-    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second."""
+def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums:
+    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second.
+
+    Weights of `nibbles` have no room for a gain: the sums are shifted by `second`.
+    """
     if spec.is_sums:
         return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
     shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
     most, more = highest - least, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
-    second = 256 * zero + 128 if packed else 0
+    gain = max(-more, 0)
+    second = 256 * zero + 128 if packed else gain * nibbles
     if more > 0:
         zero, second = (zero << more) + (1 << (more - 1)), more
     params = HighWord(zero=zero, lift=most - (high - low), drop=high - most, second=second)
-    return Sums(spec.folded_bias, spec.multipliers, max(-more, 0), params)
+    return Sums(spec.folded_bias, spec.multipliers, gain, params)
 
 
 def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
@@ -299,6 +303,13 @@ class StreamOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Raised(Options):
+    """Of weights of 4 bits."""
+
+    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WrittenOut(Options):
     """Of convolutions: how patches are made."""
 
@@ -437,7 +448,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
     nibbles = four_bits in site.kernel.when
-    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
+    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
     runs, rows, pixels = runs_of(shape, few), rows_of(shape), few and is_of_pixels(shape)
     laid = in_patch_order(spec, runs, packed or nibbles)
     multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier)
@@ -460,10 +471,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     grouped = shape.groups if shape.groups > 1 else None
     unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None)
     free = spec.overlaps(traversal_of(shape, rows))
-    variant = _variant(spec, runs, few)
+    raised = [Raised(raised=sums.gain > 0)] if nibbles else []
+    variant = _variant(spec, runs, few, any(option.raised for option in raised))
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
-    return site.call(operands, params, [types, Loops.of(site), unrolled], overlaps=free, variant=variant)
+    return site.call(operands, params, [types, Loops.of(site), unrolled, *raised], overlaps=free, variant=variant)
 
 
 def conv_steps(spec: ConvSpec, few: bool = False) -> int:
@@ -507,10 +519,11 @@ def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
     )
 
 
-def _variant(spec: ConvSpec, runs: Runs, few: bool) -> str:
+def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool) -> str:
     size = f"{runs.count}x{runs.length}" if few else ""
     grouped = "grouped" if spec.shape.groups > 1 else ""
-    return "_".join(part for part in (size, grouped, "clamped" if spec.is_clamped else "") if part)
+    shifted = "raised" if raised else ""
+    return "_".join(part for part in (size, grouped, shifted, "clamped" if spec.is_clamped else "") if part)
 
 
 # -------------------------------------------------------------------------------------------------- dense
@@ -548,7 +561,6 @@ class RowOptions(StreamOptions):
     """Of one row."""
 
     parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
-    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
@@ -556,25 +568,24 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
     nibbles = four_bits in site.kernel.when
     parts = packed and not pairs_of_weights(spec)
-    sums, depth = sums_of(spec, packed and not parts), spec.depth
+    sums, depth = sums_of(spec, packed and not parts, nibbles), spec.depth
     padded = -(-depth // 8) * 8
     laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
     words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
-    raised = nibbles and sums.gain > 0  # weights of 4 bits have no room for a gain
-    high_word = replace(sums.params, second=sums.gain) if raised else sums.params
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
     first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
     row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
-    options = RowOptions(**vars(StreamOptions.of(spec)), parts=parts, raised=raised)
+    raised = [Raised(raised=sums.gain > 0)] if nibbles else []
+    options = [RowOptions(**vars(StreamOptions.of(spec)), parts=parts), Loops.of(site), *raised]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
-    variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
-    return site.call(operands, [row, high_word], [options, Loops.of(site)], overlaps=free, variant=variant)
+    variant = "_".join(["parts"] * parts + ["raised"] * any(option.raised for option in raised) + ["clamped"] * spec.is_clamped)
+    return site.call(operands, [row, sums.params], options, overlaps=free, variant=variant)
 
 
 def dense_steps(spec: ConvSpec) -> int:
@@ -666,7 +677,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         what=what,
         operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
         params=(Row, HighWord),
-        options=(RowOptions, Loops),
+        options=(RowOptions, Loops, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(one_row, *when),
@@ -699,7 +710,7 @@ def _conv(
         optional=(Walk,),
         uniform=UNIFORM,
         without=UNREAD,
-        options=(StreamOptions, Loops, WrittenOut),
+        options=(StreamOptions, Loops, WrittenOut, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),
@@ -747,7 +758,7 @@ ROW: tuple[Kernel, ...] = (
 
 _OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights)
 _OF_NIBBLES = _conv(
-    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word
+    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word_of_raised
 )
 
 
