@@ -471,11 +471,12 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     grouped = shape.groups if shape.groups > 1 else None
     unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None)
     free = spec.overlaps(traversal_of(shape, rows))
-    raised = [Raised(raised=sums.gain > 0)] if nibbles else []
-    variant = _variant(spec, runs, few, any(option.raised for option in raised))
+    raised = nibbles and sums.gain > 0
+    variant = _variant(spec, runs, few, raised)
+    options = [types, Loops.of(site), unrolled, *[Raised(raised=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
-    return site.call(operands, params, [types, Loops.of(site), unrolled, *raised], overlaps=free, variant=variant)
+    return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
 def conv_steps(spec: ConvSpec, few: bool = False) -> int:
@@ -580,11 +581,12 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         operands["patch"] = site.scratch("patch", DType.INT16, size)
     first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
     row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
-    raised = [Raised(raised=sums.gain > 0)] if nibbles else []
-    options = [RowOptions(**vars(StreamOptions.of(spec)), parts=parts), Loops.of(site), *raised]
+    raised = nibbles and sums.gain > 0
+    types = RowOptions(**vars(StreamOptions.of(spec)), parts=parts)
+    options = [types, Loops.of(site), *[Raised(raised=raised)] * nibbles]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
-    variant = "_".join(["parts"] * parts + ["raised"] * any(option.raised for option in raised) + ["clamped"] * spec.is_clamped)
+    variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
     return site.call(operands, [row, sums.params], options, overlaps=free, variant=variant)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from test_conv import WINDOWS, Case
 from test_dsp_conv import CASES, ROWS, FourBits, TwoBits
@@ -51,6 +52,18 @@ def test_dsp(board: str):
     for name, (shape, channels) in ROWS.items():
         layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0)
     layers.check(DSP, ("host", board))
+
+
+@pytest.mark.qemu
+def test_results_of_16_bits():
+    """As gates and the layers before others of 16 bits have them: sums raised by several bits, or as they are."""
+    layers = FourBits(result=np.int16)
+    for name, case in LOOPED.items():
+        layers.add_case(name, case, relu=len(name) % 2 == 0, gain=400.0 if len(name) % 3 else 30.0)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0, gain=400.0)
+    layers.check(DSP, ("host", "nrf52840"))
+    layers.check(MVE, ("host", "corstone300"), made_for=("corstone300", "balanced"))
 
 
 @pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
