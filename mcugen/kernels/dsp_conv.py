@@ -196,13 +196,14 @@ def shifted_high_word(spec: ConvSpec) -> bool:
     return spec.is_sums or codes
 
 
-def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
-    """[N, ...] with a channel of zeros behind each group that has an odd number of them, if there are several."""
+def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
+    """[N, ...] with channels of zeros behind each group that is no whole number of blocks, if there are several."""
     groups = spec.shape.groups
-    if groups == 1 or spec.channels // groups % 2 == 0:
+    missing = -(spec.channels // groups) % block
+    if groups == 1 or missing == 0:
         return by_channel
     grouped = by_channel.reshape(groups, -1, *by_channel.shape[1:])
-    padded = np.pad(grouped, [(0, 0), (0, 1), *[(0, 0)] * (by_channel.ndim - 1)])
+    padded = np.pad(grouped, [(0, 0), (0, missing), *[(0, 0)] * (by_channel.ndim - 1)])
     return padded.reshape(-1, *by_channel.shape[1:])
 
 
@@ -229,8 +230,9 @@ PART = 448
 
 def separate_nibbles(spec: ConvSpec) -> bool:
     """sums of 31 bits, 27, 23 and 19 of each four channels: products with the weights of several are taken at once"""
-    rows, places = np.abs(spec.rows.astype(np.int64)), np.arange(spec.channels) % 4
-    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + np.abs(spec.folded_bias)
+    rows = np.abs(in_pairs(spec, spec.rows.astype(np.int64), 4))
+    places, bias = np.arange(len(rows)) % 4, np.abs(in_pairs(spec, spec.folded_bias, 4))
+    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
     return bool((most < 1 << (31 - 4 * places)).all())
 
 
@@ -447,14 +449,16 @@ def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
-    nibbles = four_bits in site.kernel.when
+    nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
     runs, rows, pixels = runs_of(shape, few), rows_of(shape), few and is_of_pixels(shape)
     laid = in_patch_order(spec, runs, packed or nibbles)
-    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier)
-    paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=multiplier)
-    by_pairs = in_pairs(spec, laid)
-    words = nibbles_of_pairs(by_pairs, paired) if nibbles else stream(by_pairs, paired, 2, packed)
+    block = 4 if fours else 2
+    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier, block)
+    paired = replace(sums, bias=in_pairs(spec, sums.bias, block), multiplier=multiplier)
+    by_blocks = in_pairs(spec, laid, block)
+    interleave = nibbles_of_fours if fours else nibbles_of_pairs
+    words = interleave(by_blocks, paired) if nibbles else stream(by_blocks, paired, 2, packed)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
     operands = {
         "x": site.x,
@@ -479,12 +483,17 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
-def conv_steps(spec: ConvSpec, few: bool = False) -> int:
-    """Of the inner loop: groups of four products of two pixels and two channels."""
+def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
+    """Of the inner loop: groups of four products of two pixels and two channels, or four."""
     shape = plain_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
-    pairs = shape.groups * -(-shape.out_c // shape.groups // 2)
-    return pixels * pairs * runs_of(shape, few).groups
+    blocks = shape.groups * -(-shape.out_c // shape.groups // channels)
+    return pixels * blocks * runs_of(shape, few).groups
+
+
+def four_steps(spec: ConvSpec) -> int:
+    """The same of four channels."""
+    return conv_steps(spec, channels=4)
 
 
 def few_steps(spec: ConvSpec) -> int:
@@ -764,6 +773,14 @@ _OF_NIBBLES = _conv(
 )
 
 
+_OF_FOURS = _conv(
+    "conv2d_s4_dsp_fours",
+    "two pixels by four channels, whose weights lie in 16 bits",
+    *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
+    extra=four_steps,
+)
+
+
 def _short(kernel: Kernel) -> Kernel:
     """With few steps of its loops written out."""
     return replace(
@@ -786,6 +803,7 @@ PIXELS: tuple[Kernel, ...] = (
         extra=few_steps,
         code=few_code,
     ),
+    _OF_FOURS,
     _OF_NIBBLES,
     _short(_OF_NIBBLES),
     Kernel(
