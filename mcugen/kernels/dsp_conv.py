@@ -83,18 +83,22 @@ class Sums:
     params: HighWord
 
 
-def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
-    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second."""
+def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums:
+    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second.
+
+    Weights of `nibbles` have no room for a gain: the sums are shifted by `second`.
+    """
     if spec.is_sums:
         return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
     shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
     most, more = highest - least, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
-    second = 256 * zero + 128 if packed else 0
+    gain = max(-more, 0)
+    second = 256 * zero + 128 if packed else gain * nibbles
     if more > 0:
         zero, second = (zero << more) + (1 << (more - 1)), more
     params = HighWord(zero=zero, lift=most - (high - low), drop=high - most, second=second)
-    return Sums(spec.folded_bias, spec.multipliers, max(-more, 0), params)
+    return Sums(spec.folded_bias, spec.multipliers, gain, params)
 
 
 def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
@@ -192,13 +196,14 @@ def shifted_high_word(spec: ConvSpec) -> bool:
     return spec.is_sums or codes
 
 
-def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
-    """[N, ...] with a channel of zeros behind each group that has an odd number of them, if there are several."""
+def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
+    """[N, ...] with channels of zeros behind each group that is no whole number of blocks, if there are several."""
     groups = spec.shape.groups
-    if groups == 1 or spec.channels // groups % 2 == 0:
+    missing = -(spec.channels // groups) % block
+    if groups == 1 or missing == 0:
         return by_channel
     grouped = by_channel.reshape(groups, -1, *by_channel.shape[1:])
-    padded = np.pad(grouped, [(0, 0), (0, 1), *[(0, 0)] * (by_channel.ndim - 1)])
+    padded = np.pad(grouped, [(0, 0), (0, missing), *[(0, 0)] * (by_channel.ndim - 1)])
     return padded.reshape(-1, *by_channel.shape[1:])
 
 
@@ -225,8 +230,9 @@ PART = 448
 
 def separate_nibbles(spec: ConvSpec) -> bool:
     """sums of 31 bits, 27, 23 and 19 of each four channels: products with the weights of several are taken at once"""
-    rows, places = np.abs(spec.rows.astype(np.int64)), np.arange(spec.channels) % 4
-    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + np.abs(spec.folded_bias)
+    rows = np.abs(in_pairs(spec, spec.rows.astype(np.int64), 4))
+    places, bias = np.arange(len(rows)) % 4, np.abs(in_pairs(spec, spec.folded_bias, 4))
+    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
     return bool((most < 1 << (31 - 4 * places)).all())
 
 
@@ -296,6 +302,13 @@ class StreamOptions(Options):
         """Of a layer."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=shifted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised(Options):
+    """Of weights of 4 bits."""
+
+    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,14 +449,16 @@ def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
-    nibbles = four_bits in site.kernel.when
-    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
+    nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
+    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
     runs, rows, pixels = runs_of(shape, few), rows_of(shape), few and is_of_pixels(shape)
     laid = in_patch_order(spec, runs, packed or nibbles)
-    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier)
-    paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=multiplier)
-    by_pairs = in_pairs(spec, laid)
-    words = nibbles_of_pairs(by_pairs, paired) if nibbles else stream(by_pairs, paired, 2, packed)
+    block = 4 if fours else 2
+    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier, block)
+    paired = replace(sums, bias=in_pairs(spec, sums.bias, block), multiplier=multiplier)
+    by_blocks = in_pairs(spec, laid, block)
+    interleave = nibbles_of_fours if fours else nibbles_of_pairs
+    words = interleave(by_blocks, paired) if nibbles else stream(by_blocks, paired, 2, packed)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
     operands = {
         "x": site.x,
@@ -460,18 +475,25 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     grouped = shape.groups if shape.groups > 1 else None
     unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None)
     free = spec.overlaps(traversal_of(shape, rows))
-    variant = _variant(spec, runs, few)
+    raised = nibbles and sums.gain > 0
+    variant = _variant(spec, runs, few, raised)
+    options = [types, Loops.of(site), unrolled, *[Raised(raised=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
-    return site.call(operands, params, [types, Loops.of(site), unrolled], overlaps=free, variant=variant)
+    return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
-def conv_steps(spec: ConvSpec, few: bool = False) -> int:
-    """Of the inner loop: groups of four products of two pixels and two channels."""
+def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
+    """Of the inner loop: groups of four products of two pixels and two channels, or four."""
     shape = plain_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
-    pairs = shape.groups * -(-shape.out_c // shape.groups // 2)
-    return pixels * pairs * runs_of(shape, few).groups
+    blocks = shape.groups * -(-shape.out_c // shape.groups // channels)
+    return pixels * blocks * runs_of(shape, few).groups
+
+
+def four_steps(spec: ConvSpec) -> int:
+    """The same of four channels."""
+    return conv_steps(spec, channels=4)
 
 
 def few_steps(spec: ConvSpec) -> int:
@@ -507,10 +529,11 @@ def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
     )
 
 
-def _variant(spec: ConvSpec, runs: Runs, few: bool) -> str:
+def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool) -> str:
     size = f"{runs.count}x{runs.length}" if few else ""
     grouped = "grouped" if spec.shape.groups > 1 else ""
-    return "_".join(part for part in (size, grouped, "clamped" if spec.is_clamped else "") if part)
+    shifted = "raised" if raised else ""
+    return "_".join(part for part in (size, grouped, shifted, "clamped" if spec.is_clamped else "") if part)
 
 
 # -------------------------------------------------------------------------------------------------- dense
@@ -548,7 +571,6 @@ class RowOptions(StreamOptions):
     """Of one row."""
 
     parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
-    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
@@ -556,25 +578,25 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
     nibbles = four_bits in site.kernel.when
     parts = packed and not pairs_of_weights(spec)
-    sums, depth = sums_of(spec, packed and not parts), spec.depth
+    sums, depth = sums_of(spec, packed and not parts, nibbles), spec.depth
     padded = -(-depth // 8) * 8
     laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
     words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
-    raised = nibbles and sums.gain > 0  # weights of 4 bits have no room for a gain
-    high_word = replace(sums.params, second=sums.gain) if raised else sums.params
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
         operands["patch"] = site.scratch("patch", DType.INT16, size)
     first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
     row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
-    options = RowOptions(**vars(StreamOptions.of(spec)), parts=parts, raised=raised)
+    raised = nibbles and sums.gain > 0
+    types = RowOptions(**vars(StreamOptions.of(spec)), parts=parts)
+    options = [types, Loops.of(site), *[Raised(raised=raised)] * nibbles]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
     variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
-    return site.call(operands, [row, high_word], [options, Loops.of(site)], overlaps=free, variant=variant)
+    return site.call(operands, [row, sums.params], options, overlaps=free, variant=variant)
 
 
 def dense_steps(spec: ConvSpec) -> int:
@@ -666,7 +688,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         what=what,
         operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
         params=(Row, HighWord),
-        options=(RowOptions, Loops),
+        options=(RowOptions, Loops, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(one_row, *when),
@@ -699,7 +721,7 @@ def _conv(
         optional=(Walk,),
         uniform=UNIFORM,
         without=UNREAD,
-        options=(StreamOptions, Loops, WrittenOut),
+        options=(StreamOptions, Loops, WrittenOut, *[Raised] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),
@@ -723,6 +745,7 @@ STALLS = {
         "conv2d_s8_dsp16": (8.7, 7.2, -1.0),
         "conv2d_s8_dsp_few": (8.7, 7.2, -1.0),
         "conv2d_s4_dsp": (5.9, 4.2, -2.0),
+        "conv2d_s4_dsp_fours": (8.6, 6.5, -2.4),
     }.items()
 }
 """Cycles of a step of the inner loop beyond its instructions, by core, with its share of packing: words of loads of
@@ -747,7 +770,15 @@ ROW: tuple[Kernel, ...] = (
 
 _OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights)
 _OF_NIBBLES = _conv(
-    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word
+    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word_of_raised
+)
+
+
+_OF_FOURS = _conv(
+    "conv2d_s4_dsp_fours",
+    "two pixels by four channels, whose weights lie in 16 bits",
+    *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
+    extra=four_steps,
 )
 
 
@@ -773,6 +804,7 @@ PIXELS: tuple[Kernel, ...] = (
         extra=few_steps,
         code=few_code,
     ),
+    _OF_FOURS,
     _OF_NIBBLES,
     _short(_OF_NIBBLES),
     Kernel(

@@ -18,7 +18,7 @@ from mcugen.kernels.helium.layer import (
     Jump,
     LoopFlags,
     Ragged,
-    Raw,
+    Results,
     Shifted,
 )
 from mcugen.kernels.loops import FloatLoops, Loops
@@ -230,7 +230,7 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
         Ragged(ragged=spec.columns % BLOCK > 0),
         Clamped(clamp=False),
         Shifted(shifted=left > 0),
-        Raw(),
+        Results(y_t="int8_t", right=False),
     ]
     return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
 
@@ -423,7 +423,7 @@ MATMUL: tuple[Kernel, ...] = (
             scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
         ),
         params=(GemmFrame, Matrices, PlainStrips),
-        options=(LoopFlags, Jump, Ragged, Clamped, Shifted, Raw),
+        options=(LoopFlags, Jump, Ragged, Clamped, Shifted, Results),
         needs=frozenset({"mve"}),
         when=(by_vectors,),
         emit=emit_vectors,

@@ -539,7 +539,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         operands=layer.operands(_PHASES, working=_WORKING),
         params=(layer.GemmFrame, _Channels, layer.Padding, PhaseRows, PhasePatches),
         optional=(layer.Padding, PhasePatches),
-        options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw, PhaseOptions),
+        options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results, PhaseOptions),
         needs=frozenset({"mve"}),
         lacks=_BY_VALUE,
         when=(few_groups, layer.int8_requantized),

@@ -69,9 +69,10 @@ class Tensor(NamedTuple):
 class Layers:
     """Quantized layers side by side, with zero points and scales drawn from a seed."""
 
-    def __init__(self, dtype: type = np.int8, seed: int = 7) -> None:
+    def __init__(self, dtype: type = np.int8, seed: int = 7, result: type | None = None) -> None:
         self.net, self.random = Net(21), np.random.default_rng(seed)
         self.dtype, self.unit = dtype, 1.0 if dtype is np.int8 else 2.0**-8
+        self.result = result or dtype
         self.zeros: list[int] = []
 
     def input(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -91,8 +92,8 @@ class Layers:
         y = self.net.op("Gemm" if is_flat else "Conv", real, w, bias, **({"transB": 1} if is_flat else attributes))
         y = self.net.op("Relu", y) if relu else y
         size = x.scale * 0.012 * 75 * max(np.abs(weights).mean(), 1.0) * np.sqrt(depth)
-        step, zero = float(size / 60 / gain), self.zero()
-        return Tensor(self.net.quantize(y, step, zero, self.dtype, out=out), step, zero)
+        step, zero = float(size / 60 / gain), self.zero(self.result)
+        return Tensor(self.net.quantize(y, step, zero, self.result, out=out), step, zero)
 
     def per_channel(self, codes: np.ndarray, scales: np.ndarray, dtype: type = np.int8) -> str:
         """Reals of codes with one scale a channel."""
@@ -101,7 +102,7 @@ class Layers:
 
     def add(self, name: str, shape: tuple[int, ...], weights: np.ndarray, **more: object) -> None:
         """A layer between an input and an output."""
-        self.net.output(self.layer(self.input(name, shape), weights, name, **more).name, dtype=self.dtype)
+        self.net.output(self.layer(self.input(name, shape), weights, name, **more).name, dtype=self.result)
 
     def add_case(self, name: str, case: Case, **more: object) -> None:
         """With random weights, small and large."""
@@ -114,9 +115,9 @@ class Layers:
         """Codes of −127 to 127, most of them small."""
         return np.clip(np.rint(self.random.normal(0, 40, shape)), -127, 127).astype(np.int8)
 
-    def zero(self) -> int:
+    def zero(self, dtype: type | None = None) -> int:
         """Given, else anything; int16 has none."""
-        if self.dtype is np.int16:
+        if (dtype or self.dtype) is np.int16:
             return 0
         return self.zeros.pop(0) if self.zeros else int(self.random.integers(-128, 128))
 

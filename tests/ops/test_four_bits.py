@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from test_conv import WINDOWS, Case
 from test_dsp_conv import CASES, ROWS, FourBits, TwoBits
 
 PLAIN = ("conv2d_s4", "dense_s4", "depthwise_s4")
 DSP = ("conv2d_s4_dsp", "dense_s4_dsp")
+FOURS = ("conv2d_s4_dsp_fours", "dense_s4_dsp")
 SCALAR = {
     "rp2040": ("conv2d_s4_thumb1", "dense_s4_thumb1"),
     "stm32f103": ("conv2d_s4_thumb2", "dense_s4_thumb2", "dense_s4"),
@@ -43,14 +45,28 @@ def test_two_bits_of_plain_c():
 
 
 @pytest.mark.qemu
+@pytest.mark.parametrize("kernels", [DSP, FOURS], ids=lambda k: k[0])
 @pytest.mark.parametrize("board", ["nrf52840"])
-def test_dsp(board: str):
+def test_dsp(board: str, kernels: tuple[str, ...]):
     layers = FourBits()
     for name, case in LOOPED.items():
         layers.add_case(name, case, relu=len(name) % 2 == 0, gain=0.8)
     for name, (shape, channels) in ROWS.items():
         layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0)
-    layers.check(DSP, ("host", board))
+    layers.check(kernels, ("host", board))
+
+
+@pytest.mark.qemu
+def test_results_of_16_bits():
+    """As gates and the layers before others of 16 bits have them: sums raised by several bits, or as they are."""
+    layers = FourBits(result=np.int16)
+    for name, case in LOOPED.items():
+        layers.add_case(name, case, relu=len(name) % 2 == 0, gain=400.0 if len(name) % 3 else 30.0)
+    for name, (shape, channels) in ROWS.items():
+        layers.add(name, shape, layers.weights(channels, shape[1]), relu=channels % 2 == 0, gain=400.0)
+    for kernels in (DSP, FOURS):
+        layers.check(kernels, ("host", "nrf52840"))
+    layers.check(MVE, ("host", "corstone300"), made_for=("corstone300", "balanced"))
 
 
 @pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])

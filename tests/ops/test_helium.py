@@ -141,7 +141,14 @@ FOUR_BITS: dict[str, Sequence[Case]] = {
 
 
 def add_layer(
-    net: Net, name: str, case: Case, seed: int, relu: bool = False, spread: float = 1.0, bits: int = 8
+    net: Net,
+    name: str,
+    case: Case,
+    seed: int,
+    relu: bool = False,
+    spread: float = 1.0,
+    bits: int = 8,
+    result: type = np.int8,
 ) -> None:
     """A layer with random weights, bias, zero points and scales; `spread` stretches what is not clamped."""
     shape, channels, kernel, attributes = case
@@ -157,7 +164,8 @@ def add_layer(
     y = net.op("Conv", x, w, bias, **attributes)
     size = 0.05 * 0.011 * 75 * 75 * np.sqrt(depth * np.prod(kernel))
     y = net.op("Clip", y, net.const(0.0), net.const(size)) if relu else y
-    net.output(net.quantize(y, float(size / 50 / spread), int(random.integers(-128, 128)), out=name), dtype=np.int8)
+    zero = int(random.integers(-128, 128)) if result is np.int8 else 0
+    net.output(net.quantize(y, float(size / 50 / spread), zero, result, out=name), dtype=result)
 
 
 def compiled(model: onnx.ModelProto, kernel: str) -> CompiledModel:
@@ -202,6 +210,25 @@ def test_vectors(kernel: str) -> None:
     feeds = random_feeds(model.model)
     (found,) = model.simulate([feeds], measure=False).outputs
     assert_close(found, interpret(model.graph, feeds))
+
+
+@pytest.mark.spread(4)
+@pytest.mark.qemu
+@pytest.mark.parametrize("bits", [4, 8])
+def test_results_of_16_bits(bits: int) -> None:
+    """Of windows that are read from strips or gathered, in groups too: shifted on, and shifted before they are
+    multiplied.
+    """
+    net, kernel = Net(), f"conv2d_s{bits}_mve"
+    for number, case in enumerate([*KERNELS["conv2d_s8_mve"], ((1, 8, 6, 5), 12, (3, 3), {"group": 2})]):
+        add_layer(net, f"y{number}", case, number, number % 3 == 1, 3000.0 if number % 2 else 100.0, bits, np.int16)
+    model = compiled(net.model(), kernel)
+    feeds = random_feeds(model.model)
+    expected = interpret(model.graph, feeds)
+    assert any(np.abs(y).max() > 127 for y in expected.values())
+    assert_close(by_twins(model, feeds), expected)
+    (found,) = model.simulate([feeds], measure=False).outputs
+    assert_close(found, expected)
 
 
 EXTREMES = (-128, -1, 0, 127)

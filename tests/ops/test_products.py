@@ -136,6 +136,16 @@ def test_rows_by_vectors(gain: str, relu: bool):
 
 @pytest.mark.spread(6)
 @pytest.mark.qemu
+@pytest.mark.parametrize("gain", GAINS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_several_rows_by_vectors(gain: str, bits: int):
+    for rows in (2, 5):
+        net = layers(ROWS, rows, GAINS[gain], gain in ("upper word", "shifted on"), bits)
+        check(net, (f"conv2d_s{bits}_mve",), BOARDS["mve"])
+
+
+@pytest.mark.spread(6)
+@pytest.mark.qemu
 @pytest.mark.parametrize("gain", [g for g in GAINS if g != "shifted left"])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 @pytest.mark.parametrize("kernel", ["dense_s8_dsp", "dense_s8_dsp16", "dense_s8_dsp_direct"])
@@ -149,8 +159,9 @@ def test_rows_by_pairs_of_products(kernel: str, gain: str, relu: bool):
 @pytest.mark.parametrize("gain", [*GAINS, "far to the left"])
 def test_rows_by_nibbles(gain: str):
     """Sums are raised where they get more bits, as those of gates do."""
-    net = layers(ROWS, 1, {**GAINS, "far to the left": 12.0}[gain], gain == "upper word", bits=4)
-    check(net, ("dense_s4_dsp",), BOARDS["dsp"])
+    for rows, kernel in ((1, "dense_s4_dsp"), (5, "conv2d_s4_dsp")):
+        net = layers(ROWS, rows, {**GAINS, "far to the left": 12.0}[gain], gain == "upper word", bits=4)
+        check(net, (kernel,), BOARDS["dsp"])
 
 
 @pytest.mark.spread(6)

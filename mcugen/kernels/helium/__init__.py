@@ -21,7 +21,6 @@ from mcugen.kernels.helium.layer import (
     block_products,
     int8_products,
     int8_requantized,
-    int8_sums,
     short_sums,
 )
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
@@ -102,16 +101,16 @@ _ROW = Kernel(
 _GEMM = Kernel(
     "conv2d_s8_mve",
     what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
-    operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT32)),
+    operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16, DType.INT32)),
     params=(
         *(layer.GemmFrame, layer.Padding, ConvGeometry, layer.StripRows),
         *(conv.PixelRows, conv.PatchRows, conv.Groups),
     ),
     optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows, conv.Groups),
     without=frozenset({"k_w", "stride_w", "dilation_h", "dilation_w"}),
-    options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw),
+    options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
-    when=(int8_sums,),
+    when=(int8_products,),
     emit=emit_vectors,
     extra=pair_products,
 )
@@ -121,7 +120,7 @@ _IN_PLACE = Kernel(
     what="two pixels by four channels of pointwise convolutions, pixels copied before they are overwritten",
     operands=layer.operands(working=(scratch("patches", "pixels as they were", DType.INT8),)),
     params=(layer.GemmFrame, conv.CopiedPixels),
-    options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw),
+    options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
     when=(int8_requantized, conv.overwriting),
     emit=conv.emit_overwriting,
@@ -151,9 +150,9 @@ _COLUMNS = Kernel(
     emit=conv.emit_columns,
 )
 
-_SINGLE = replace(_ROW, when=(int8_sums, single_row))
+_SINGLE = replace(_ROW, when=(int8_products, single_row))
 
-_WINDOWS = replace(_GEMM, when=(int8_sums, conv.no_depthwise), emit=conv.emit_conv)
+_WINDOWS = replace(_GEMM, when=(int8_products, conv.no_depthwise), emit=conv.emit_conv)
 
 DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, WIDE, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
 

@@ -34,11 +34,6 @@ MOST_CHANNELS = 2**14
 """Results are scattered by offsets of 16 bits, over four pixels at most."""
 
 
-def int8_sums(spec: ConvSpec) -> bool:
-    """int8 tensors, sums in 32 bits, as they are or as codes"""
-    return int8_products(spec) and (spec.is_sums or spec.is_int8)
-
-
 def int8_requantized(spec: ConvSpec) -> bool:
     """int8 tensors, sums in 32 bits"""
     return spec.is_int8 and int8_products(spec)
@@ -151,7 +146,7 @@ class Table:
         ragged = Ragged(ragged=self.last < self.block)
         results = Results(y_t=self.spec.y.dtype.c, right=self.shift < 0)
         scaled = Shifted(shifted=self.shift > 0)
-        return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results, Raw(raw=self.spec.is_sums)
+        return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results
 
 
 # ------------------------------------------------------------------------------------------- declarations
@@ -178,13 +173,13 @@ class Codes(Params):
 class GemmFrame(Frame):
     """Of products of two pixels by four channels."""
 
-    zero_point: Annotated[Trained, "of y"]
+    zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
     table_size: Annotated[int, "bytes of the table, or of a group's part of it"]
     x_next: Annotated[int, "bytes of x from two pixels to the next two"]
     y_next: Annotated[int, "elements of y from two pixels to the next two"]
     turns: Annotated[int, "turns of the inner loop"]
     jump: Annotated[int, "bytes of x from turn to turn, where they are not neighbours"]
-    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied; negative: to the right, behind that"]
     tail: Annotated[int, "products beyond whole vectors"]
     last: Annotated[int, "channels of the last block"]
     written: Annotated[int, "room for assembly to count in"]
@@ -229,17 +224,10 @@ class Shifted(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raw(Options):
-    """Whether sums become codes."""
-
-    raw: Annotated[bool, "whether they are stored as they are"] = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Results(Options):
-    """Of codes of 8 or 16 bits."""
+    """Codes of 8 or 16 bits, or the sums."""
 
-    y_t: Annotated[str, "C type of the output"]
+    y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
     right: Annotated[bool, "whether what products are rounded to is shifted to the right then"]
 
 
