@@ -133,7 +133,7 @@ def windows() -> Layers:
 
 
 def borders() -> Layers:
-    """Windows over all borders: of few and of many channels, of outputs in one row or two, wholly outside, with gaps."""
+    """Windows over all borders: of few and many channels, of outputs in one row or two, wholly outside, with gaps."""
     layers = Layers()
     for depth in (1, 4, 5, 9):
         layers.conv((1, depth, 7, 12), 4, 3, 3, pads=(1, 1, 1, 1))
