@@ -132,6 +132,19 @@ def windows() -> Layers:
     return layers
 
 
+def borders() -> Layers:
+    """Windows over all borders: of few and many channels, of outputs in one row or two, wholly outside, with gaps."""
+    layers = Layers()
+    for depth in (1, 4, 5, 9):
+        layers.conv((1, depth, 7, 12), 4, 3, 3, pads=(1, 1, 1, 1))
+        layers.conv((1, depth, 4, 7), 5, 5, 5, pads=(2, 2, 2, 2), clamp="relu")
+        layers.conv((1, depth, 2, 12), 4, 2, 3, pads=(3, 0, 4, 0))
+        layers.conv((1, depth, 3, 4), 3, 2, 2, pads=(4, 3, 3, 4))
+        layers.conv((1, depth, 6, 13), 4, 3, 3, dilations=(2, 1), pads=(4, 1, 1, 2))
+        layers.conv((1, depth, 6, 9), 4, 2, 3, strides=(1, 2), dilations=(1, 3), pads=(1, 4, 1, 3))
+    return layers
+
+
 def matrices() -> Layers:
     """Fully connected and recurrent layers, products of activations."""
     layers = Layers()
@@ -173,6 +186,35 @@ def test_blocks_on_every_cpu(board: str, layers):
     used = {instr.kernel for instr in built.compile(board, *BLOCKED[layers is matrices :]).program.instrs}
     assert used & set(BLOCKED)
     check_on(board, built, *BLOCKED[layers is matrices :], goal="speed")  # for which M4 and M33 have loops of their own
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", BOARDS)
+def test_windows_over_borders(board: str):
+    check_on(board, borders(), "conv2d_f32_fpu")
+
+
+def test_windows_over_borders_in_plain_c():
+    check_plain(HELIUM, borders(), "conv2d_f32_fpu")
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("board", "depth", "most"),
+    [("nrf52840", 1, 1.25), ("rt1060", 1, 1.25), (HELIUM, 1, 1.4), (HELIUM, 8, 1.05)],
+)
+def test_borders_cost_little(board: str, depth: int, most: float):
+    """Beside an image that holds the padding."""
+
+    def instructions(pad: int) -> int:
+        layers = Layers()
+        layers.conv((1, depth, 28 - 2 * pad, 28 - 2 * pad), 8, 5, 5, pads=(pad,) * 4)
+        feeds = [random_feeds(layers.net.model())]
+        found = layers.compile(board, "conv2d_f32_fpu").simulate(feeds).instructions
+        assert found is not None
+        return found
+
+    assert instructions(2) < most * instructions(0)
 
 
 @pytest.mark.qemu
