@@ -707,11 +707,8 @@ class _LoopBody:
         if not self.of.counts or self.conditional or len(self.taken) != 1 or not varying:  # a Scan stays as it is
             return None
         (x, walk), of = self.taken[0], self.of
-        if (
-            x.type.rank != 3
-            or walk.axis > 1
-            or any(of.stacked(i, v.type.rank) != walk for i, v in enumerate(self.rows))
-        ):
+        walks = [walk, *(of.stacked(i, v.type.rank) for i, v in enumerate(self.rows))]
+        if x.type.rank != 3 or any(w.axis != 0 or w.backwards != walk.backwards for w in walks):
             return None
         found = cell_of(self.parts[0], [self.read[i] for i in varying], [self.states[i] for i in varying])
         numbers = [] if found is None else [varying[i] for i in found.states]

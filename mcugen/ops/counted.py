@@ -51,7 +51,7 @@ def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | No
     if cond is not None and not cond.is_constant and cond not in known:
         return None
     nodes = _needed([n for n in graph.nodes if n.outputs[0] in known], [*(s.after for s in counters), cond])
-    if most * len(nodes) > MOST_EVALUATED:
+    if most * (1 + len(nodes)) > MOST_EVALUATED:
         return None
     return _played(nodes, step, counters, cond, most)
 

@@ -12,7 +12,7 @@ import pytest
 from float_models import quantized
 from onnx import helper
 from onnx_models import Net, imported, onnxruntime_outputs, operators, optimized, random_feeds
-from test_control import check, scoped
+from test_control import check, loop_body, scoped
 
 from mcugen.errors import UnsupportedError
 from mcugen.hir.types import DType
@@ -40,17 +40,19 @@ class While:
     first: tuple[np.ndarray, ...] = ()
     last: int = STEPS
     """Before which number it stops."""
+    axis: int = 0
+    """Of x, along which steps lie."""
 
     def model(self, of_last: bool = False) -> onnx.ModelProto:
         """y: all rows, or the states in the end."""
         net, inner = Net(), Net()
-        x = net.input("x", self.steps, self.batch, DEPTH)
+        x = net.input("x", *((self.steps, self.batch) if self.axis == 0 else (self.batch, self.steps)), DEPTH)
         inner.input("i", dtype=np.int64)
         inner.input("going", dtype=np.bool_)
         counter = inner.input("counter", dtype=np.int32)
         states = [inner.input(f"state{k}", self.batch, HIDDEN) for k in range(self.states)]
         following = inner.op("Add", counter, inner.const(1, np.int32))
-        row = inner.op("Gather", x, counter, axis=0)
+        row = inner.op("Gather", x, counter, axis=self.axis)
         after = self.write(inner, row, states)
         less = inner.op("Less", inner.op("Cast", following, to=1), inner.const(float(self.last)))
         inner.output(inner.op("Identity", less, out="go_on"), dtype=np.bool_)
@@ -167,6 +169,26 @@ def test_another_cell_stays_a_loop() -> None:
     (node,) = (n for n in optimized(model).nodes if isinstance(n.op, Repeat))
     assert node.op.steps == 200 and not node.op.conditional and len(node.op.taken) == 1
     check(model)
+
+
+@pytest.mark.parametrize("batch", [1, STEPS])
+def test_rows_along_another_axis_stay_a_loop(batch: int) -> None:
+    model = While(lstm, 2, batch=batch, axis=1).model()
+    assert "lstm" not in operators(optimized(model))
+    check(model)
+
+
+def test_a_great_many_steps_are_not_played() -> None:
+    """Of a body without a counter, too: it is told that they are too many, and at once."""
+
+    def write(net: Net, states: list[str]) -> tuple[list[str], list[str]]:
+        return [net.op("Mul", states[0], net.const(0.5))], []
+
+    net = Net()
+    trips, going = net.const(2**60, np.int64), net.const(True, np.bool_)
+    net.output(net.op("Loop", trips, going, net.input("x", 3), out="y", body=loop_body(write, (3,))))
+    with pytest.raises(UnsupportedError, match="operators"):
+        imported(net.model())
 
 
 def test_a_loop_that_ends_before_its_trips_are_made() -> None:
