@@ -25,7 +25,7 @@ _DEEPEST = 40
 """Sums of sums that are read."""
 
 _WIDEST = 2048
-"""Numbers of x and h: a layer of more has weights of tens of megabytes."""
+"""Numbers of x and h, and a quarter of all gates': a layer of more has weights of tens of megabytes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class Sum:
 
 def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found | None:
     """Of a step that reads rows x [batch, depth] and states [batch, hidden], and what these are `after` it."""
-    if any(v.type.rank != 2 or v.type.dtype is not DType.FLOAT32 or max(v.type.shape) > _WIDEST for v in (x, *states)):
+    if any(v.type.rank != 2 or v.type.dtype is not DType.FLOAT32 or v.type.shape[1] > _WIDEST for v in (x, *states)):
+        return None
+    if any(v.type.shape[0] != x.type.shape[0] for v in states):
         return None
     if len(states) == 1:
         return _gru(x, states[0], after[0]) or _rnn(x, states[0], after[0])
@@ -135,6 +137,8 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
         if first is None or set(inner.matrices) != {h}:
             continue
         size, outer = h.type.shape[1], total.matrices[scaled]
+        if total.matrices[x].shape[1] != size or outer.shape != (size, size):
+            continue
         if of is h:
             recurrent, bias, is_linear = outer, np.zeros(size), False
         elif np.array_equal(outer, np.eye(size)):
@@ -157,7 +161,7 @@ def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states
     size, read = h.type.shape[1], _Sums()
     sums = [read(v) for v in gates if v is not None]
     is_complete = len(sums) == len(gates) and all(set(s.matrices) == {x, h} for s in sums)
-    if not is_complete or any(s.matrices[h].shape[1] != size for s in sums):
+    if not is_complete or any(m.shape[1] != size for s in sums for m in s.matrices.values()):
         return None
     w, r = (np.concatenate([s.matrices[v].T for s in sums]) for v in (x, h))
     b = np.concatenate([*(_full(s.bias, size) for s in sums), np.zeros(len(sums) * size)])
@@ -175,22 +179,29 @@ class _Sums:
         if value not in self._known:
             node = value.producer
             found = _constant(value) if value.data is not None or node is None else self._composed(node, depth + 1)
-            self._known[value] = found or Sum({value: np.eye(value.type.shape[-1])}, np.zeros(1))
+            self._known[value] = found or Sum(
+                {value: np.eye(value.type.shape[-1] if value.type.rank else 1)}, np.zeros(1)
+            )
         return self._known[value]
 
     def _composed(self, node: Node, depth: int) -> Sum | None:
         op, x = node.op, node.inputs[0]
-        if x is None or not x.type.rank or depth > _DEEPEST:
+        if x is None or not x.type.rank or x.type.shape[-1] > 4 * _WIDEST or depth > _DEEPEST:
             return None
         if op == MatMul() and (matrix := node.input(1).data) is not None and matrix.ndim == 2:
             return _wide(self(x, depth), x).times(matrix.astype(np.float64))
-        if op in (Binary("Add"), Binary("Sub")) and node.input(1).type.rank:
+        if op in (Binary("Add"), Binary("Sub")) and all(_is_whole(node.input(i), node.output) for i in (0, 1)):
             return self(x, depth).plus(self(node.input(1), depth), 1.0 if op == Binary("Add") else -1.0)
         if isinstance(op, Reshape) and node.output.type.shape[-1:] == x.type.shape[-1:]:
             return self(x, depth)
         if isinstance(op, Slice) and op.sizes[:-1] == x.type.shape[:-1] and set(op.steps) == {1}:
             return _wide(self(x, depth), x).part(op.starts[-1], op.sizes[-1])
         return None
+
+
+def _is_whole(part: Value, total: Value) -> bool:
+    """Whether a term is not repeated in the sum, unless it is a constant."""
+    return part.type.rank > 0 and (part.data is not None or part.type.shape[-1] == total.type.shape[-1])
 
 
 def _constant(value: Value) -> Sum | None:

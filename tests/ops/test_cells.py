@@ -171,6 +171,35 @@ def test_another_cell_stays_a_loop() -> None:
     check(model)
 
 
+def spread(net: Net, x: str, states: Sequence[str]) -> Sequence[str]:
+    """One number of x for all of h."""
+    one = net.op("ReduceSum", x, net.const([1], np.int64))
+    return [net.op("Tanh", net.op("Add", one, product(net, states[0], numbers(HIDDEN, HIDDEN))))]
+
+
+def one_gate(net: Net, x: str, states: Sequence[str]) -> Sequence[str]:
+    """A GRU whose update gate is one number for all of h, without an axis."""
+    (h,) = states
+    z = net.op("Sigmoid", net.op("ReduceSum", x, keepdims=0))
+    candidate = net.op("Tanh", net.op("Add", product(net, x, numbers(DEPTH, HIDDEN)), net.op("Mul", z, h)))
+    fresh = net.op("Mul", net.op("Sub", net.const(1.0), z), candidate)
+    return [net.op("Add", net.op("Mul", z, h), fresh)]
+
+
+def far(net: Net, x: str, states: Sequence[str]) -> Sequence[str]:
+    """Of a row of 20,000 numbers, for which no matrix of all by all is made."""
+    wide = net.op("Expand", net.op("ReduceSum", x), net.const([1, 20000], np.int64))
+    inner = product(net, wide, np.eye(20000, HIDDEN, dtype=np.float32))
+    return [net.op("Tanh", net.op("Add", inner, product(net, states[0], numbers(HIDDEN, HIDDEN))))]
+
+
+@pytest.mark.parametrize("write", [spread, one_gate, far])
+def test_what_is_not_quite_a_layer(write: Write) -> None:
+    model = While(write).model()
+    assert not {"rnn", "gru"} & {*operators(optimized(model))}
+    check(model)
+
+
 @pytest.mark.parametrize("batch", [1, STEPS])
 def test_rows_along_another_axis_stay_a_loop(batch: int) -> None:
     model = While(lstm, 2, batch=batch, axis=1).model()
