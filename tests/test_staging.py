@@ -516,8 +516,8 @@ EVERY = sorted(
 )
 KINDS = ("stm32n657", "rt1060", "rp2350", "nrf52840", "corstone300", "stm32h743", "esp32c3")
 """Of cores and of memories."""
-SLOWER = {("dory_frontnet_int", "stm32n657"): 1.024, ("dory_frontnet_int", "corstone300"): 1.014}
-"""Measured; why is not known yet."""
+SLOWER = {("dory_eegnet_int", "stm32h743"): 1.01}
+"""What `transpose_inplace` of its input takes depends on the program around it."""
 
 
 @pytest.mark.qemu
