@@ -12,8 +12,8 @@ from mcugen.errors import shortened
 from mcugen.fitting.budget import Attempt
 from mcugen.fitting.everywhere import copies_everywhere, may_copy_everywhere
 from mcugen.fitting.staging import LEAST_WAITS, copies_for
-from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import weight_axes
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import DType
 from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.areas import waits_of
@@ -49,7 +49,7 @@ def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
     if options.input_types or not any(node.input(0).type.dtype is DType.INT8 for node in layers):
         return []
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
-        readers = _computing_readers(value)
+        readers = readers_behind(value, lambda node: node.op.moves_data)
         macs = sum(node.op.macs(node.sig) for node in readers)
         if readers and all(_has_whole_weights(node) for node in readers):
             share = macs / max(sum(node.op.macs(node.sig) for node in layers), 1)
@@ -59,18 +59,6 @@ def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
                 f"--input-type would make the first layer one of integers ({what}): {name}=uint8 if all are 0 to 255"
             ]
     return []
-
-
-def _computing_readers(value: Value) -> list[Node]:
-    """The nodes that read a tensor, wherever it has been moved."""
-    found, todo = list[Node](), list(value.users)
-    while todo:
-        node = todo.pop()
-        if node.op.moves_data:
-            todo += [user for output in node.outputs for user in output.users]
-        else:
-            found.append(node)
-    return found
 
 
 def _has_whole_weights(node: Node) -> bool:

@@ -7,7 +7,7 @@ An operator has a trait by inheriting it; where it depends on types or attribute
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.hir.operator import (
@@ -307,3 +307,17 @@ def run_along(shape: Shape, axis: int, start: int, stop: int) -> Run:
 def clamp_of(op: Operator) -> tuple[float, float] | None:
     """What the result is clamped to."""
     return op.clamp if isinstance(op, Clampable) else None
+
+
+def readers_behind(value: Value, moves: Callable[[Node], bool]) -> list[Node]:
+    """The nodes that read a value, wherever those that only move data have moved it."""
+    found: dict[Node, None] = {}
+    stack = list(value.users)
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found[node] = None
+        if moves(node):
+            stack += [user for v in node.outputs for user in v.users]
+    return [n for n in found if not moves(n)]

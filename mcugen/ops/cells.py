@@ -7,7 +7,7 @@ several, parts of them taken before or after their sum. So each argument of an a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -19,7 +19,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Reshape, Slice
 from mcugen.ops.onnx_node import OnnxNode
-from mcugen.ops.pointwise import Binary, Unary
+from mcugen.ops.pointwise import Binary, argument_of, operands_of
 
 _DEEPEST = 40
 """Sums of sums that are read."""
@@ -100,12 +100,12 @@ def compose_layer(node: OnnxNode, found: Found, x: Value, initial: Sequence[Valu
 def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tuple[int, ...]) -> Found | None:
     """h' = σ(o) · tanh(c'), c' = σ(f) · c + σ(i) · tanh(g)."""
     h, c, new_h, new_c = *(states[i] for i in order), *(after[i] for i in order)
-    for out, squashed in _operands(new_h, "Mul"):
-        for kept, fresh in _operands(new_c, "Add") if _argument(squashed, "Tanh") is new_c else ():
-            for forget, cell in _operands(kept, "Mul"):
-                for take, candidate in _operands(fresh, "Mul") if cell is c else ():
-                    gates = [_argument(v, "Sigmoid") for v in (take, out, forget)]
-                    found = _of_gates("LSTM", x, h, [*gates, _argument(candidate, "Tanh")], order)
+    for out, squashed in operands_of(new_h, "Mul"):
+        for kept, fresh in operands_of(new_c, "Add") if argument_of(squashed, "Tanh") is new_c else ():
+            for forget, cell in operands_of(kept, "Mul"):
+                for take, candidate in operands_of(fresh, "Mul") if cell is c else ():
+                    gates = [argument_of(v, "Sigmoid") for v in (take, out, forget)]
+                    found = _of_gates("LSTM", x, h, [*gates, argument_of(candidate, "Tanh")], order)
                     if found is not None:
                         return found
     return None
@@ -113,11 +113,11 @@ def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tupl
 
 def _gru(x: Value, h: Value, new: Value) -> Found | None:
     """h' = z · h + (1 - z) · tanh(g), where g is a sum of x and r · h, or of x and r · (a sum of h)."""
-    for kept, fresh in _operands(new, "Add"):
-        for update, old in _operands(kept, "Mul"):
-            for rest, candidate in _operands(fresh, "Mul") if old is h else ():
-                argument = _argument(candidate, "Tanh") if _is_one_less(rest, update) else None
-                z = _argument(update, "Sigmoid")
+    for kept, fresh in operands_of(new, "Add"):
+        for update, old in operands_of(kept, "Mul"):
+            for rest, candidate in operands_of(fresh, "Mul") if old is h else ():
+                argument = argument_of(candidate, "Tanh") if _is_one_less(rest, update) else None
+                z = argument_of(update, "Sigmoid")
                 if argument is not None and z is not None and (found := _reset(x, h, z, argument)) is not None:
                     return found
     return None
@@ -130,8 +130,8 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
     (scaled, *others) = (v for v in total.matrices if v is not x) if len(total.matrices) == 2 else (None,)
     if scaled is None or others:
         return None
-    for gate, of in _operands(scaled, "Mul"):
-        r = _argument(gate, "Sigmoid")
+    for gate, of in operands_of(scaled, "Mul"):
+        r = argument_of(gate, "Sigmoid")
         inner = sums(of)
         first = None if r is None else _of_gates("GRU", x, h, [z, r], (0,))
         if first is None or set(inner.matrices) != {h}:
@@ -153,7 +153,7 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
 
 def _rnn(x: Value, h: Value, new: Value) -> Found | None:
     """h' = tanh(a sum of x and h)."""
-    return _of_gates("RNN", x, h, [_argument(new, "Tanh")], (0,))
+    return _of_gates("RNN", x, h, [argument_of(new, "Tanh")], (0,))
 
 
 def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]) -> Found | None:
@@ -217,19 +217,6 @@ def _wide(found: Sum, value: Value) -> Sum:
 
 def _full(bias: Array, size: int) -> Array:
     return np.broadcast_to(bias, (size,))
-
-
-def _operands(value: Value, function: str) -> Iterator[tuple[Value, Value]]:
-    """Of the sum or product that a value is, in both orders."""
-    node = value.producer
-    if node is not None and node.op == Binary(function):
-        yield node.input(0), node.input(1)
-        yield node.input(1), node.input(0)
-
-
-def _argument(value: Value, function: str) -> Value | None:
-    node = value.producer
-    return node.input(0) if node is not None and node.op == Unary(function) else None
 
 
 def _is_one_less(rest: Value, gate: Value) -> bool:

@@ -671,10 +671,10 @@ class _LoopBody:
         varying = [i for i in range(len(self.states)) if i not in self.fixed and i not in self.last]
         filled = [i for i, v in enumerate(self.rows) if v.type.count]
         outputs = {i: of.initial[i] for i in self.fixed}
-        outputs |= {i: node.graph.constant(f"{names[i]}.last", last) for i, last in self.last.items()}
         if (layer := self._layer(varying)) is not None:
-            layer |= {i: node.call("Identity", last) for i, last in self.last.items()}
-            return [(outputs | layer)[i] for i in range(len(names))]
+            outputs |= layer | {i: node.call("Identity", last) for i, last in self.last.items()}
+            return [outputs[i] for i in range(len(names))]
+        outputs |= {i: node.graph.constant(f"{names[i]}.last", last) for i, last in self.last.items()}
         seen_by_all = [v for v in self.graph.inputs if v not in (self.step, *self.read, *self.parts)]
         self.graph.inputs = [self.step, *(self.read[i] for i in varying), *self.parts, *seen_by_all]
         conds = [self.cond or self.graph.constant("true", np.asarray(True))] if self.conditional else []

@@ -921,3 +921,21 @@ def _import_where(node: OnnxNode) -> list[Value]:
     values = _operands(node)
     _require_one_dtype(node, values[1:])
     return [emit_elementwise(node, Where(), *values)]
+
+
+# ----------------------------------------------------------------------------------- what patterns ask of a value
+
+
+def argument_of(value: Value, function: str) -> Value | None:
+    """x where the value is the function of x (a row of UNARY), alone."""
+    node = value.producer
+    return node.input(0) if node is not None and node.op == Unary(function) else None
+
+
+def operands_of(value: Value, function: str) -> list[tuple[Value, Value]]:
+    """Of the sum or product that a value is (`Add` or `Mul`), in both orders."""
+    node = value.producer
+    if node is None or node.op != Binary(function):
+        return []
+    left, right = node.input(0), node.input(1)
+    return [(left, right), (right, left)]

@@ -12,7 +12,7 @@ from mcugen.hir.types import Array, DType, Shape
 from mcugen.ops.affine import Affine
 from mcugen.ops.movement import Reshape
 from mcugen.ops.norm import Normalize
-from mcugen.ops.pointwise import Binary, Unary, Where
+from mcugen.ops.pointwise import Binary, Where, argument_of, operands_of
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
 from mcugen.passes.rewrite import Outcome, pattern
@@ -40,29 +40,23 @@ def recognize_shifted(graph: Graph, node: Node) -> Outcome:
     found = _shifted(node)
     if found is None:
         return False
-    difference, root, gamma, bias = found
-    types = [node.output.type]
-    product = graph.add(Binary("Mul"), [difference, root], node.origin, types=types, before=node).output
-    rest = [(Binary(f), v) for f, v in (("Mul", gamma), ("Add", bias)) if v is not None]
-    for op, constant in rest[:-1]:
-        product = graph.add(op, [product, constant], node.origin, types=types, before=node).output
-    if not rest:
-        graph.replace(node.output, product)
-        graph.remove(node)
-    else:
-        graph.rewrite(node, rest[-1][0], [product, rest[-1][1]], types=types)
+    value, root, gamma, bias = found
+    steps = [(Binary(f), v) for f, v in (("Mul", root), ("Mul", gamma), ("Add", bias)) if v is not None]
+    for op, operand in steps[:-1]:
+        value = graph.add(op, [value, operand], node.origin, types=[node.output.type], before=node).output
+    graph.rewrite(node, steps[-1][0], [value, steps[-1][1]], types=[node.output.type])
     return True
 
 
 def _shifted(node: Node) -> tuple[Value, Value, Value | None, Value | None] | None:
     """x − m as the variance reads it, r, γ and b, where the node computes such a sum."""
-    if node.op != Binary("Add") or node.output.type.dtype is not DType.FLOAT32:
+    if node.output.type.dtype is not DType.FLOAT32:
         return None
-    for scaled, shift in _orders(node):
-        for x, scale in _orders(scaled.producer, "Mul"):
-            for root, gamma in [(scale, None), *_orders(scale.producer, "Mul")]:
+    for scaled, shift in operands_of(node.output, "Add"):
+        for x, scale in operands_of(scaled, "Mul"):
+            for root, gamma in [(scale, None), *operands_of(scale, "Mul")]:
                 is_known = gamma is None or gamma.data is not None
-                if _argument(root, Unary("Reciprocal")) is None or not is_known:
+                if argument_of(root, "Reciprocal") is None or not is_known:
                     continue
                 for mean, bias in _less_mean(shift, scale):
                     d = next((u.output for u in mean.users if u.op == Binary("Sub") and u.inputs == (x, mean)), None)
@@ -71,22 +65,14 @@ def _shifted(node: Node) -> tuple[Value, Value, Value | None, Value | None] | No
     return None
 
 
-def _orders(node: Node | None, function: str = "Add") -> list[tuple[Value, Value]]:
-    """Both operands of a sum or a product, in both orders."""
-    if node is None or node.op != Binary(function):
-        return []
-    left, right = node.input(0), node.input(1)
-    return [(left, right), (right, left)]
-
-
 def _less_mean(shift: Value, scale: Value) -> Iterator[tuple[Value, Value | None]]:
     """m and b, which may be absent, where the value is b − m · scale."""
     node = shift.producer
-    for product, bias in (*_orders(node), (shift, None)):
-        negated = [m for m, by in _orders(product.producer, "Mul") if by is scale]
-        yield from ((v, bias) for m in negated if (v := _argument(m, Unary("Neg"))) is not None)
+    for product, bias in (*operands_of(shift, "Add"), (shift, None)):
+        negated = [m for m, by in operands_of(product, "Mul") if by is scale]
+        yield from ((v, bias) for m in negated if (v := argument_of(m, "Neg")) is not None)
     if node is not None and node.op == Binary("Sub"):
-        yield from ((m, node.input(0)) for m, by in _orders(node.input(1).producer, "Mul") if by is scale)
+        yield from ((m, node.input(0)) for m, by in operands_of(node.input(1), "Mul") if by is scale)
 
 
 @pattern(Reshape)
@@ -147,8 +133,8 @@ def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
     orders = (node.inputs, node.inputs[::-1]) if node.op == Binary("Mul") else (node.inputs,)
     for top, bottom in orders:
         assert top is not None and bottom is not None
-        root = bottom if node.op == Binary("Div") else _argument(bottom, Unary("Reciprocal"))
-        square = None if root is None else _argument(root, Unary("Sqrt"))
+        root = bottom if node.op == Binary("Div") else argument_of(bottom, "Reciprocal")
+        square = None if root is None else argument_of(root, "Sqrt")
         if square is None:
             continue
         found = _mean_square(square, top)
@@ -159,10 +145,6 @@ def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
         x = _centered(top, axes)
         return (Normalize(axes, epsilon), x) if x is not None else (Normalize(axes, epsilon, centered=False), top)
     return refused
-
-
-def _argument(value: Value, op: Unary) -> Value | None:
-    return value.producer.input(0) if value.producer is not None and value.producer.op == op else None
 
 
 def _mean_square(value: Value, d: Value) -> tuple[tuple[int, ...], float] | None:

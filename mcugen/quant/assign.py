@@ -12,7 +12,7 @@ from mcugen.errors import McugenError
 from mcugen.evaluation.layers import APART, AS_WANTED, BETWEEN, NO_INTEGER_FORM
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
-from mcugen.hir.traits import Cell, Interpolating, Quantizable, bias_input, weight_axes
+from mcugen.hir.traits import Cell, Interpolating, Quantizable, bias_input, readers_behind, weight_axes
 from mcugen.hir.types import DType, TensorType
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
@@ -138,16 +138,7 @@ class _Assigner:
 
     def _readers(self, value: Value) -> list[Node]:
         """The nodes that compute with a value, wherever it has been moved."""
-        found: dict[Node, None] = {}
-        stack = list(value.users)
-        while stack:
-            node = stack.pop()
-            if node in found:
-                continue
-            found[node] = None
-            if node in self.movers:
-                stack += [user for v in node.outputs for user in v.users]
-        return [n for n in found if n not in self.movers]
+        return readers_behind(value, self.movers.__contains__)
 
     def _alike(self, node: Node) -> list[Value]:
         """The tensors of a node that have one scale."""
