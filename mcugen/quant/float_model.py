@@ -87,12 +87,16 @@ def build_float_model(
 def in_known_operators(
     model: onnx.ModelProto, dims: Mapping[str, int] | None, bound: Mapping[str, Array] | None, registry: Registry
 ) -> onnx.ModelProto:
-    """The model with loops that are layers, and what ONNX Runtime does not know, in the operators they consist of."""
-    if not any(node.op_type == "Loop" or _is_unknown(node) for node in model.graph.node):
+    """The model with bodies that are layers, and what ONNX Runtime does not know, in the operators they consist of."""
+    if not any(_has_body(node) or _is_unknown(node) for node in model.graph.node):
         return model
     composed: Composed = {}
     import_model(model, "model", dims, bound, composed=composed, registry=registry)
     return spelled_out(model, composed)
+
+
+def _has_body(node: onnx.NodeProto) -> bool:
+    return any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute)
 
 
 def _is_unknown(node: onnx.NodeProto) -> bool:
