@@ -351,6 +351,11 @@ class Runs:
         """Of a patch, four elements each."""
         return self.count * self.units * (self.unit // GROUP) + self.rest * -(-self.count // GROUP)
 
+    @property
+    def are_exact(self) -> bool:
+        """Whether the packer reads their elements only."""
+        return self.units * self.unit + self.rest == self.length
+
     def elements(self, slots: tuple[int, ...]) -> Array:
         """By group and place in it: the element of the kernel in natural order, or −1."""
         order = np.full((self.groups, GROUP), -1)
@@ -413,12 +418,12 @@ class Rows:
         return self.ring_h * self.pitch if self.is_padded else 0
 
 
-def rows_of(shape: ConvShape) -> Rows:
+def rows_of(shape: ConvShape, few: bool = False) -> Rows:
     """Without copies where no window leaves x, nor reads words that x may not have."""
     pair_h = 2 if shape.out_h % 2 * shape.out_w < shape.out_w % 2 * shape.out_h else 1
     span_h = (shape.k_h - 1) * shape.dilation_h + 1
     right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
-    if shape.is_inside and shape.in_c // shape.groups % GROUP == 0:
+    if shape.is_inside and runs_of(shape, few).are_exact:
         return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
     margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
     extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
@@ -451,7 +456,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
     nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
-    runs, rows, pixels = runs_of(shape, few), rows_of(shape), few and is_of_pixels(shape)
+    runs, rows, pixels = runs_of(shape, few), rows_of(shape, few), few and is_of_pixels(shape)
     laid = in_patch_order(spec, runs, packed or nibbles)
     block = 4 if fours else 2
     multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier, block)

@@ -419,6 +419,15 @@ def test_x_is_read_where_it_lies_unless_padded():
     assert rows_of(outside).pair_h == 1
 
 
+def test_windows_of_single_elements_are_read_where_they_lie():
+    """EEGNet's spatial filter: channel by channel over all electrodes, whose elements the packer gathers one by one."""
+    layers = Layers()
+    layers.add("y", (1, 8, 22, 24), layers.weights(16, 1, 22, 1), group=8)
+    program = layers.check(("conv2d_s8_dsp_few",)).program
+    (conv,) = [i for i in program.instrs if i.kernel == "conv2d_s8_dsp_few"]
+    assert not [o for o in conv.operands if o.role == "ring"]
+
+
 def test_scratch_is_a_ring_a_patch_and_a_table():
     layers = Layers()
     layers.add("y", (1, 16, 8, 8), layers.weights(4, 16, 3, 3), pads=[1, 1, 1, 1])
