@@ -15,8 +15,9 @@ from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.importer.composition import Composed
+from mcugen.importer.composition import Composed, spelled_out
 from mcugen.importer.functions import short_domain
+from mcugen.importer.rolled import rolled_up
 from mcugen.importer.scope import Scope, declared_types, dtype_or_none, sizes_of, to_array, type_of
 from mcugen.limits import check_size
 from mcugen.ops.onnx_node import BUILT_IN, Registry
@@ -46,10 +47,31 @@ def import_model(
     `registry` knows the operators. Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError
     listing every node that cannot be compiled.
     """
+    composed = {} if composed is None else composed
+    while True:
+        scope = _imported(model, name, dims, bound, sizes, composed, registry, keeps_statistics)
+        layers = rolled_up(model, scope.graph, scope.env)
+        if not layers:
+            return scope.graph
+        composed |= layers
+        model = spelled_out(model, layers)
+
+
+def _imported(
+    model: onnx.ModelProto,
+    name: str,
+    dims: Mapping[str, int] | None,
+    bound: Mapping[str, Array] | None,
+    sizes: Mapping[str, int] | None,
+    composed: Composed,
+    registry: Registry,
+    keeps_statistics: bool,
+) -> Scope:
+    """A model as it is spelled: its graph, and its values by name."""
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {short_domain(e.domain): int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph), registry=registry)
-    scope.composed = {} if composed is None else composed
+    scope.composed = composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     scope.graph.keeps_statistics = keeps_statistics
     for tensor in model.graph.initializer:
@@ -73,7 +95,7 @@ def import_model(
         scope.graph.add_output(size_output(symbol), size.value)
     for value in (*scope.graph.inputs, *scope.graph.outputs):
         learn_quant(value)
-    return scope.graph
+    return scope
 
 
 def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

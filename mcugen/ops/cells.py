@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers that come as loops, as Keras exports them: a body that is a step of an LSTM, a GRU or an RNN.
+"""Recurrent layers that come as loops or step after step: what computes a step of an LSTM, a GRU or an RNN.
 
 Its gates are sums of products with what a step reads, however they are spelled: those of x and h in one matrix or in
 several, parts of them taken before or after their sum. So each argument of an activation is read as such a sum.
@@ -7,14 +7,15 @@ several, parts of them taken before or after their sum. So each argument of an a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array, DType
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Reshape, Slice
@@ -40,6 +41,22 @@ class Found:
     """Numbers of h and c among the loop's."""
     is_linear: bool = False
     """Of a GRU: whether R's product is scaled, not h."""
+
+    def is_same(self, other: Found) -> bool:
+        """Whether it is a step of the same layer."""
+        arrays = zip((self.w, self.r, self.b), (other.w, other.r, other.b), strict=True)
+        alike = (self.op, self.states, self.is_linear) == (other.op, other.states, other.is_linear)
+        return alike and all(np.array_equal(a, b) for a, b in arrays)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a layer: what it reads, and its states (h, and c of an LSTM) before and after it."""
+
+    found: Found
+    x: Value
+    before: tuple[Value, ...]
+    after: tuple[Value, ...]
 
 
 @dataclass(frozen=True)
@@ -67,15 +84,72 @@ class Sum:
 
 def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found | None:
     """Of a step that reads rows x [batch, depth] and states [batch, hidden], and what these are `after` it."""
-    if any(v.type.rank != 2 or v.type.dtype is not DType.FLOAT32 or v.type.shape[1] > _WIDEST for v in (x, *states)):
+    if any(v.type.rank < 2 or v.type.dtype is not DType.FLOAT32 or v.type.shape[-1] > _WIDEST for v in (x, *states)):
         return None
-    if any(v.type.shape[0] != x.type.shape[0] for v in states):
+    if any(v.type.rank != 2 or v.type.shape[0] * x.type.shape[-1] != x.type.count for v in states):
         return None
     if len(states) == 1:
         return _gru(x, states[0], after[0]) or _rnn(x, states[0], after[0])
     if len(states) == 2:
         return next((f for pair in permutations((0, 1)) if (f := _lstm(x, states, after, pair)) is not None), None)
     return None
+
+
+def steps_to(new: Value) -> Iterator[Step]:
+    """The steps that a value may be h after, whatever they read and whatever h was before."""
+    for states, after, gate in (*_lstm_states(new), *_gru_states(new), *_rnn_states(new)):
+        leaves = list(_Sums(*(v for v in states if v is not None))(gate).matrices)
+        for x, h in permutations(leaves) if len(leaves) == 2 else ():
+            before = (h, *states[1:])
+            found = cell_of(x, before, after) if states[0] in (None, h) else None
+            if found is not None and found.states == tuple(range(len(before))):
+                yield Step(found, x, before, after)
+
+
+States = tuple[tuple[Any, ...], tuple[Value, ...], Value]
+"""Those before a step (None where that may be any), those after it, and the argument of a gate."""
+
+
+def _lstm_states(new: Value) -> Iterator[States]:
+    for out, squashed in operands_of(new, "Mul"):
+        cell, gate = argument_of(squashed, "Tanh"), argument_of(out, "Sigmoid")
+        for kept, _ in operands_of(cell, "Add") if cell is not None and gate is not None else ():
+            for forget, c in operands_of(kept, "Mul"):
+                if gate is not None and cell is not None and argument_of(forget, "Sigmoid") is not None:
+                    yield (None, c), (new, cell), gate
+
+
+def _gru_states(new: Value) -> Iterator[States]:
+    for update, h, _ in _blends(new):
+        if (gate := argument_of(update, "Sigmoid")) is not None:
+            yield (h,), (new,), gate
+
+
+def _rnn_states(new: Value) -> Iterator[States]:
+    if (argument := argument_of(new, "Tanh")) is not None:
+        yield (None,), (new,), argument
+
+
+def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
+    """z, a and b where the value is z · a + (1 - z) · b, or z · (a - b) + b."""
+    for kept, fresh in operands_of(new, "Add"):
+        for gate, a in operands_of(kept, "Mul"):
+            yield from ((gate, a, b) for rest, b in operands_of(fresh, "Mul") if _is_one_less(rest, gate))
+            if a.producer is not None and a.producer.op == Binary("Sub") and a.producer.input(1) is fresh:
+                yield gate, a.producer.input(0), fresh
+
+
+def hoisted(found: Found, whole: Value, axis: int) -> tuple[Found, Value]:
+    """With the product that was taken of all steps at once among its weights, where it took its place."""
+    total = _Sums()(whole)
+    takes_rows = np.array_equal(found.w.sum(0), np.ones(found.w.shape[1])) and (found.w != 0).sum() == len(found.w)
+    if not takes_rows or found.w.shape[0] != found.w.shape[1] or len(total.matrices) != 1:
+        return found, whole
+    ((x, matrix),) = total.matrices.items()
+    if x is whole or x.type.shape[:-1] != whole.type.shape[:-1] or axis == whole.type.rank - 1:
+        return found, whole
+    b = np.concatenate([found.w @ _full(total.bias, whole.type.shape[-1]), np.zeros(len(found.w))])
+    return replace(found, w=found.w @ matrix.T, b=found.b + b), x
 
 
 def compose_layer(node: OnnxNode, found: Found, x: Value, initial: Sequence[Value], backwards: bool) -> list[Value]:
@@ -113,19 +187,16 @@ def _lstm(x: Value, states: Sequence[Value], after: Sequence[Value], order: tupl
 
 def _gru(x: Value, h: Value, new: Value) -> Found | None:
     """h' = z · h + (1 - z) · tanh(g), where g is a sum of x and r · h, or of x and r · (a sum of h)."""
-    for kept, fresh in operands_of(new, "Add"):
-        for update, old in operands_of(kept, "Mul"):
-            for rest, candidate in operands_of(fresh, "Mul") if old is h else ():
-                argument = argument_of(candidate, "Tanh") if _is_one_less(rest, update) else None
-                z = argument_of(update, "Sigmoid")
-                if argument is not None and z is not None and (found := _reset(x, h, z, argument)) is not None:
-                    return found
+    for update, old, candidate in _blends(new):
+        argument, z = argument_of(candidate, "Tanh"), argument_of(update, "Sigmoid")
+        if old is h and argument is not None and z is not None and (found := _reset(x, h, z, argument)) is not None:
+            return found
     return None
 
 
 def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
     """The layer whose candidate is tanh of `argument`."""
-    sums = _Sums()
+    sums = _Sums(x, h)
     total = sums(argument)
     (scaled, *others) = (v for v in total.matrices if v is not x) if len(total.matrices) == 2 else (None,)
     if scaled is None or others:
@@ -158,7 +229,7 @@ def _rnn(x: Value, h: Value, new: Value) -> Found | None:
 
 def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]) -> Found | None:
     """The layer whose gates are these sums, if nothing but x and h is in them."""
-    size, read = h.type.shape[1], _Sums()
+    size, read = h.type.shape[1], _Sums(x, h)
     sums = [read(v) for v in gates if v is not None]
     is_complete = len(sums) == len(gates) and all(set(s.matrices) == {x, h} for s in sums)
     if not is_complete or any(m.shape[1] != size for s in sums for m in s.matrices.values()):
@@ -171,24 +242,23 @@ def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states
 class _Sums:
     """Values as sums. What is no sum, product with a constant matrix, or part of one, counts as a number of its own."""
 
-    def __init__(self) -> None:
-        self._known: dict[Value, Sum] = {}
+    def __init__(self, *apart: Value) -> None:
+        """Those `apart` are such numbers, too, whatever they are computed of."""
+        self._known = {value: _itself(value) for value in apart}
 
     def __call__(self, value: Value, depth: int = 0) -> Sum:
         """Of a value; deeper ones than any cell's are not read."""
         if value not in self._known:
             node = value.producer
-            found = _constant(value) if value.data is not None or node is None else self._composed(node, depth + 1)
-            self._known[value] = found or Sum(
-                {value: np.eye(value.type.shape[-1] if value.type.rank else 1)}, np.zeros(1)
-            )
+            found = _constant(value) if node is None else self._composed(node, depth + 1) or _constant(value)
+            self._known[value] = found or _itself(value)
         return self._known[value]
 
     def _composed(self, node: Node, depth: int) -> Sum | None:
         op, x = node.op, node.inputs[0]
         if x is None or not x.type.rank or x.type.shape[-1] > 4 * _WIDEST or depth > _DEEPEST:
             return None
-        if op == MatMul() and (matrix := node.input(1).data) is not None and matrix.ndim == 2:
+        if op == MatMul() and (matrix := _known(node.input(1))) is not None and matrix.ndim == 2:
             return _wide(self(x, depth), x).times(matrix.astype(np.float64))
         if op in (Binary("Add"), Binary("Sub")) and all(_is_whole(node.input(i), node.output) for i in (0, 1)):
             return self(x, depth).plus(self(node.input(1), depth), 1.0 if op == Binary("Add") else -1.0)
@@ -199,15 +269,29 @@ class _Sums:
         return None
 
 
+def _itself(value: Value) -> Sum:
+    return Sum({value: np.eye(value.type.shape[-1] if value.type.rank else 1)}, np.zeros(1))
+
+
 def _is_whole(part: Value, total: Value) -> bool:
     """Whether a term is not repeated in the sum, unless it is a constant."""
-    return part.type.rank > 0 and (part.data is not None or part.type.shape[-1] == total.type.shape[-1])
+    return part.type.rank > 0 and (_known(part) is not None or part.type.shape[-1] == total.type.shape[-1])
 
 
 def _constant(value: Value) -> Sum | None:
-    if value.data is None or value.data.size not in (1, value.type.shape[-1]):
+    array = _known(value)
+    if array is None or array.size not in (1, *value.type.shape[-1:]):
         return None
-    return Sum({}, value.data.reshape(-1).astype(np.float64))
+    return Sum({}, array.reshape(-1).astype(np.float64))
+
+
+def _known(value: Value) -> Array | None:
+    """A constant, also one that is moved first, as the weights of Gemm are."""
+    node = value.producer
+    if node is None or not node.op.moves_data:
+        return value.data
+    inputs = [v.data for v in node.inputs if v is not None and v.data is not None]
+    return evaluate_node(node, inputs)[0] if len(inputs) == len(node.inputs) else None
 
 
 def _wide(found: Sum, value: Value) -> Sum:

@@ -398,6 +398,20 @@ class Expand(Permutable, Simplifiable, Movement):
         emit_copy(node, builder, 0, self.shape, Side(walk))
 
 
+def _run_of(value: Value) -> tuple[Value, int]:
+    """Of which tensor a value is a run of elements, and where that begins: of itself, if of nothing else."""
+    node = value.producer
+    while node is not None and isinstance(node.op, Reshape):
+        node = node.input(0).producer
+    if node is None or not isinstance(node.op, Slice):
+        return value, 0
+    op, whole = node.op, node.input(0)
+    strides = dense_strides(whole.type.shape)
+    cut = [i for i, (size, of) in enumerate(zip(op.sizes, whole.type.shape, strict=True)) if size != of]
+    is_run = bool(cut) and math.prod(op.sizes[: cut[0]]) == 1 and cut[1:] == [] and set(op.steps) == {1}
+    return (whole, op.starts[cut[0]] * strides[cut[0]]) if is_run else (value, 0)
+
+
 @dataclass(frozen=True)
 class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
     """Joins tensors along one axis."""
@@ -422,8 +436,18 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         return (np.concatenate(arrays, self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """A single part."""
-        return node.input(0) if len(node.inputs) == 1 else None
+        """A single part; all of a tensor, in the order in which they lie in it."""
+        if len(node.inputs) == 1:
+            return node.input(0)
+        if math.prod(node.output.type.shape[: self.axis]) > 1:
+            return None
+        parts = [node.input(index) for index in range(len(node.inputs))]
+        runs = [_run_of(part) for part in parts]
+        whole = runs[0][0]
+        ends = np.cumsum([0, *(part.type.count for part in parts)])
+        if whole is parts[0] or runs != [(whole, at) for at in ends[:-1]] or ends[-1] != whole.type.count:
+            return None
+        return graph.add(Reshape(node.output.type.shape), [whole], node.origin, before=node).output
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the parts."""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers in the place of their steps: what `ops/written_out.py` finds, as ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
+from mcugen.importer.composition import Composed, Parts
+from mcugen.ops.written_out import WrittenOut, layers_written_out, rows
+
+
+def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
+    """The layers whose steps the nodes of a model are, by the nodes in whose place they stand.
+
+    `graph` is what the model was imported as, `env` its values by ONNX's names.
+    """
+    places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
+    names = {v: name for name, v in reversed(env.items()) if v is not None}
+    taken = {*env, *(name for node in model.graph.node for name in node.output)}
+    found: Composed = {}
+    for layer in layers_written_out(graph):
+        made = [*layer.outputs, *([layer.cell] if layer.cell else [])]
+        read = [layer.first.whole, *(v for v in layer.initial if v is not None)]
+        given = [names.get(v, "") for v in made]
+        if any(name not in places for name in given) or any(v not in names and v.data is None for v in read):
+            continue
+        given.sort(key=places.__getitem__)
+        prefix = next(p for i in range(len(taken) + 1) if (p := f"{given[0]}/layer{i or ''}") not in taken)
+        taken.add(prefix)
+        found |= {name: Parts() for name in given} | {given[0]: _Writer(layer, prefix, names).parts()}
+    return found
+
+
+@dataclass
+class _Writer:
+    """Writes a layer under names that begin with `prefix`, and its outputs under their own."""
+
+    layer: WrittenOut
+    prefix: str
+    names: Mapping[Value, str]
+    made: Parts = field(default_factory=Parts)
+
+    def parts(self) -> Parts:
+        """The layer's nodes, and one for each of its outputs."""
+        layer, found = self.layer, self.layer.found
+        hidden, count = found.r.shape[1], len(layer.outputs)
+        weights = [self._constant(a[None].astype(np.float32)) for a in (found.w, found.r, found.b)]
+        first = [
+            "" if v is None else self._node("Reshape", [self._name(v), self._shape(1, layer.batch, hidden)])
+            for v in layer.initial
+        ]
+        attributes = {"hidden_size": hidden, "direction": "forward" if layer.stride > 0 else "reverse"}
+        if found.op == "GRU":
+            attributes["linear_before_reset"] = int(found.is_linear)
+        every, _, *cells = self._nodes(found.op, [self._rows(), *weights, "", *first], 2 + len(layer.initial) - 1, **attributes)
+        joined = self._node("Reshape", [every, self._shape(count, layer.batch, hidden)])
+        for step, output in enumerate(layer.outputs):
+            at = step if layer.stride > 0 else count - 1 - step
+            self._end("Gather", [joined, self._constant(np.asarray(at))], output)
+        if layer.cell is not None:
+            self._end("Reshape", [cells[0], self._shape(layer.batch, hidden)], layer.cell)
+        return self.made
+
+    def _rows(self) -> str:
+        """x as [steps, batch, depth]."""
+        layer, part = self.layer, self.layer.first
+        shape, count = part.whole.type.shape, len(layer.outputs)
+        order = [part.axis, *(i for i in range(len(shape)) if i != part.axis)]
+        x = self._name(part.whole)
+        if part.axis:
+            x = self._node("Transpose", [x], perm=order)
+        begin = min(part.index, part.index + (count - 1) * layer.stride)
+        if count < shape[part.axis]:
+            ends = [self._constant(np.asarray([n])) for n in (begin, begin + count, 0)]
+            x = self._node("Slice", [x, *ends])
+        return self._node("Reshape", [x, self._shape(count, layer.batch, rows(part) // layer.batch)])
+
+    def _name(self, value: Value) -> str:
+        return self.names[value] if value in self.names else self._constant(np.asarray(value.data))
+
+    def _shape(self, *sizes: int) -> str:
+        return self._constant(np.asarray(sizes))
+
+    def _constant(self, array: Array) -> str:
+        name = f"{self.prefix}/constant{len(self.made.constants)}"
+        self.made.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+        return name
+
+    def _node(self, op: str, inputs: Sequence[str], **attributes: object) -> str:
+        return next(self._nodes(op, inputs, 1, **attributes))
+
+    def _nodes(self, op: str, inputs: Sequence[str], outputs: int, **attributes: object) -> Iterator[str]:
+        stem = f"{self.prefix}/{op}{len(self.made.nodes)}"
+        results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
+        self.made.nodes.append(helper.make_node(op, inputs, results, stem, **attributes))
+        yield from results
+
+    def _end(self, op: str, inputs: Sequence[str], output: Value) -> None:
+        name = self.names[output]
+        self.made.ends.append(helper.make_node(op, inputs, [name], name))

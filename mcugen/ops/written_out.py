@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers that come written out, step after step: loops over cells in PyTorch, `unroll=True` in Keras.
+
+Each step is read as a cell (`ops/cells.py`). Steps that follow each other, with the same weights, are a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.types import Array
+from mcugen.ops.cells import Found, Step, hoisted, steps_to
+from mcugen.ops.movement import Reshape, Slice
+
+FEWEST = 4
+"""Steps that are worth a layer."""
+_MOST_NODES = 200
+"""Of a step that is computed, to compare it."""
+_SAMPLES = 4
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the parts of a tensor along an axis."""
+
+    whole: Value
+    axis: int
+    index: int
+
+    def moved(self, by: int) -> Part:
+        """Another part of it."""
+        return replace(self, index=self.index + by)
+
+
+@dataclass(frozen=True)
+class WrittenOut:
+    """A layer: what it reads, which parts of that from where to where, its first states, and what its steps gave."""
+
+    found: Found
+    first: Part
+    stride: int
+    """From one part to the next: 1 or -1."""
+    batch: int
+    initial: tuple[Value | None, ...]
+    """h, and c of an LSTM; None where they are zeros."""
+    outputs: tuple[Value, ...]
+    """h after each step."""
+    cell: Value | None
+    """c after the last."""
+
+
+def layers_written_out(graph: Graph) -> list[WrittenOut]:
+    """The layers that read what none of the others gives."""
+    found = list[WrittenOut]()
+    for chain in _chains(graph):
+        if len(chain) >= FEWEST:
+            found.append(_layer(chain))
+    return found
+
+
+@dataclass(frozen=True)
+class _Link:
+    step: Step
+    part: Part
+
+    def leads_to(self, other: _Link) -> bool:
+        """Whether the other is the step after this one."""
+        return (
+            other.step.before == self.step.after
+            and other.part in (self.part.moved(1), self.part.moved(-1))
+            and other.step.found.is_same(self.step.found)
+        )
+
+
+def _chains(graph: Graph) -> Iterator[list[_Link]]:
+    """Steps in their order, as long as each reads the part beside the one before."""
+    links = dict[Value, _Link]()
+    for node in graph.nodes:
+        for value in node.outputs:
+            for step in steps_to(value):
+                if (part := part_of(step.x)) is not None:
+                    links.setdefault(value, _Link(step, part))
+    after = dict[Value, _Link]()
+    for link in links.values():
+        before = links.get(link.step.before[0])
+        if before is not None and before.leads_to(link):
+            after.setdefault(link.step.before[0], link)
+    continued = {link.step.after[0] for link in after.values()}
+    for start in (link for value, link in links.items() if value not in continued):
+        chain = [start]
+        while (link := after.get(chain[-1].step.after[0])) is not None and _goes_on(graph, chain, link):
+            chain.append(link)
+        yield chain
+
+
+def _goes_on(graph: Graph, chain: Sequence[_Link], link: _Link) -> bool:
+    """In the same direction, unless somebody else reads c."""
+    *_, last = chain
+    turned = len(chain) > 1 and link.part.index - last.part.index != last.part.index - chain[-2].part.index
+    cells = last.step.after[1:]
+    return not turned and all(len(c.users) <= 2 and not graph.is_output(c) for c in cells)
+
+
+def part_of(value: Value) -> Part | None:
+    """Of which tensor it is one part along an axis, whatever axes of one it has besides."""
+    node = value.producer
+    while node is not None and isinstance(node.op, Reshape) and _alike(node.output, node.input(0)):
+        node = node.input(0).producer
+    if node is None or not isinstance(node.op, Slice):
+        return None
+    op, shape = node.op, node.input(0).type.shape
+    cut = [i for i, (size, whole) in enumerate(zip(op.sizes, shape, strict=True)) if size != whole]
+    if len(cut) != 1 or op.sizes[cut[0]] != 1 or any(s < 0 for s in op.steps) or not _alike(value, node.output):
+        return None
+    return Part(node.input(0), cut[0], op.starts[cut[0]])
+
+
+def _alike(a: Value, b: Value) -> bool:
+    """Whether they have the same shape but for axes of one."""
+    left, right = ([size for size in v.type.shape if size != 1] for v in (a, b))
+    return left == right
+
+
+def _layer(chain: Sequence[_Link]) -> WrittenOut:
+    first, second = chain[0], chain[1]
+    stride = second.part.index - first.part.index
+    initial: tuple[Value | None, ...] = first.step.before
+    outputs = [link.step.after[0] for link in chain]
+    begin = first.part
+    earlier = begin.moved(-stride)
+    size = begin.whole.type.shape[begin.axis]
+    if 0 <= earlier.index < size and _starts(first, earlier):
+        outputs.insert(0, first.step.before[0])
+        initial, begin = (None,) * len(initial), earlier
+    found, whole = hoisted(first.step.found, begin.whole, begin.axis)
+    initial = tuple(v if v is None or v.data is None or v.data.any() else None for v in initial)
+    return WrittenOut(
+        found,
+        replace(begin, whole=whole),
+        stride,
+        first.step.before[0].type.shape[0],
+        initial,
+        tuple(outputs),
+        chain[-1].step.after[1] if len(chain[-1].step.after) > 1 else None,
+    )
+
+
+def _starts(link: _Link, part: Part) -> bool:
+    """Whether the states that a step reads are what it gives itself for another part, and states of zeros.
+
+    Exporters fold what zeros leave of a first step, so it is judged by its numbers.
+    """
+    random = np.random.default_rng(0)
+    count = part.whole.type.count // part.whole.type.shape[part.axis]
+    for _ in range(_SAMPLES):
+        x = random.normal(0, 2, count)
+        zeros = {v: np.zeros(v.type.shape, np.float32) for v in link.step.before}
+        wanted = _evaluated(link.step.after, zeros, link.part, x)
+        given = _evaluated(link.step.before, {}, part, x)
+        if wanted is None or given is None:
+            return False
+        pairs = zip(wanted, given, strict=True)
+        if not all(np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE) for a, b in pairs):
+            return False
+    return True
+
+
+def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part, x: Array) -> list[Array] | None:
+    """What is computed of known values and one part of x; None if of anything else."""
+    env = dict(known)
+    nodes = list[Node]()
+
+    def reach(value: Value) -> bool:
+        if value.data is not None or value in env:
+            return True
+        if part_of(value) == part:
+            env[value] = x.astype(np.float32).reshape(value.type.shape)
+            return True
+        node = value.producer
+        if node is None or node.op.bodies or len(nodes) > _MOST_NODES:
+            return False
+        if node not in nodes:
+            if not all(v is None or reach(v) for v in node.inputs):
+                return False
+            nodes.append(node)
+        return True
+
+    if not all(reach(v) for v in values):
+        return None
+    for node in dict.fromkeys(nodes):
+        arrays = [env[v] if v.data is None else v.data for v in node.inputs if v is not None]
+        env |= dict(zip(node.outputs, evaluate_node(node, arrays), strict=True))
+    return [env[v] if v.data is None else v.data for v in values]
+
+
+def rows(part: Part) -> int:
+    """Elements of one part."""
+    return math.prod(part.whole.type.shape) // part.whole.type.shape[part.axis]
