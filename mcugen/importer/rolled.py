@@ -13,7 +13,12 @@ from onnx import helper, numpy_helper
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
 from mcugen.importer.composition import Composed, Parts
-from mcugen.ops.written_out import WrittenOut, layers_written_out, rows
+from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out, rows
+
+
+def may_be_steps(model: onnx.ModelProto) -> bool:
+    """Whether there is as much of what each step of a layer has as the shortest one that is found needs."""
+    return sum(node.op_type == "Tanh" for node in model.graph.node) >= FEWEST
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
@@ -63,9 +68,10 @@ class _Writer:
         joined = self._node("Reshape", [every, self._shape(count, layer.batch, hidden)])
         for step, output in enumerate(layer.outputs):
             at = step if layer.stride > 0 else count - 1 - step
-            self._end("Gather", [joined, self._constant(np.asarray(at))], output)
+            begin, end = (self._constant(np.asarray([n])) for n in (at, at + 1))
+            self._end(self._node("Slice", [joined, begin, end]), output)
         if layer.cell is not None:
-            self._end("Reshape", [cells[0], self._shape(layer.batch, hidden)], layer.cell)
+            self._end(cells[0], layer.cell)
         return self.made
 
     def _rows(self) -> str:
@@ -102,6 +108,7 @@ class _Writer:
         self.made.nodes.append(helper.make_node(op, inputs, results, stem, **attributes))
         yield from results
 
-    def _end(self, op: str, inputs: Sequence[str], output: Value) -> None:
+    def _end(self, value: str, output: Value) -> None:
+        """An output in its own shape."""
         name = self.names[output]
-        self.made.ends.append(helper.make_node(op, inputs, [name], name))
+        self.made.ends.append(helper.make_node("Reshape", [value, self._shape(*output.type.shape)], [name], name))

@@ -83,10 +83,13 @@ class Sum:
 
 
 def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found | None:
-    """Of a step that reads rows x [batch, depth] and states [batch, hidden], and what these are `after` it."""
+    """Of a step that reads rows x [batch, depth] and states [batch, hidden], and what these are `after` it.
+
+    Any of them may have further axes of one.
+    """
     if any(v.type.rank < 2 or v.type.dtype is not DType.FLOAT32 or v.type.shape[-1] > _WIDEST for v in (x, *states)):
         return None
-    if any(v.type.rank != 2 or v.type.shape[0] * x.type.shape[-1] != x.type.count for v in states):
+    if any(v.type.count * x.type.shape[-1] != x.type.count * v.type.shape[-1] for v in states):
         return None
     if len(states) == 1:
         return _gru(x, states[0], after[0]) or _rnn(x, states[0], after[0])
@@ -207,7 +210,7 @@ def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
         first = None if r is None else _of_gates("GRU", x, h, [z, r], (0,))
         if first is None or set(inner.matrices) != {h}:
             continue
-        size, outer = h.type.shape[1], total.matrices[scaled]
+        size, outer = h.type.shape[-1], total.matrices[scaled]
         if total.matrices[x].shape[1] != size or outer.shape != (size, size):
             continue
         if of is h:
@@ -229,7 +232,7 @@ def _rnn(x: Value, h: Value, new: Value) -> Found | None:
 
 def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]) -> Found | None:
     """The layer whose gates are these sums, if nothing but x and h is in them."""
-    size, read = h.type.shape[1], _Sums(x, h)
+    size, read = h.type.shape[-1], _Sums(x, h)
     sums = [read(v) for v in gates if v is not None]
     is_complete = len(sums) == len(gates) and all(set(s.matrices) == {x, h} for s in sums)
     if not is_complete or any(m.shape[1] != size for s in sums for m in s.matrices.values()):

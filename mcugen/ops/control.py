@@ -708,7 +708,8 @@ class _LoopBody:
             return None
         (x, walk), of = self.taken[0], self.of
         walks = [walk, *(of.stacked(i, v.type.rank) for i, v in enumerate(self.rows))]
-        if x.type.rank != 3 or any(w.axis != 0 or w.backwards != walk.backwards for w in walks):
+        is_flat = x.type.rank == 3 and all(self.read[i].type.rank == 2 for i in varying)
+        if not is_flat or any(w.axis != 0 or w.backwards != walk.backwards for w in walks):
             return None
         found = cell_of(self.parts[0], [self.read[i] for i in varying], [self.states[i] for i in varying])
         numbers = [] if found is None else [varying[i] for i in found.states]

@@ -145,7 +145,7 @@ def _layer(chain: Sequence[_Link]) -> WrittenOut:
         found,
         replace(begin, whole=whole),
         stride,
-        first.step.before[0].type.shape[0],
+        first.step.x.type.count // first.step.x.type.shape[-1],
         initial,
         tuple(outputs),
         chain[-1].step.after[1] if len(chain[-1].step.after) > 1 else None,

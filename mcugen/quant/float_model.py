@@ -17,6 +17,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
 from mcugen.importer.composition import Composed, spelled_out
 from mcugen.importer.functions import STANDARD_DOMAINS
+from mcugen.importer.rolled import may_be_steps
 from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.onnx_node import BUILT_IN, Registry
@@ -87,8 +88,10 @@ def build_float_model(
 def in_known_operators(
     model: onnx.ModelProto, dims: Mapping[str, int] | None, bound: Mapping[str, Array] | None, registry: Registry
 ) -> onnx.ModelProto:
-    """The model with bodies that are layers, and what ONNX Runtime does not know, in the operators they consist of."""
-    if not any(_has_body(node) or _is_unknown(node) for node in model.graph.node):
+    """The model with what are layers as such (bodies, steps that are written out), and with what ONNX Runtime does not
+    know in the operators that it consists of.
+    """
+    if not any(_has_body(node) or _is_unknown(node) for node in model.graph.node) and not may_be_steps(model):
         return model
     composed: Composed = {}
     import_model(model, "model", dims, bound, composed=composed, registry=registry)
