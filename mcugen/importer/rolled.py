@@ -64,7 +64,9 @@ class _Writer:
         attributes = {"hidden_size": hidden, "direction": "forward" if layer.stride > 0 else "reverse"}
         if found.op == "GRU":
             attributes["linear_before_reset"] = int(found.is_linear)
-        every, _, *cells = self._nodes(found.op, [self._rows(), *weights, "", *first], 2 + len(layer.initial) - 1, **attributes)
+        every, _, *cells = self._nodes(
+            found.op, [self._rows(), *weights, "", *first], 2 + len(layer.initial) - 1, **attributes
+        )
         joined = self._node("Reshape", [every, self._shape(count, layer.batch, hidden)])
         for step, output in enumerate(layer.outputs):
             at = step if layer.stride > 0 else count - 1 - step
