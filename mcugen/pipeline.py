@@ -99,6 +99,7 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_transpose_into_row, "a row meets computed weights as they lie"),
     (clean.simplify, "permuted weights are constants"),
     (clean.merge_equal_nodes, "equal computations are done once"),
+    (clean.take_states, "what only the last step gives need not be kept of all"),
     (stack.pool_first, "a window of four leaves a quarter to compute"),
     (drop_channels, "what is constant or unread need not be computed"),
     (drop_clamps, "an activation that nothing reaches costs a comparison"),

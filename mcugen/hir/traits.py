@@ -177,6 +177,18 @@ class Partial:
         """The operator with only those outputs, in order; None: it always computes all."""
         raise NotImplementedError
 
+    def computed(self, wanted: Sequence[bool]) -> Sequence[bool]:
+        """Which outputs it has at least, if those are wanted."""
+        return wanted
+
+
+class Stepwise:
+    """Computes something step by step, and keeps of some outputs what each step gave."""
+
+    def last(self, node: Node, graph: Graph, output: Value) -> tuple[int, Value] | None:
+        """Of an output of all steps: where the last one's part begins (row-major), and a value that is it alone."""
+        raise NotImplementedError
+
 
 class Widenable:
     """Keeps weights in flash in fewer bits than it computes with."""

@@ -18,7 +18,7 @@ from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out, rows
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
     """Whether there is as much of what each step of a layer has as the shortest one that is found needs."""
-    return sum(node.op_type == "Tanh" for node in model.graph.node) >= FEWEST
+    return len([node for node in model.graph.node if node.op_type == "Tanh"]) >= FEWEST
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
@@ -27,7 +27,7 @@ def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | No
     `graph` is what the model was imported as, `env` its values by ONNX's names.
     """
     places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
-    names = {v: name for name, v in reversed(env.items()) if v is not None}
+    names = {v: name for name, v in reversed(list(env.items())) if v is not None}
     taken = {*env, *(name for node in model.graph.node for name in node.output)}
     found: Composed = {}
     for layer in layers_written_out(graph):
@@ -56,14 +56,12 @@ class _Writer:
         """The layer's nodes, and one for each of its outputs."""
         layer, found = self.layer, self.layer.found
         hidden, count = found.r.shape[1], len(layer.outputs)
-        weights = [self._constant(a[None].astype(np.float32)) for a in (found.w, found.r, found.b)]
+        weights = [self._constant(array) for array in found.constants]
         first = [
             "" if v is None else self._node("Reshape", [self._name(v), self._shape(1, layer.batch, hidden)])
             for v in layer.initial
         ]
-        attributes = {"hidden_size": hidden, "direction": "forward" if layer.stride > 0 else "reverse"}
-        if found.op == "GRU":
-            attributes["linear_before_reset"] = int(found.is_linear)
+        attributes = found.attributes(layer.stride < 0)
         every, _, *cells = self._nodes(
             found.op, [self._rows(), *weights, "", *first], 2 + len(layer.initial) - 1, **attributes
         )

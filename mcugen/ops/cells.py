@@ -42,6 +42,16 @@ class Found:
     is_linear: bool = False
     """Of a GRU: whether R's product is scaled, not h."""
 
+    @property
+    def constants(self) -> list[Array]:
+        """W, R and B as ONNX has them."""
+        return [array[None].astype(np.float32) for array in (self.w, self.r, self.b)]
+
+    def attributes(self, backwards: bool) -> dict[str, Any]:
+        """Of the node of ONNX."""
+        way = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
+        return way | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
+
     def is_same(self, other: Found) -> bool:
         """Whether it is a step of the same layer."""
         arrays = zip((self.w, self.r, self.b), (other.w, other.r, other.b), strict=True)
@@ -165,11 +175,8 @@ def compose_layer(node: OnnxNode, found: Found, x: Value, initial: Sequence[Valu
     for value in initial:
         is_zero = value.data is not None and not value.data.any()
         firsts.append(None if is_zero else node.call("Reshape", value, np.asarray((1, batch, size))))
-    constants = [array[None].astype(np.float32) for array in (found.w, found.r, found.b)]
-    attributes: dict[str, Any] = {"hidden_size": size, "direction": "reverse" if backwards else "forward"}
-    if found.op == "GRU":
-        attributes["linear_before_reset"] = int(found.is_linear)
-    results = node.calls(found.op, [x, *constants, None, *firsts], 1 + len(initial), **attributes)
+    inputs = [x, *found.constants, None, *firsts]
+    results = node.calls(found.op, inputs, 1 + len(initial), **found.attributes(backwards))
     shapes = [(*x.type.shape[:2], size), *[(batch, size)] * len(initial)]
     return [node.call("Reshape", v, np.asarray(shape)) for v, shape in zip(results, shapes, strict=True)]
 

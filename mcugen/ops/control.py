@@ -8,6 +8,7 @@ loops and branches are those of C.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
@@ -18,6 +19,7 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.traits import Partial, Stepwise
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.cmsis.lstm import LstmStep
@@ -152,7 +154,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Repeat(HasKernels, Operator):
+class Repeat(HasKernels, Partial, Stepwise, Operator):
     """Runs `body` `steps` times.
 
     Inputs: the first condition (if `conditional`: the loop ends once it is false), the first values of `states`
@@ -228,6 +230,30 @@ class Repeat(HasKernels, Operator):
         if self.conditional or self.states != 2 or self.taken not in ((Walk(0),), (Walk(1),)):
             return None
         return lstm_step(self.body) if self.stacked == self.taken else None
+
+    def computed(self, wanted: Sequence[bool]) -> Sequence[bool]:
+        """All states: steps read them."""
+        return [index < self.states or is_wanted for index, is_wanted in enumerate(wanted)]
+
+    def keeping(self, wanted: Sequence[bool]) -> Repeat:
+        """Without stacked tensors that nobody reads."""
+        body, first = self.body.copy(), int(self.conditional)
+        kept = [index for index in range(len(body.outputs)) if index < first or wanted[index - first]]
+        names, values = [body.output_names[i] for i in kept], [body.outputs[i] for i in kept]
+        body.output_names, body.outputs = names, values
+        stacked = tuple(w for w, is_wanted in zip(self.stacked, wanted[self.states :], strict=True) if is_wanted)
+        return replace(self, body=body, stacked=stacked)
+
+    def last(self, node: Node, graph: Graph, output: Value) -> tuple[int, Value] | None:
+        """The state that each step stacks, if it does."""
+        index = node.outputs.index(output) - self.states
+        _, states, rows = self._results(self.body.outputs)
+        if self.conditional or index < 0 or math.prod(output.type.shape[: self.stacked[index].axis]) > 1:
+            return None
+        same = next((k for k, v in enumerate(states) if v is rows[index]), None)
+        if same is None:
+            return None
+        return self.stacked[index].position(self.steps - 1, self.steps) * rows[index].type.count, node.outputs[same]
 
     def macs(self, sig: Signature) -> int:
         """Those of all steps."""

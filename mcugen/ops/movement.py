@@ -398,18 +398,23 @@ class Expand(Permutable, Simplifiable, Movement):
         emit_copy(node, builder, 0, self.shape, Side(walk))
 
 
-def _run_of(value: Value) -> tuple[Value, int]:
+def run_of(value: Value) -> tuple[Value, int]:
     """Of which tensor a value is a run of elements, and where that begins: of itself, if of nothing else."""
-    node = value.producer
-    while node is not None and isinstance(node.op, Reshape):
-        node = node.input(0).producer
+    node = _unshaped(value).producer
     if node is None or not isinstance(node.op, Slice):
         return value, 0
-    op, whole = node.op, node.input(0)
-    strides = dense_strides(whole.type.shape)
-    cut = [i for i, (size, of) in enumerate(zip(op.sizes, whole.type.shape, strict=True)) if size != of]
-    is_run = bool(cut) and math.prod(op.sizes[: cut[0]]) == 1 and cut[1:] == [] and set(op.steps) == {1}
-    return (whole, op.starts[cut[0]] * strides[cut[0]]) if is_run else (value, 0)
+    op, shape = node.op, node.input(0).type.shape
+    cut = [i for i, (size, whole) in enumerate(zip(op.sizes, shape, strict=True)) if size != whole]
+    if len(cut) != 1 or math.prod(op.sizes[: cut[0]]) > 1 or set(op.steps) != {1}:
+        return value, 0
+    return _unshaped(node.input(0)), op.starts[cut[0]] * dense_strides(shape)[cut[0]]
+
+
+def _unshaped(value: Value) -> Value:
+    """The same elements as they were computed."""
+    while value.producer is not None and isinstance(value.producer.op, Reshape):
+        value = value.producer.input(0)
+    return value
 
 
 @dataclass(frozen=True)
@@ -442,7 +447,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         if math.prod(node.output.type.shape[: self.axis]) > 1:
             return None
         parts = [node.input(index) for index in range(len(node.inputs))]
-        runs = [_run_of(part) for part in parts]
+        runs = [run_of(part) for part in parts]
         whole = runs[0][0]
         ends = np.cumsum([0, *(part.type.count for part in parts)])
         if whole is parts[0] or runs != [(whole, at) for at in ends[:-1]] or ends[-1] != whole.type.count:

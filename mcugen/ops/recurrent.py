@@ -16,9 +16,9 @@ from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.nodes import Argument, Expression, Parameter, select
 from mcugen.expressions.parts import headers
 from mcugen.expressions.values import Evaluator
-from mcugen.hir.graph import Node, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.traits import Cell, Partial
+from mcugen.hir.traits import Cell, Partial, Stepwise
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.recurrent import (
@@ -130,7 +130,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recurrent(Partial, Cell, Operator):
+class Recurrent(Partial, Stepwise, Cell, Operator):
     """A recurrent layer over sequences, as ONNX defines RNN, LSTM and GRU (the subclasses).
 
     Inputs: x [steps, batch, depth]; w [directions, gates · hidden, depth]; r [directions, gates · hidden, hidden];
@@ -190,6 +190,31 @@ class Recurrent(Partial, Cell, Operator):
     def keeping(self, wanted: Sequence[bool]) -> Self:
         """The layer without the results that nobody reads."""
         return replace(self, results=tuple(r for r, w in zip(self.results, wanted, strict=True) if w))
+
+    def last(self, node: Node, graph: Graph, output: Value) -> tuple[int, Value] | None:
+        """Y_h, of one direction."""
+        sizes = self.sizes(node.input(X).type, node.input(R).type)
+        if self.results[node.outputs.index(output)] != "Y" or sizes.directions > 1 or min(sizes.steps, sizes.batch) < 1:
+            return None
+        if (sizes.batch > 1 and self.batch_first) or self._has_rare_options(node):
+            return None
+        results = self.results
+        if "Y_h" not in results:
+            node, results = self._with_result(node, graph, "Y_h"), (*results, "Y_h")
+        place = 0 if self.backwards[0] else sizes.steps - 1
+        return place * sizes.batch * sizes.hidden, node.outputs[results.index("Y_h")]
+
+    def _with_result(self, node: Node, graph: Graph, result: str) -> Node:
+        """A node in the place of another that has one more result."""
+        for value in node.outputs:
+            graph.release_name(value)
+        names = [*(v.name for v in node.outputs), f"{node.outputs[0].name}.last"]
+        more = replace(self, results=(*self.results, result))
+        made = graph.add(more, node.inputs, node.origin, names=names, before=node)
+        for old, new in zip(node.outputs, made.outputs, strict=False):
+            graph.replace(old, new)
+        graph.remove(node)
+        return made
 
     def macs(self, sig: Signature) -> int:
         """Both products in every step, of the longest sequences."""

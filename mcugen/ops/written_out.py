@@ -95,8 +95,8 @@ def _chains(graph: Graph) -> Iterator[list[_Link]]:
     continued = {link.step.after[0] for link in after.values()}
     for start in (link for value, link in links.items() if value not in continued):
         chain = [start]
-        while (link := after.get(chain[-1].step.after[0])) is not None and _goes_on(graph, chain, link):
-            chain.append(link)
+        while (following := after.get(chain[-1].step.after[0])) and _goes_on(graph, chain, following):
+            chain.append(following)
         yield chain
 
 

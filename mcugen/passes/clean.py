@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, retyped
 from mcugen.hir.interpreter import evaluate_node
-from mcugen.hir.traits import Partial, Simplifiable
+from mcugen.hir.traits import Partial, Simplifiable, Stepwise
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.elementwise import Elementwise
-from mcugen.ops.movement import Movement, Reshape, Transpose
+from mcugen.ops.movement import Movement, Reshape, Slice, Transpose, run_of
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
@@ -127,7 +129,9 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     """f(x) of whose outputs nobody reads some → f without them, if there is one."""
     if len(node.outputs) == 1:
         return False
-    wanted = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
+    wanted: Sequence[bool] = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
+    if isinstance(node.op, Partial):
+        wanted = node.op.computed(wanted)
     if all(wanted):
         return False
     op = node.op.keeping(wanted) if isinstance(node.op, Partial) else None
@@ -143,6 +147,27 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     graph.remove(node)
     return True
 
+
+@pattern(Slice)
+def take_state(graph: Graph, node: Node) -> Outcome:
+    """The last part of what a loop or a recurrent layer stacked → its state in the end, if nobody reads more."""
+    whole, begin = run_of(node.output)
+    source, reader = whole.producer, graph.only_user(whole)
+    while reader is not None and reader is not node:
+        reader = graph.only_user(reader.output)
+    if source is None or not isinstance(source.op, Stepwise) or reader is None:
+        return False
+    found = source.op.last(source, graph, whole)
+    if found is None or found[0] != begin or found[1].type.count != node.output.type.count:
+        return False
+    retyped(found[1], quant=whole.type.quant)  # states have none of their own
+    state = graph.add(Reshape(node.output.type.shape), [found[1]], node.origin, before=node)
+    graph.replace(node.output, state.output)
+    graph.remove(node)
+    return True
+
+
+take_states = Rewriting("take_states", take_state, take_equal, drop_outputs)
 
 simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, fold_statistics, move_codes, turn_blocks)
 

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from float_models import quantized
-from onnx_models import Net, operators, optimized
+from onnx_models import Net, check_quantized, operators, optimized
 from test_control import check
 
 from mcugen.hir.types import DType
+from mcugen.ops.control import Repeat
 
 STEPS, DEPTH, HIDDEN = 6, 3, 4
 GATES = {"lstm": 4, "gru": 3, "gru, blended": 3, "rnn": 1}
@@ -247,3 +248,24 @@ def test_it_is_quantized_as_the_layer(kind: str) -> None:
     weights = {v.name: v.type for n in layers for v in n.inputs if v is not None and v.is_constant}
     assert all(n.input(1).type.dtype is DType.INT8 for n in layers)
     assert sum(t.count for t in weights.values() if t.dtype is DType.INT8) == GATES[kind] * HIDDEN * (DEPTH + HIDDEN)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_of_the_last_step_alone_the_others_are_not_kept(kind: str) -> None:
+    net = Net()
+    rows = rows_of(net, net.input("x", 1, STEPS, DEPTH))
+    layer = Layer(net, kind)
+    net.output(net.op("Neg", run(layer, rows, layer.zeros)[0][-1]))
+    (node,) = (n for n in optimized(net.model()).nodes if n.op.name == kind.partition(",")[0])
+    assert [v.type.count for v in node.outputs] == [HIDDEN]
+
+
+def test_of_the_last_step_alone_an_integer_loop_keeps_no_others() -> None:
+    net = Net()
+    rows = rows_of(net, net.input("x", 1, STEPS, DEPTH))
+    layer = Layer(net, "lstm")
+    net.output(net.op("Neg", run(layer, rows, layer.zeros)[0][-1]))
+    model = quantized(net.model()).proto
+    (node,) = (n for n in optimized(model).nodes if isinstance(n.op, Repeat))
+    assert not node.op.stacked
+    check_quantized(model)
