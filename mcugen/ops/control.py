@@ -226,10 +226,10 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return (self.steps,)
 
     def lstm(self) -> LstmStep | None:
-        """Its body, if that is a step of a quantized LSTM, with all of x taken and h stacked from front to back."""
+        """Its body, if that is a step of a quantized LSTM: x is taken from front to back, and h stacked so or not."""
         if self.conditional or self.states != 2 or self.taken not in ((Walk(0),), (Walk(1),)):
             return None
-        return lstm_step(self.body) if self.stacked == self.taken else None
+        return lstm_step(self.body) if self.stacked in ((), self.taken) else None
 
     def computed(self, wanted: Sequence[bool]) -> Sequence[bool]:
         """All states: steps read them."""

@@ -24,11 +24,11 @@ Term = tuple[object, ...]
 
 
 def lstm_step(body: Graph) -> LstmStep | None:
-    """Of a body that reads its step's number, h, c and x, and gives h, c and h once more; None if it is no LSTM's.
+    """Of a body that reads its step's number, h, c and x, and gives h, c and maybe h once more; None if it is no LSTM's.
 
     That is i, o, f = σ(sums), g = tanh(sums); c' = f · c + i · g; h' = o · tanh(c'), with h and x of int8.
     """
-    if len(body.inputs) != 4 or len(body.outputs) != 3:
+    if len(body.inputs) != 4 or len(body.outputs) not in (2, 3):
         return None
     h, c, x = body.inputs[1:]
     layers = {n.inputs[0]: n for n in body.nodes if n.op.name == "dense"}
@@ -40,7 +40,7 @@ def lstm_step(body: Graph) -> LstmStep | None:
     if any(n.output.type.shape != shape or clamp_of(n) is not None for n in layers.values()):
         return None
     found, (result, new) = _terms(body), _wanted(step)
-    return step if [found.get(v) for v in body.outputs] == [result, new, result] else None
+    return step if [found.get(v) for v in body.outputs] == [result, new, result][: len(body.outputs)] else None
 
 
 def _wanted(step: LstmStep) -> tuple[Term, Term]:

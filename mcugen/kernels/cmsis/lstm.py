@@ -46,6 +46,7 @@ class _Loop(Protocol):
 
     steps: int
     taken: tuple[_Walk, ...]
+    stacked: tuple[_Walk, ...]
 
     def lstm(self) -> LstmStep | None: ...
 
@@ -162,7 +163,7 @@ def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         h = _scaled(sigmoid(o, 0) * tanh(c, 12 - numbers.fraction), numbers.factor) + cell.hidden.type.q.zero_point
         h = np.clip(h, -128, 127)
         rows.append(h)
-    return h, c, np.stack(rows, axis)
+    return (h, c, np.stack(rows, axis)) if loop.stacked else (h, c)
 
 
 def _scaled(v: Array, multiplier: Array | int, left: Array | int = 0) -> Array:
@@ -216,7 +217,8 @@ def emit(node: Node, site: Site) -> Call:
         "w_bias": site.const("w_bias", numbers.inner_bias),
         "r_bias": site.const("r_bias", numbers.recurrent_bias),
         "scales": site.const("scales", numbers.scales),
-        **{role: site.output(index) for index, role in enumerate(("h", "c", "y"))},
+        **{role: site.output(index) for index, role in enumerate(("h", "c"))},
+        "y": site.output(2) if loop.stacked else site.scratch("every", DType.INT8, loop.steps * batch * cell.size),
         "scratch": site.scratch("scratch", DType.INT8, size),
     }
     return site.call(operands, [params, Scratch(scratch_size=size)])
