@@ -24,7 +24,7 @@ Term = tuple[object, ...]
 
 
 def lstm_step(body: Graph) -> LstmStep | None:
-    """Of a body that reads its step's number, h, c and x, and gives h, c and maybe h once more; None if it is no LSTM's.
+    """Of a body that reads its step's number, h, c and x, and gives h, c and maybe h again; None if it is no LSTM's.
 
     That is i, o, f = σ(sums), g = tanh(sums); c' = f · c + i · g; h' = o · tanh(c'), with h and x of int8.
     """
