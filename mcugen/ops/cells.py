@@ -7,7 +7,7 @@ several, parts of them taken before or after their sum. So each argument of an a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -24,6 +24,9 @@ from mcugen.ops.pointwise import Binary, argument_of, operands_of
 
 _DEEPEST = 40
 """Sums of sums that are read."""
+
+_MOST_TERMS = 200
+"""Values that are looked at for the terms of a sum."""
 
 _WIDEST = 2048
 """Numbers of x and h, and a quarter of all gates': a layer of more has weights of tens of megabytes."""
@@ -108,13 +111,15 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found 
     return None
 
 
-def steps_to(new: Value) -> Iterator[Step]:
-    """The steps that a value may be h after, whatever they read and whatever h was before."""
+def steps_to(new: Value, is_read: Callable[[Value], bool]) -> Iterator[Step]:
+    """The steps that a value may be h after, whatever h was before; of what they read `is_read` must hold."""
     for states, after, gate in (*_lstm_states(new), *_gru_states(new), *_rnn_states(new)):
-        leaves = list(_Sums(*(v for v in states if v is not None))(gate).matrices)
-        for x, h in permutations(leaves) if len(leaves) == 2 else ():
+        terms = _terms(gate, {v for v in states if v is not None})
+        for x, h in permutations(terms) if len(terms) == 2 else ():
+            if states[0] not in (None, h) or not is_read(x):
+                continue
             before = (h, *states[1:])
-            found = cell_of(x, before, after) if states[0] in (None, h) else None
+            found = cell_of(x, before, after)
             if found is not None and found.states == tuple(range(len(before))):
                 yield Step(found, x, before, after)
 
@@ -265,18 +270,47 @@ class _Sums:
         return self._known[value]
 
     def _composed(self, node: Node, depth: int) -> Sum | None:
-        op, x = node.op, node.inputs[0]
-        if x is None or not x.type.rank or x.type.shape[-1] > 4 * _WIDEST or depth > _DEEPEST:
+        op, terms = node.op, _summed(node)
+        if not terms or depth > _DEEPEST:
             return None
-        if op == MatMul() and (matrix := _known(node.input(1))) is not None and matrix.ndim == 2:
-            return _wide(self(x, depth), x).times(matrix.astype(np.float64))
-        if op in (Binary("Add"), Binary("Sub")) and all(_is_whole(node.input(i), node.output) for i in (0, 1)):
-            return self(x, depth).plus(self(node.input(1), depth), 1.0 if op == Binary("Add") else -1.0)
-        if isinstance(op, Reshape) and node.output.type.shape[-1:] == x.type.shape[-1:]:
-            return self(x, depth)
-        if isinstance(op, Slice) and op.sizes[:-1] == x.type.shape[:-1] and set(op.steps) == {1}:
-            return _wide(self(x, depth), x).part(op.starts[-1], op.sizes[-1])
-        return None
+        x, first = terms[0], self(terms[0], depth)
+        if op == MatMul() and (matrix := _known(node.input(1))) is not None:
+            return _wide(first, x).times(matrix.astype(np.float64))
+        if isinstance(op, Slice):
+            return _wide(first, x).part(op.starts[-1], op.sizes[-1])
+        return first if len(terms) == 1 else first.plus(self(terms[1], depth), 1.0 if op == Binary("Add") else -1.0)
+
+
+def _summed(node: Node) -> list[Value]:
+    """Of whose sums the node's output is one: a product with a constant matrix, a sum, or a part; none otherwise."""
+    op, x = node.op, node.inputs[0] if node.inputs else None
+    if x is None or not x.type.rank or x.type.shape[-1] > 4 * _WIDEST:
+        return []
+    if op == MatMul():
+        matrix = _known(node.input(1))
+        return [x] if matrix is not None and matrix.ndim == 2 else []
+    if op in (Binary("Add"), Binary("Sub")):
+        both = [x, node.input(1)]
+        return both if all(_is_whole(v, node.output) for v in both) else []
+    if isinstance(op, Reshape):
+        return [x] if node.output.type.shape[-1:] == x.type.shape[-1:] else []
+    if isinstance(op, Slice):
+        return [x] if op.sizes[:-1] == x.type.shape[:-1] and set(op.steps) == {1} else []
+    return []
+
+
+def _terms(value: Value, apart: Set[Value]) -> list[Value]:
+    """What a value is a sum of, constants aside; those `apart` are not taken apart."""
+    found, seen, rest = list[Value](), set[Value](), [value]
+    while rest and len(seen) < _MOST_TERMS:
+        term = rest.pop()
+        if term in seen or _known(term) is not None:
+            continue
+        seen.add(term)
+        inner = _summed(term.producer) if term.producer is not None and term not in apart else []
+        rest += inner
+        found += [] if inner else [term]
+    return found
 
 
 def _itself(value: Value) -> Sum:

@@ -84,7 +84,7 @@ def _chains(graph: Graph) -> Iterator[list[_Link]]:
     links = dict[Value, _Link]()
     for node in graph.nodes:
         for value in node.outputs:
-            for step in steps_to(value):
+            for step in steps_to(value, lambda v: part_of(v) is not None):
                 if (part := part_of(step.x)) is not None:
                     links.setdefault(value, _Link(step, part))
     after = dict[Value, _Link]()
