@@ -153,9 +153,9 @@ def take_state(graph: Graph, node: Node) -> Outcome:
     """The last part of what a loop or a recurrent layer stacked → its state in the end, if nobody reads more."""
     whole, begin = run_of(node.output)
     source, reader = whole.producer, graph.only_user(whole)
-    while reader is not None and reader is not node:
+    while reader is not None and isinstance(reader.op, Reshape):
         reader = graph.only_user(reader.output)
-    if source is None or not isinstance(source.op, Stepwise) or reader is None:
+    if source is None or not isinstance(source.op, Stepwise) or reader is not node:
         return False
     found = source.op.last(source, graph, whole)
     if found is None or found[0] != begin or found[1].type.count != node.output.type.count:
