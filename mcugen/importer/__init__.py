@@ -50,7 +50,8 @@ def import_model(
     composed = {} if composed is None else composed
     while True:
         scope = _imported(model, name, dims, bound, sizes, composed, registry, keeps_statistics)
-        layers = rolled_up(model, scope.graph, scope.env)
+        whole = {name: value for name, value in scope.env.items() if scope.half(name) is None}
+        layers = rolled_up(model, scope.graph, whole)
         if not layers:
             return scope.graph
         composed |= layers

@@ -24,7 +24,7 @@ def may_be_steps(model: onnx.ModelProto) -> bool:
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
     """The layers whose steps the nodes of a model are, by the nodes in whose place they stand.
 
-    `graph` is what the model was imported as, `env` its values by ONNX's names.
+    `graph` is what the model was imported as, `env` its values by ONNX's names, but for halves, which round on the way.
     """
     places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
     names = {v: name for name, v in reversed(list(env.items())) if v is not None}

@@ -228,6 +228,21 @@ def test_what_is_not_quite_a_layer(write: Callable[[Net, Layer, list[str]], list
     check(model)
 
 
+def test_halves_round_in_every_step() -> None:
+    """Of float16, each step's states do; a layer would keep more of them."""
+    net = Net()
+    rows = rows_of(net, net.op("Cast", net.input("x", 1, STEPS, DEPTH), to=onnx.TensorProto.FLOAT16))
+    random, h, every = np.random.default_rng(2), net.const(np.zeros((1, HIDDEN)), np.float16), []
+    w, r = (net.const(random.uniform(-1, 1, (n, HIDDEN)), np.float16) for n in (DEPTH, HIDDEN))
+    for row in rows:
+        h = net.op("Tanh", net.op("Add", net.op("MatMul", row, w), net.op("MatMul", h, r)))
+        every.append(h)
+    net.output(net.op("Cast", stacked(net, every), to=onnx.TensorProto.FLOAT))
+    model = net.model()
+    assert "rnn" not in operators(optimized(model))
+    check(model, relative=1e-2)
+
+
 def test_too_few_steps_stay() -> None:
     net = Net()
     rows = rows_of(net, net.input("x", 1, 3, DEPTH), 3)
