@@ -40,7 +40,16 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.fixedpoint import same_codes
 from mcugen.ops.conversion import Dequantize
-from mcugen.ops.movement import Movement, Permuted, Reshape, Slice, decided_shape, normalize_axes, normalize_axis
+from mcugen.ops.movement import (
+    Movement,
+    Permuted,
+    Reshape,
+    Slice,
+    decided_shape,
+    normalize_axes,
+    normalize_axis,
+    reversed_axis,
+)
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -409,7 +418,10 @@ def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
     if {batch, times} != {0, 1}:
         found = f"batch_axis {batch}, time_axis {times}"
         raise Refusal("ReverseSequence: the axes must be 0 and 1", found, "transpose before it")
-    return [node.emit(ReverseSequence(times), node.input(0), require_integers(node, 1))]
+    x, lens = node.input(0), require_integers(node, 1)
+    if lens.data is not None and (lens.data == x.type.shape[times]).all():
+        return [node.emit(reversed_axis(x.type.shape, times), x)]
+    return [node.emit(ReverseSequence(times), x, lens)]
 
 
 @onnx_operator(

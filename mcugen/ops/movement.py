@@ -318,9 +318,13 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return (arrays[0][np.ix_(*index)],)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """The whole tensor."""
-        whole = self.sizes == node.input(0).type.shape and all(s >= 0 for s in self.steps)
-        return node.input(0) if whole else None
+        """The whole tensor; of what has been turned, the tensor before."""
+        if self.sizes != node.input(0).type.shape:
+            return None
+        source = node.input(0).producer
+        if source is not None and source.op == self and source.input(0).type.shape == self.sizes:
+            return source.input(0)
+        return node.input(0) if all(s >= 0 for s in self.steps) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Axes change places."""
@@ -410,6 +414,12 @@ def run_of(value: Value) -> tuple[Value, int]:
     return _unshaped(node.input(0)), op.starts[cut[0]] * dense_strides(shape)[cut[0]]
 
 
+def reversed_axis(shape: Shape, axis: int) -> Slice:
+    """A tensor from the end of an axis to its start."""
+    starts = [size - 1 if i == axis else 0 for i, size in enumerate(shape)]
+    return Slice(tuple(starts), shape, tuple(-1 if i == axis else 1 for i in range(len(shape))))
+
+
 def _unshaped(value: Value) -> Value:
     """The same elements as they were computed."""
     while value.producer is not None and isinstance(value.producer.op, Reshape):
@@ -441,18 +451,24 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         return (np.concatenate(arrays, self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """A single part; all of a tensor, in the order in which they lie in it."""
+        """A single part; all of a tensor, in the order in which they lie in it, or one by one from the end."""
         if len(node.inputs) == 1:
             return node.input(0)
         if math.prod(node.output.type.shape[: self.axis]) > 1:
             return None
         parts = [node.input(index) for index in range(len(node.inputs))]
-        runs = [run_of(part) for part in parts]
-        whole = runs[0][0]
-        ends = np.cumsum([0, *(part.type.count for part in parts)])
-        if whole is parts[0] or runs != [(whole, at) for at in ends[:-1]] or ends[-1] != whole.type.count:
+        runs, counts = [run_of(part) for part in parts], [part.type.count for part in parts]
+        whole, shape = runs[0][0], node.output.type.shape
+        if whole is parts[0] or any(v is not whole for v, _ in runs) or sum(counts) != whole.type.count:
             return None
-        return graph.add(Reshape(node.output.type.shape), [whole], node.origin, before=node).output
+        begins = [begin for _, begin in runs]
+        is_turned = begins[0] > 0 and shape[self.axis] == len(parts)
+        if (begins[::-1] if is_turned else begins) != [0, *np.cumsum(counts)[:-1]]:
+            return None
+        value = graph.add(Reshape(shape), [whole], node.origin, before=node).output
+        return (
+            graph.add(reversed_axis(shape, self.axis), [value], node.origin, before=node).output if is_turned else value
+        )
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the parts."""

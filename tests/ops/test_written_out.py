@@ -113,6 +113,30 @@ def test_steps_are_the_layer(kind: str, backwards: bool, of_last: bool) -> None:
     check(model)
 
 
+def test_backwards_as_keras_stacks_it() -> None:
+    """In the order of steps, and then turned."""
+    net = Net()
+    rows = rows_of(net, net.input("x", 1, STEPS, DEPTH))
+    layer = Layer(net, "lstm")
+    every = [net.op("Unsqueeze", row, net.const([0], np.int64)) for row in run(layer, rows[::-1], layer.zeros)[0]]
+    lens = net.const([STEPS], np.int64)
+    turned = net.op("ReverseSequence", net.op("Concat", *every, axis=0), lens, batch_axis=1, time_axis=0)
+    net.output(net.op("Neg", turned))
+    model = net.model()
+    assert set(operators(optimized(model))) == {"reshape", "lstm", "neg"}
+    check(model)
+
+
+def test_parts_in_another_order_stay() -> None:
+    net = Net()
+    x = net.input("x", 4, 3)
+    rows = [net.op("Gather", x, net.const([t], np.int64), axis=0) for t in (3, 2, 0, 1)]
+    net.output(net.op("Concat", *rows, axis=0), net.op("Concat", *sorted(rows[:2]), axis=0))
+    model = net.model()
+    assert operators(optimized(model)).count("concat") == 2
+    check(model)
+
+
 @pytest.mark.parametrize("kind", GATES)
 def test_states_come_from_outside(kind: str) -> None:
     net = Net()
