@@ -19,7 +19,14 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.profile import Profile
-from mcugen.quant.rounding import best_scales, fitted_group_scales, fitted_scales, quadratic_error, round_weights
+from mcugen.quant.rounding import (
+    best_of,
+    best_scales,
+    fitted_group_scales,
+    fitted_scales,
+    quadratic_error,
+    round_weights,
+)
 from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.sensitivity import judged_tensors, power
@@ -251,24 +258,12 @@ def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensat
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
-    rounded, scales = _best_of(
+    rounded, scales = best_of(
         [(scales * share).astype(np.float32).astype(np.float64) for share in AROUND], weights, gram, limits
     )
     fitted = fitted_scales(weights, rounded, scales, gram)
-    rounded, scales = _best_of([scales, fitted], weights, gram, limits)
+    rounded, scales = best_of([scales, fitted], weights, gram, limits)
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
-
-
-def _best_of(tried: Sequence[Array], weights: Array, gram: Array, limits: tuple[int, int]) -> tuple[Array, Array]:
-    """Of several scales for each output those by which codes of least error leave least; with these codes."""
-    best, rounded, least = tried[0], np.zeros(weights.shape, np.int8), np.full(weights.shape[:-1], np.inf)
-    for scales in tried:
-        codes = round_weights(weights, scales, gram, limits)
-        error = quadratic_error(weights, codes, scales, gram)
-        better = error < least
-        best, rounded = np.where(better, scales, best), np.where(better[..., None], codes, rounded)
-        least = np.minimum(error, least)
-    return rounded, best
 
 
 def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
