@@ -39,7 +39,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
-from mcugen.quant.few_bits import stored_share
+from mcugen.quant.few_bits import FINALISTS, stored_share
 from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
 from mcugen.quant.samples import halves
@@ -68,9 +68,9 @@ LEAST_JUDGED = 4
 MOST_ASSIGNMENTS = 32
 """Of a small network: they are all tried, as the walk need not end at the cheapest."""
 
-WAYS, FINALISTS = 8, 2
-"""In which weights of 4 bits are tried, and those of them that get weights of their own to be judged by: the others
-are judged by weights that were rounded where all layers have 4 bits, or all 8.
+WAYS = 8
+"""In which weights of 4 bits are tried: all but FINALISTS by weights that were rounded where all layers have 4 bits, or
+all 8.
 """
 
 SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
@@ -396,8 +396,13 @@ class Search:
             narrow = self.quantizer.quantize({**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}).plan.layers
             wide = self.quantizer.quantize(self.fixed).plan.layers
             ways.sort(key=lambda way: self._noise_of(way, {**wide, **{n: narrow[n] for n in way if n in narrow}}))
-        wanted = min(ways[:FINALISTS], key=self._noise_of) if ways else self.fixed
+        wanted = min(ways[:FINALISTS], key=self._noise_left) if len(ways) > 1 else (*ways, self.fixed)[0]
         return self.trial(wanted)
+
+    def _noise_left(self, wanted: Mapping[str, DType]) -> float:
+        """With weights of its own: on the samples that these were rounded by, else of the outputs."""
+        known = self.quantizer.quantize(wanted).plan.noise
+        return self._noise_of(wanted) if known is None else known
 
     def _noise_of(self, wanted: Mapping[str, DType], codes: Mapping[str, Codes] | None = None) -> float:
         """Of the outputs, with these codes, or the best for these precisions."""

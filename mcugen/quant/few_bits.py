@@ -30,6 +30,11 @@ STEPS = 1024
 NEAR = 2.0
 """Times the least noise, as the sum of the layers' own tells it: what they make together may differ as much."""
 
+FINALISTS = 4
+"""Ways that get weights of their own, of which that is taken which then leaves least noise: layers behind those of
+4 bits make good what these lose, which no layer's own noise tells.
+"""
+
 BYTES = {DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
 """Of a weight, but for its share of a group's scale."""
 
@@ -62,10 +67,15 @@ def cells(model: FloatModel, plan: Plan) -> list[Node]:
     return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
 
-def chosen(model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]) -> list[str]:
-    """Names of those of the layers that keep weights of 4 bits, of which `plan` has the codes: all but WIDE_SHARE."""
+def promising(
+    model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]
+) -> list[list[str]]:
+    """Up to FINALISTS ways to let all but WIDE_SHARE of the layers' weights keep 4 bits, of which `plan` has the codes.
+
+    Names of layers, the most promising first.
+    """
     room = WIDE_SHARE * sum(map(count, layers))
-    return ways(weight_noise(model, plan, layers, samples), room, 1)[0]
+    return ways(weight_noise(model, plan, layers, samples), room, FINALISTS)
 
 
 def ways(noise: Mapping[Node, float], room: float, most: int) -> list[list[str]]:

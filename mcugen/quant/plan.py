@@ -72,6 +72,8 @@ class Plan:
     leave them so."""
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
+    noise: float | None = None
+    """Of what outputs are judged by, relative to its signal, on the samples that coarse weights were rounded by."""
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)
     """Second moments of what matrices of cells with weights of 4 bits read, [1, K, K]: likewise; "x" is the input."""
 

@@ -114,6 +114,9 @@ class Quantizer:
     """What weights of 4 bits add to the outputs, by what was asked for."""
     _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
     """What was found last, by layers' precision."""
+    _rounded_plans: dict[tuple[frozenset[tuple[str, DType]], frozenset[str], frozenset[str], bool], Plan] = field(
+        default_factory=dict, init=False
+    )
 
     def quantize(
         self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
@@ -234,7 +237,12 @@ class Quantizer:
         return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
 
     def _refined(self, plan: Plan) -> Plan:
-        return self._rounded(plan, self.samples)
+        """With weights rounded by the samples; the last ones are remembered, as they are asked for again."""
+        asked = frozenset(plan.precision.items()), plan.few_bits, plan.two_bits, plan.compensated
+        if asked not in self._rounded_plans:
+            self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MOST_KEPT :])
+            self._rounded_plans[asked] = self._rounded(plan, self.samples)
+        return self._rounded_plans[asked]
 
     def _nearest(self, plan: Plan) -> Plan:
         """With weights rounded to nearest, which takes no time."""
@@ -261,7 +269,9 @@ class Quantizer:
         asked = plan.few_bits
         plan.few_bits = asked.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
-            plan.few_bits = asked.union(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
+            found = few_bits.promising(self.model, self._refined(plan), layers, self.samples)
+            ways = [replace(plan, few_bits=asked.union(way)) for way in found]
+            plan = min(ways, key=lambda way: self._refined(way).noise or 0.0) if len(ways) > 1 else ways[0]
         return self._without_growth(plan)
 
     def _without_growth(self, plan: Plan) -> Plan:

@@ -19,13 +19,23 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.profile import Profile
-from mcugen.quant.rounding import best_scales, fitted_group_scales, fitted_scales, quadratic_error, round_weights
+from mcugen.quant.rounding import (
+    best_of,
+    best_scales,
+    fitted_group_scales,
+    fitted_scales,
+    quadratic_error,
+    round_weights,
+)
 from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
+from mcugen.quant.sensitivity import judged_tensors, power
 from mcugen.quant.weights import layer_bias, layer_weights, living_weights, plain_codes, real_weights
 
-MOST_SAMPLES, MOST_COMPENSATED = 48, 128
-"""The coarser codes are, the more there is to win by what is known of the inputs."""
+MOST_SAMPLES, MOST_COMPENSATED, MOST_COARSE = 48, 128, 256
+"""The coarser codes are, the more there is to win by what is known of the inputs: of weights of 8 bits, of such that
+make good what layers before have lost, and of models with fewer bits.
+"""
 
 COMPENSATED = 0.5
 """How much of the error that layers before have made, as far as it shows in what a layer reads, its weights make good.
@@ -34,6 +44,9 @@ Of models with weights of 4 bits, and of those that int8 serves badly (mcugen.qu
 more than others: of the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB without,
 22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
 """
+
+AROUND = (1.0, 0.85, 1.15)
+"""Shares of the scale that is best for the nearest codes, which are tried with codes of least error."""
 
 MOST_UNFOLDED = 2**23
 """Elements of what one layer reads, unfolded, that are kept until it is computed."""
@@ -51,16 +64,18 @@ def refine(
 ) -> Plan:
     """The plan with codes for every integer layer.
 
-    Weights are rounded to least error on the samples, and biases carry the mean error, as the scheme says. Without
-    samples, weights are rounded to nearest, and biases corrected by the means in the profile.
+    Weights are rounded to least error on the samples, and biases carry the mean error, as the scheme says; of coarse
+    ones the plan tells the noise that is left. Without samples, weights are rounded to nearest, and biases corrected by
+    the means in the profile.
     """
     plan = replace(plan, layers={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            most = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
-            _Walk(model.graph, plan, _spread(model.graph, distinct(samples), most)).run(layers, cells, progress)
+            wide = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
+            used = _spread(model.graph, distinct(samples), MOST_COARSE if plan.is_coarse else wide)
+            _Walk(model, plan, used).run(layers, cells, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
@@ -79,19 +94,24 @@ def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]], most: int) -> 
 class _Walk:
     """Through the graph with all samples side by side: real values, and those of the quantized model."""
 
-    def __init__(self, graph: Graph, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
-        self.graph, self.plan = graph, plan
+    def __init__(self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
+        graph = self.graph = model.graph
+        self.plan = plan
         self.real = {v: [np.asarray(s[v.name]).reshape(v.type.shape) for s in samples] for v in graph.inputs}
         self.seen = dict(self.real)
         """By integer layers: what they can store. Readers of another precision convert it (`_read`)."""
         self._types: dict[Value, DType] = {}
         """Of what is stored in `seen`."""
         self._unread = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
+        names = set(judged_tensors(model)) if plan.is_coarse else set[str]()
+        self._judged = [v for v in graph.values() if v.name in names]
+        self._unread.update(self._judged)
 
     def run(self, layers: Sequence[Node], cells: Sequence[Node], progress: Callable[[int, int], None]) -> None:
-        """Up to the last layer; of cells the moments are noted."""
+        """Up to the last layer, and to what is judged; of cells the moments are noted."""
         wanted, noted = set(layers), set(cells)
-        total = max(i for i, node in enumerate(self.graph.nodes, 1) if node in wanted | noted)
+        last = wanted | noted | {v.producer for v in self._judged}
+        total = max(i for i, node in enumerate(self.graph.nodes, 1) if node in last)
         for done, node in enumerate(self.graph.nodes[:total], 1):
             unfolded = self._unfolded(node) if node in wanted else None
             if node in wanted:
@@ -101,6 +121,16 @@ class _Walk:
             self._evaluate(node, unfolded)
             self._forget(node)
             progress(done, total)
+        self.plan.noise = self._noise() if not noted else None
+
+    def _noise(self) -> float | None:
+        """Of what is judged relative to its signal, in power: the mean of all."""
+        shares = []
+        for value in self._judged:
+            real, seen = self.real[value], self.seen[value]
+            noise = sum(power(x - y.astype(np.float64)) for x, y in zip(real, seen, strict=True))
+            shares.append(noise / max(sum(map(power, real)), 1e-300))
+        return sum(shares) / len(shares) if shares else None
 
     def _unfolded(self, node: Node) -> tuple[_Unfolded, _Unfolded] | None:
         """What a layer reads, both ways, where it is a plain product."""
@@ -228,12 +258,11 @@ def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensat
     if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
         return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
     scales = best_scales(weights, scales, gram, limits)
-    rounded = round_weights(weights, scales, gram, limits)
+    rounded, scales = best_of(
+        [(scales * share).astype(np.float32).astype(np.float64) for share in AROUND], weights, gram, limits
+    )
     fitted = fitted_scales(weights, rounded, scales, gram)
-    again = round_weights(weights, fitted, gram, limits)
-    errors = [quadratic_error(weights, q, s, gram) for q, s in ((rounded, scales), (again, fitted))]
-    better = errors[1] < errors[0]
-    rounded, scales = np.where(better[..., None], again, rounded), np.where(better, fitted, scales)
+    rounded, scales = best_of([scales, fitted], weights, gram, limits)
     return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 

@@ -13,6 +13,8 @@ Steps are scales of weight by weight, relative to the largest of an output.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mcugen.hir.types import Array
@@ -71,6 +73,18 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> A
         error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
         best, least = np.where(error < least, tried, best), np.minimum(error, least)
     return best
+
+
+def best_of(tried: Sequence[Array], weights: Array, gram: Array, limits: Limits) -> tuple[Array, Array]:
+    """Of several scales for each output those by which codes of least error leave least; with these codes."""
+    best, rounded, least = tried[0], np.zeros(weights.shape, np.int8), np.full(weights.shape[:-1], np.inf)
+    for scales in tried:
+        codes = round_weights(weights, scales, gram, limits)
+        error = quadratic_error(weights, codes, scales, gram)
+        better = error < least
+        best, rounded = np.where(better, scales, best), np.where(better[..., None], codes, rounded)
+        least = np.minimum(error, least)
+    return rounded, best
 
 
 def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:

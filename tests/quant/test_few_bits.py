@@ -19,10 +19,12 @@ from mcugen.hir.types import DType
 from mcugen.importer import import_model
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
+from mcugen.quant import few_bits
 from mcugen.quant.flash import Stored
 from mcugen.quant.plan import Plan
 from mcugen.quant.quantize import Quantization, Quantizer, float_model, quantizer
 from mcugen.quant.rounding import (
+    best_of,
     best_scales,
     fitted_group_scales,
     fitted_scales,
@@ -84,6 +86,51 @@ def test_layers_of_wanted_precision_keep_eight_bits():
 
 def test_the_same_twice():
     assert quantized(W4A8).proto.SerializeToString() == quantized(W4A8).proto.SerializeToString()
+
+
+def test_the_noise_that_a_plan_tells_is_that_before_the_softmax():
+    made = quantized(W4A8)
+    models = judging(made.model.proto, "logits"), judging(made.proto, "logits_dequantized")
+    samples = normal_samples(made.source.proto, 24, 0)
+    exact, found = (
+        np.concatenate([next(iter(onnxruntime_outputs(m, s).values())).reshape(-1) for s in samples]) for m in models
+    )
+    assert made.plan.noise is not None
+    assert -10 * np.log10(made.plan.noise) == pytest.approx(sqnr(exact, found), abs=0.5)
+    assert quantized(Scheme()).plan.noise is None
+
+
+def judging(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """With this tensor as the only output."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return copy
+
+
+def test_of_promising_ways_the_one_is_taken_that_leaves_least_noise(monkeypatch: pytest.MonkeyPatch):
+    names = sorted(quantized(W4A8).plan.layers)
+    noise = {name: quantized(Scheme(), wanted={name: DType.INT4}).plan.noise or 0.0 for name in names}
+    best = min(noise, key=noise.__getitem__)
+    assert noise[best] < min(each for name, each in noise.items() if name != best)
+    for order in (names, names[::-1]):
+        monkeypatch.setattr(few_bits, "promising", lambda *_, order=order: [[name] for name in order])
+        made = quantized(W4A8)
+        assert made.plan.few_bits == {best} and made.plan.noise == noise[best]
+
+
+def test_scales_are_chosen_by_codes_of_least_error():
+    random = np.random.default_rng(0)
+    weights = random.standard_normal((1, 8, 24))
+    mixed = random.standard_normal((60, 24)) @ random.standard_normal((24, 24))
+    gram = (mixed.T @ mixed / 60)[None]
+    start = best_scales(weights, np.abs(weights).max(-1) / 7, gram, LIMITS)
+    tried = [start, 0.85 * start, 1.15 * start]
+    codes, scales = best_of(tried, weights, gram, LIMITS)
+    errors = [quadratic_error(weights, round_weights(weights, s, gram, LIMITS), s, gram) for s in tried]
+    assert np.array_equal(quadratic_error(weights, codes, scales, gram), np.min(errors, 0))
+    assert (np.min(errors, 0) < errors[0]).any()
 
 
 def test_without_samples_weights_are_rounded_to_nearest():
