@@ -185,8 +185,12 @@ class Partial:
 class Stepwise:
     """Computes something step by step, and keeps of some outputs what each step gave."""
 
-    def last(self, node: Node, graph: Graph, output: Value) -> tuple[int, Value] | None:
-        """Of an output of all steps: where the last one's part begins (row-major), and a value that is it alone."""
+    def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
+        """Where in an output of all steps the last one's part begins (row-major), and its size, if a state is it."""
+        raise NotImplementedError
+
+    def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
+        """The state in the end that is the last part of such an output."""
         raise NotImplementedError
 
 

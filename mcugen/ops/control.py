@@ -244,16 +244,25 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         stacked = tuple(w for w, is_wanted in zip(self.stacked, wanted[self.states :], strict=True) if is_wanted)
         return replace(self, body=body, stacked=stacked)
 
-    def last(self, node: Node, graph: Graph, output: Value) -> tuple[int, Value] | None:
-        """The state that each step stacks, if it does."""
+    def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
+        """Where each step stacks a state."""
         index = node.outputs.index(output) - self.states
+        if self.conditional or not self.steps or index < 0 or self._stacked_state(index) is None:
+            return None
+        walk, count = self.stacked[index], output.type.count // self.steps
+        is_run = math.prod(output.type.shape[: walk.axis]) == 1
+        return (walk.position(self.steps - 1, self.steps) * count, count) if is_run else None
+
+    def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
+        """That one."""
+        index = self._stacked_state(node.outputs.index(output) - self.states)
+        assert index is not None
+        return node.outputs[index]
+
+    def _stacked_state(self, index: int) -> int | None:
+        """The number of the state that is stacked tensor `index`."""
         _, states, rows = self._results(self.body.outputs)
-        if self.conditional or index < 0 or math.prod(output.type.shape[: self.stacked[index].axis]) > 1:
-            return None
-        same = next((k for k, v in enumerate(states) if v is rows[index]), None)
-        if same is None:
-            return None
-        return self.stacked[index].position(self.steps - 1, self.steps) * rows[index].type.count, node.outputs[same]
+        return next((k for k, v in enumerate(states) if v is rows[index]), None)
 
     def macs(self, sig: Signature) -> int:
         """Those of all steps."""

@@ -191,18 +191,21 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         """The layer without the results that nobody reads."""
         return replace(self, results=tuple(r for r, w in zip(self.results, wanted, strict=True) if w))
 
-    def last(self, node: Node, graph: Graph, output: Value) -> tuple[int, Value] | None:
-        """Y_h, of one direction."""
+    def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
+        """Of Y, in one direction."""
         sizes = self.sizes(node.input(X).type, node.input(R).type)
         if self.results[node.outputs.index(output)] != "Y" or sizes.directions > 1 or min(sizes.steps, sizes.batch) < 1:
             return None
         if (sizes.batch > 1 and self.batch_first) or self._has_rare_options(node):
             return None
-        results = self.results
-        if "Y_h" not in results:
-            node, results = self._with_result(node, graph, "Y_h"), (*results, "Y_h")
-        place = 0 if self.backwards[0] else sizes.steps - 1
-        return place * sizes.batch * sizes.hidden, node.outputs[results.index("Y_h")]
+        count = sizes.batch * sizes.hidden
+        return (0 if self.backwards[0] else sizes.steps - 1) * count, count
+
+    def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
+        """Y_h, which it gives from now on."""
+        if "Y_h" in self.results:
+            return node.outputs[self.results.index("Y_h")]
+        return self._with_result(node, graph, "Y_h").outputs[-1]
 
     def _with_result(self, node: Node, graph: Graph, result: str) -> Node:
         """A node in the place of another that has one more result."""

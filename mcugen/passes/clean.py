@@ -157,12 +157,12 @@ def take_state(graph: Graph, node: Node) -> Outcome:
         reader = graph.only_user(reader.output)
     if source is None or not isinstance(source.op, Stepwise) or reader is not node:
         return False
-    found = source.op.last(source, graph, whole)
-    if found is None or found[0] != begin or found[1].type.count != node.output.type.count:
+    if source.op.last_part(source, whole) != (begin, node.output.type.count):
         return False
-    retyped(found[1], quant=whole.type.quant)  # states have none of their own
-    state = graph.add(Reshape(node.output.type.shape), [found[1]], node.origin, before=node)
-    graph.replace(node.output, state.output)
+    state = source.op.last_state(source, graph, whole)
+    retyped(state, quant=whole.type.quant)  # states have none of their own
+    reshaped = graph.add(Reshape(node.output.type.shape), [state], node.origin, before=node)
+    graph.replace(node.output, reshaped.output)
     graph.remove(node)
     return True
 

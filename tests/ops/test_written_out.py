@@ -308,3 +308,14 @@ def test_of_the_last_step_alone_an_integer_loop_keeps_no_others() -> None:
     (node,) = (n for n in optimized(model).nodes if isinstance(n.op, Repeat))
     assert not node.op.stacked
     check_quantized(model)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_a_slice_of_another_step(direction: str) -> None:
+    net, random = Net(), np.random.default_rng(4)
+    w, r = (net.const(random.uniform(-1, 1, (1, HIDDEN, n))) for n in (DEPTH, HIDDEN))
+    (every,) = net.ops(
+        "RNN", net.input("x", STEPS, 1, DEPTH), w, r, outs=["all"], hidden_size=HIDDEN, direction=direction
+    )
+    net.output(net.op("Neg", net.op("Gather", every, net.const(1, np.int64), axis=0)))
+    check(net.model())
