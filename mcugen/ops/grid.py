@@ -25,11 +25,12 @@ from mcugen.kernels.sampling import (
     PlaneAxes,
 )
 from mcugen.kernels.walks import dense_strides, numbered
+from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import conv_window
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import COMPOSED, OnnxNode, Refusal, onnx_operator
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
@@ -297,6 +298,29 @@ def _import_grid_sample(node: OnnxNode) -> list[Value]:
     if mode not in _TAPS or padding not in ("zeros", "border", "reflection"):
         raise Refusal("GridSample: mode and padding_mode must be known", f"'{mode}', '{padding}'", "repair the model")
     return [node.emit(GridSample(mode, padding, bool(node.attr("align_corners", 0))), x, grid)]
+
+
+@onnx_operator("AffineGrid", kernels=(COMPOSED,), limits="a known size")
+def _import_affine_grid(node: OnnxNode) -> list[Value]:
+    """θ · (x, y, 1) of the elements' places, all at once: ONNX's function takes a batch of one for an axis too many."""
+    theta, size = node.input(0), node.const(1, "the size").astype(np.int64).reshape(-1)
+    space = tuple(int(n) for n in size[2:])
+    if len(space) not in (2, 3) or theta.type.shape != (int(size[0]), len(space), len(space) + 1):
+        rule = "AffineGrid: theta must be a matrix for each image or volume"
+        raise Refusal(rule, f"{theta.type.shape} for a size of {size.tolist()}", "repair the model")
+    check_size("AffineGrid", node.outputs[0], math.prod(space) * (len(space) + 1))
+    places = [_places(count, bool(node.attr("align_corners", 0))) for count in space]
+    axes = [*reversed(np.meshgrid(*places, indexing="ij")), np.ones(space)]
+    points = np.stack(axes, -1).reshape(-1, len(axes)).astype(theta.type.dtype.numpy)
+    grid = node.call("MatMul", points, node.call("Transpose", theta, perm=[0, 2, 1]))
+    return [node.call("Reshape", grid, np.asarray([size[0], *space, len(space)]))]
+
+
+def _places(count: int, align: bool) -> Array:
+    """Of an axis' elements: −1 and 1 are the centres of the outermost ones, or their outer edges."""
+    if align:
+        return np.linspace(-1.0, 1.0, count) if count > 1 else np.zeros(count)
+    return (2 * np.arange(count) + 1) / count - 1
 
 
 @onnx_operator("DeformConv", types=_FLOATS, kernels=("deform_conv",), limits="images")

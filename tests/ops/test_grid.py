@@ -135,3 +135,22 @@ def test_old_names_of_modes():
         model = net.model()
         feeds = random_feeds(model, spread=0.5)
         check_model(model, feeds, onnxruntime_outputs(model, feeds), 1e-4)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize(("batch", "space"), [(1, (4, 6)), (2, (3, 1)), (1, (2, 3, 4))])
+def test_affine_grids(batch: int, space: tuple[int, ...], align: int) -> None:
+    """A batch of one, too, of which ONNX's function loses the axis."""
+    net, rank = Net(20), len(space)
+    theta, size = net.input("theta", batch, rank, rank + 1), net.const([batch, 2, *space], np.int64)
+    net.output(net.op("AffineGrid", theta, size, align_corners=align, out="y"))
+    model = net.model()
+    check_model(model, random_feeds(model))
+
+
+def test_matrices_of_another_rank_are_no_affine_grid() -> None:
+    net = Net(20)
+    theta, size = net.input("theta", 1, 2, 3), net.const([1, 2, 3, 4, 5], np.int64)
+    net.output(net.op("AffineGrid", theta, size, out="y"))
+    with pytest.raises(McugenError, match="a matrix for each image"):
+        imported(net.model())
