@@ -30,7 +30,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import conv_window
-from mcugen.ops.onnx_node import COMPOSED, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
@@ -300,7 +300,7 @@ def _import_grid_sample(node: OnnxNode) -> list[Value]:
     return [node.emit(GridSample(mode, padding, bool(node.attr("align_corners", 0))), x, grid)]
 
 
-@onnx_operator("AffineGrid", kernels=(COMPOSED,), limits="a known size")
+@onnx_operator("AffineGrid", kernels=("matmul_f32", "matmul_f64"), limits="a known size")
 def _import_affine_grid(node: OnnxNode) -> list[Value]:
     """θ · (x, y, 1) of the elements' places, all at once: ONNX's function takes a batch of one for an axis too many."""
     theta, size = node.input(0), node.const(1, "the size").astype(np.int64).reshape(-1)
