@@ -165,6 +165,15 @@ LONGER = onnx.parser.parse_model(
 )
 """A model whose portable form ends after two or three interrupts."""
 
+
+def bordered_layer(channels: int) -> onnx.ModelProto:
+    """Of floats, whose windows go over the border, more often than those of portable models."""
+    net, random = Net(), np.random.default_rng(2)
+    x = net.input("x", 1, channels, 16, 16)
+    net.output(net.op("Conv", x, net.const(random.normal(size=(8, channels, 5, 5))), pads=[2, 2, 2, 2]))
+    return net.model()
+
+
 LIMITED = (
     (limited_layer("Gemm", 8, 12), CompileOptions(name="limited_dense", optimize="speed")),
     (limited_layer("Conv", 8, 8, 3, 3), CompileOptions(name="limited_conv", optimize="speed")),
@@ -184,7 +193,12 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     target = roomy(board)
     limited = [(compile_model(net, roomy("nrf52840"), options), random_feeds(net, seed=1)) for net, options in LIMITED]
     longer = compile_model(LONGER, target, CompileOptions(name="longer_unique")), random_feeds(LONGER, seed=1)
-    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, longer]
+    bordered = [
+        (compile_model(net, target, CompileOptions(name=f"bordered_{channels}")), random_feeds(net, seed=1))
+        for channels in (1, 3, 8, 16)
+        for net in [bordered_layer(channels)]
+    ]
+    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
     missed = set().union(*(kernel_functions(model) for model, _ in known))
     assert len(missed) > 50
