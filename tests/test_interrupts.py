@@ -194,9 +194,11 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     limited = [(compile_model(net, roomy("nrf52840"), options), random_feeds(net, seed=1)) for net, options in LIMITED]
     longer = compile_model(LONGER, target, CompileOptions(name="longer_unique")), random_feeds(LONGER, seed=1)
     bordered = [
-        (compile_model(net, target, CompileOptions(name=f"bordered_{channels}")), random_feeds(net, seed=1))
-        for channels in (1, 3, 8, 16)
-        for net in [bordered_layer(channels)]
+        (compile_model(net, target, CompileOptions(name=f"bordered_{n}_{half:d}", float16_weights=half)), feeds)
+        for n in (1, 3, 8, 16)
+        for net in [bordered_layer(n)]
+        for feeds in [random_feeds(net, seed=1)]
+        for half in (False, True)
     ]
     candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
