@@ -174,8 +174,7 @@ def _starts(link: _Link, part: Part) -> bool:
 
 def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part, x: Array) -> list[Array] | None:
     """What is computed of known values and one part of x; None if of anything else."""
-    env = dict(known)
-    nodes = list[Node]()
+    env, seen, nodes = dict(known), set[Node](), list[Node]()
 
     def reach(value: Value) -> bool:
         if value.data is not None or value in env:
@@ -184,9 +183,10 @@ def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part
             env[value] = x.astype(np.float32).reshape(value.type.shape)
             return True
         node = value.producer
-        if node is None or node.op.bodies or len(nodes) > _MOST_NODES:
+        if node is None or node.op.bodies or len(seen) > _MOST_NODES:  # a whole network may be before the first step
             return False
-        if node not in nodes:
+        if node not in seen:
+            seen.add(node)
             if not all(v is None or reach(v) for v in node.inputs):
                 return False
             nodes.append(node)
@@ -194,7 +194,7 @@ def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part
 
     if not all(reach(v) for v in values):
         return None
-    for node in dict.fromkeys(nodes):
+    for node in nodes:
         arrays = [env[v] if v.data is None else v.data for v in node.inputs if v is not None]
         env |= dict(zip(node.outputs, evaluate_node(node, arrays), strict=True))
     return [env[v] if v.data is None else v.data for v in values]
