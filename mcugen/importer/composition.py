@@ -24,6 +24,20 @@ class Parts:
     ends: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
+    def call(
+        self, prefix: str, op_type: str, inputs: Sequence[str], outputs: int, domain: str = "", **attributes: object
+    ) -> Sequence[str]:
+        """Adds a node; the names of its outputs, which begin with `prefix`."""
+        stem = f"{prefix}/{op_type}{len(self.nodes)}"
+        results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
+        self.nodes.append(helper.make_node(op_type, inputs, results, stem, domain=domain, **attributes))
+        return results
+
+    def keep(self, name: str, array: Array) -> str:
+        """Adds a constant; its name."""
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+        return name
+
 
 Composed = dict[str, Parts]
 """By the first output of the node in whose place they stand."""
@@ -49,12 +63,9 @@ class Recorder:
         """See `ops.onnx_node.Composition`."""
         operands = [v if v is None or isinstance(v, Value) else self._new(np.asarray(v)) for v in inputs]
         env = {self._name(v): v for v in operands if v is not None}
-        stem = f"{self.prefix}/{op_type}{len(self.parts.nodes)}"
-        results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
         names = ["" if v is None else self._name(v) for v in operands]
-        node = helper.make_node(op_type, names, results, stem, domain=domain, **attributes)
-        made = self.compose(node, dict(env))
-        self.parts.nodes.append(node)
+        results = self.parts.call(self.prefix, op_type, names, outputs, domain, **attributes)
+        made = self.compose(self.parts.nodes[-1], dict(env))
         self.names |= dict(zip(made, results, strict=True))
         return tuple(made)
 
@@ -76,8 +87,7 @@ class Recorder:
             if value.data is None:
                 self.complete = False
             else:
-                stored = np.ascontiguousarray(value.data).reshape(value.data.shape)
-                self.parts.constants.append(numpy_helper.from_array(stored, value.name))
+                self.parts.keep(value.name, value.data)
         return self.names[value]
 
 

@@ -3,22 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
 from mcugen.importer.composition import Composed, Parts
-from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out, rows
+from mcugen.ops.cells import IN_EVERY_STEP
+from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
     """Whether there is as much of what each step of a layer has as the shortest one that is found needs."""
-    return len([node for node in model.graph.node if node.op_type == "Tanh"]) >= FEWEST
+    return len([node for node in model.graph.node if node.op_type == IN_EVERY_STEP]) >= FEWEST
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
@@ -62,9 +63,8 @@ class _Writer:
             for v in layer.initial
         ]
         attributes = found.attributes(layer.stride < 0)
-        every, _, *cells = self._nodes(
-            found.op, [self._rows(), *weights, "", *first], 2 + len(layer.initial) - 1, **attributes
-        )
+        inputs = [self._rows(), *weights, "", *first]
+        every, _, *cells = self.made.call(self.prefix, found.op, inputs, 1 + len(layer.initial), "", **attributes)
         joined = self._node("Reshape", [every, self._shape(count, layer.batch, hidden)])
         for step, output in enumerate(layer.outputs):
             at = step if layer.stride > 0 else count - 1 - step
@@ -86,7 +86,7 @@ class _Writer:
         if count < shape[part.axis]:
             ends = [self._constant(np.asarray([n])) for n in (begin, begin + count, 0)]
             x = self._node("Slice", [x, *ends])
-        return self._node("Reshape", [x, self._shape(count, layer.batch, rows(part) // layer.batch)])
+        return self._node("Reshape", [x, self._shape(count, layer.batch, layer.found.w.shape[1])])
 
     def _name(self, value: Value) -> str:
         return self.names[value] if value in self.names else self._constant(np.asarray(value.data))
@@ -95,18 +95,10 @@ class _Writer:
         return self._constant(np.asarray(sizes))
 
     def _constant(self, array: Array) -> str:
-        name = f"{self.prefix}/constant{len(self.made.constants)}"
-        self.made.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
-        return name
+        return self.made.keep(f"{self.prefix}/constant{len(self.made.constants)}", array)
 
     def _node(self, op: str, inputs: Sequence[str], **attributes: object) -> str:
-        return next(self._nodes(op, inputs, 1, **attributes))
-
-    def _nodes(self, op: str, inputs: Sequence[str], outputs: int, **attributes: object) -> Iterator[str]:
-        stem = f"{self.prefix}/{op}{len(self.made.nodes)}"
-        results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
-        self.made.nodes.append(helper.make_node(op, inputs, results, stem, **attributes))
-        yield from results
+        return self.made.call(self.prefix, op, inputs, 1, "", **attributes)[0]
 
     def _end(self, value: str, output: Value) -> None:
         """An output in its own shape."""

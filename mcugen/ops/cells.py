@@ -22,6 +22,9 @@ from mcugen.ops.movement import Reshape, Slice
 from mcugen.ops.onnx_node import OnnxNode
 from mcugen.ops.pointwise import Binary, argument_of, operands_of
 
+IN_EVERY_STEP = "Tanh"
+"""ONNX's operator that each of these cells has."""
+
 _DEEPEST = 40
 """Sums of sums that are read."""
 
@@ -111,7 +114,7 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found 
     return None
 
 
-def steps_to(new: Value, is_read: Callable[[Value], bool]) -> Iterator[Step]:
+def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[Step]:
     """The steps that a value may be h after, whatever h was before; of what they read `is_read` must hold."""
     for states, after, gate in (*_lstm_states(new), *_gru_states(new), *_rnn_states(new)):
         terms = _terms(gate, {v for v in states if v is not None})

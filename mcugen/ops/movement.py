@@ -317,6 +317,11 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         index = [s + np.arange(n) * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
         return (arrays[0][np.ix_(*index)],)
 
+    def cut_axis(self, whole: Shape) -> int | None:
+        """The only axis of which it takes less than all."""
+        cut = [axis for axis, (size, of) in enumerate(zip(self.sizes, whole, strict=True)) if size != of]
+        return cut[0] if len(cut) == 1 else None
+
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """The whole tensor; of what has been turned, the tensor before."""
         if self.sizes != node.input(0).type.shape:
@@ -408,10 +413,10 @@ def run_of(value: Value) -> tuple[Value, int]:
     if node is None or not isinstance(node.op, Slice):
         return value, 0
     op, shape = node.op, node.input(0).type.shape
-    cut = [i for i, (size, whole) in enumerate(zip(op.sizes, shape, strict=True)) if size != whole]
-    if len(cut) != 1 or math.prod(op.sizes[: cut[0]]) > 1 or set(op.steps) != {1}:
+    axis = op.cut_axis(shape)
+    if axis is None or math.prod(op.sizes[:axis]) > 1 or set(op.steps) != {1}:
         return value, 0
-    return _unshaped(node.input(0)), op.starts[cut[0]] * dense_strides(shape)[cut[0]]
+    return _unshaped(node.input(0)), op.starts[axis] * dense_strides(shape)[axis]
 
 
 def reversed_axis(shape: Shape, axis: int) -> Slice:

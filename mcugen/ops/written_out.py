@@ -6,7 +6,6 @@ Each step is read as a cell (`ops/cells.py`). Steps that follow each other, with
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +33,11 @@ class Part:
     axis: int
     index: int
 
+    @property
+    def count(self) -> int:
+        """Its elements."""
+        return self.whole.type.count // self.whole.type.shape[self.axis]
+
     def moved(self, by: int) -> Part:
         """Another part of it."""
         return replace(self, index=self.index + by)
@@ -47,7 +51,6 @@ class WrittenOut:
     first: Part
     stride: int
     """From one part to the next: 1 or -1."""
-    batch: int
     initial: tuple[Value | None, ...]
     """h, and c of an LSTM; None where they are zeros."""
     outputs: tuple[Value, ...]
@@ -55,14 +58,15 @@ class WrittenOut:
     cell: Value | None
     """c after the last."""
 
+    @property
+    def batch(self) -> int:
+        """Sequences side by side."""
+        return self.first.count // int(self.found.w.shape[1])
+
 
 def layers_written_out(graph: Graph) -> list[WrittenOut]:
     """The layers that read what none of the others gives."""
-    found = list[WrittenOut]()
-    for chain in _chains(graph):
-        if len(chain) >= FEWEST:
-            found.append(_layer(chain))
-    return found
+    return [_layer(chain) for chain in _chains(graph) if len(chain) >= FEWEST]
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def _chains(graph: Graph) -> Iterator[list[_Link]]:
     links = dict[Value, _Link]()
     for node in graph.nodes:
         for value in node.outputs:
-            for step in steps_to(value, lambda v: part_of(v) is not None):
+            for step in steps_to(value, part_of):
                 if (part := part_of(step.x)) is not None:
                     links.setdefault(value, _Link(step, part))
     after = dict[Value, _Link]()
@@ -115,11 +119,10 @@ def part_of(value: Value) -> Part | None:
         node = node.input(0).producer
     if node is None or not isinstance(node.op, Slice):
         return None
-    op, shape = node.op, node.input(0).type.shape
-    cut = [i for i, (size, whole) in enumerate(zip(op.sizes, shape, strict=True)) if size != whole]
-    if len(cut) != 1 or op.sizes[cut[0]] != 1 or any(s < 0 for s in op.steps) or not _alike(value, node.output):
+    op, axis = node.op, node.op.cut_axis(node.input(0).type.shape)
+    if axis is None or op.sizes[axis] != 1 or any(s < 0 for s in op.steps) or not _alike(value, node.output):
         return None
-    return Part(node.input(0), cut[0], op.starts[cut[0]])
+    return Part(node.input(0), axis, op.starts[axis])
 
 
 def _alike(a: Value, b: Value) -> bool:
@@ -145,7 +148,6 @@ def _layer(chain: Sequence[_Link]) -> WrittenOut:
         found,
         replace(begin, whole=whole),
         stride,
-        first.step.x.type.count // first.step.x.type.shape[-1],
         initial,
         tuple(outputs),
         chain[-1].step.after[1] if len(chain[-1].step.after) > 1 else None,
@@ -158,9 +160,8 @@ def _starts(link: _Link, part: Part) -> bool:
     Exporters fold what zeros leave of a first step, so it is judged by its numbers.
     """
     random = np.random.default_rng(0)
-    count = part.whole.type.count // part.whole.type.shape[part.axis]
     for _ in range(_SAMPLES):
-        x = random.normal(0, 2, count)
+        x = random.normal(0, 2, part.count)
         zeros = {v: np.zeros(v.type.shape, np.float32) for v in link.step.before}
         wanted = _evaluated(link.step.after, zeros, link.part, x)
         given = _evaluated(link.step.before, {}, part, x)
@@ -198,8 +199,3 @@ def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part
         arrays = [env[v] if v.data is None else v.data for v in node.inputs if v is not None]
         env |= dict(zip(node.outputs, evaluate_node(node, arrays), strict=True))
     return [env[v] if v.data is None else v.data for v in values]
-
-
-def rows(part: Part) -> int:
-    """Elements of one part."""
-    return math.prod(part.whole.type.shape) // part.whole.type.shape[part.axis]

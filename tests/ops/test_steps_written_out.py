@@ -252,6 +252,18 @@ def test_what_is_not_quite_a_layer(write: Callable[[Net, Layer, list[str]], list
     check(model)
 
 
+def test_a_long_network_before_the_first_step() -> None:
+    """The first states come of more operators than Python's stack has frames."""
+    net = Net()
+    x = net.input("x", 1, STEPS, DEPTH)
+    layer, h = Layer(net, "gru"), net.input("h", 1, HIDDEN)
+    for _ in range(1500):
+        h = net.op("Neg", h)
+    every, _ = run(layer, rows_of(net, x)[1:], [net.op("Tanh", h)])
+    net.output(net.op("Neg", stacked(net, every)))
+    assert layers_of(net.model()) == ["gru"]
+
+
 def test_halves_round_in_every_step() -> None:
     """Of float16, each step's states do; a layer would keep more of them."""
     net = Net()
