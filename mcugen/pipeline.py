@@ -31,6 +31,7 @@ from mcugen.memory.waiting import waits_for_arena
 from mcugen.options import GOALS, CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
+from mcugen.passes.branches import merge_branches
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
 from mcugen.passes.halve import round_weights
@@ -61,6 +62,7 @@ _LAYERS: tuple[tuple[Pass, str], ...] = (
 _FOLDS: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_affine, "batch normalization and bias belong to the weights"),
     (recognize_affine, "what no weights took in is rounded once at least"),
+    (merge_branches, "what was trained as several layers is one that has their sum"),
     (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches of one tensor whose sum one layer computes: networks that were trained with more layers than they need.
+
+RepVGG (Ding et al. 2021), MobileOne (Vasu et al. 2023) and their like add convolutions of several sizes and a batch
+normalization of the same tensor, which exporters write as they stand unless the user asks for the deployed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Array, DType
+from mcugen.numerics.window import Window
+from mcugen.ops.affine import Affine
+from mcugen.ops.conv import Conv
+from mcugen.ops.matmul import Dense
+from mcugen.ops.pointwise import Binary
+from mcugen.passes.rewrite import Outcome, pattern
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """y = w ∗ x + bias in channels first: w [O, C/groups, *kernel], bias [O]; of Dense without a kernel."""
+
+    x: Value
+    weights: Array
+    bias: Array
+    groups: int
+    window: Window
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        return self.weights.shape[2:]
+
+    def takes(self, other: Self) -> Self | None:
+        """The sum of both, if this one's kernel has a place for each weight of the other, and few are added."""
+        groups = min(self.groups, other.groups)
+        places = self._places(other)
+        if places is None or self.groups % groups or other.groups % groups:
+            return None
+        weights = _in_groups(self.weights, self.groups, groups)
+        if weights.size > self.weights.size + other.weights.size:
+            return None
+        weights[np.ix_(*map(range, weights.shape[:2]), *places)] += _in_groups(other.weights, other.groups, groups)
+        return type(self)(self.x, weights, self.bias + other.bias, groups, self.window)
+
+    def _places(self, other: Self) -> list[list[int]] | None:
+        """Axis by axis, the indices in this kernel at which the other's weights meet the same element of x."""
+        ours, theirs = self.window, other.window
+        places = []
+        for axis, (size, count) in enumerate(zip(self.kernel, other.kernel, strict=True)):
+            offsets = [k * theirs.dilations[axis] - theirs.before[axis] + ours.before[axis] for k in range(count)]
+            if any(at % ours.dilations[axis] for at in offsets):
+                return None
+            places.append([at // ours.dilations[axis] for at in offsets])
+            if not all(0 <= at < size for at in places[-1]):
+                return None
+        return places if ours.strides == theirs.strides else None
+
+
+def _in_groups(weights: Array, groups: int, wanted: int) -> Array:
+    """The same weights, as float64, with zeros for the inputs of other groups that are in one of the wanted."""
+    share, each = groups // wanted, len(weights) // groups
+    depth = weights.shape[1]
+    result = np.zeros((len(weights), depth * share, *weights.shape[2:]))
+    for group in range(groups):
+        rows, first = slice(group * each, (group + 1) * each), group % share * depth
+        result[rows, first : first + depth] = weights[rows]
+    return result
+
+
+@pattern(Binary)
+def merge_branches(graph: Graph, node: Node) -> Outcome:
+    """f(x) + g(x) → h(x) for convolutions, matrices and normalizations of one tensor, if h has no more weights."""
+    if not isinstance(node.op, Binary) or node.op.function != "Add" or node.output.type.dtype is not DType.FLOAT32:
+        return False
+    producers = [v.producer for v in node.inputs if v is not None and v.producer is not None]
+    branches = _branches(producers)
+    if len(branches) < 2 or branches[0].x is not branches[1].x:
+        return False
+    if any(graph.only_user(p.output) is not node for p in producers):
+        return "others read a branch"
+    if any(v is None or v.type.shape != node.output.type.shape for v in node.inputs):
+        return "the branches have other shapes"
+    large, small = sorted(branches, key=lambda b: (b.kernel, -b.groups), reverse=True)
+    found = large.takes(small)
+    if found is None:
+        return "one layer would have more weights than both"
+    weights, bias = (
+        graph.constant(f"{node.output.name}.{name}", array.astype(np.float32))
+        for name, array in (("weight", found.weights), ("bias", found.bias))
+    )
+    clamp = node.op.clamp
+    op = Conv(found.window, groups=found.groups, clamp=clamp) if found.kernel else Dense(clamp)
+    origin = [name for p in producers for name in p.origin]
+    graph.rewrite(node, op, [found.x, weights, bias], origin=origin)
+    for layer in producers:
+        graph.remove(layer)
+    return True
+
+
+def _branches(nodes: Sequence[Node]) -> list[_Branch]:
+    """The layers, and the normalizations beside a layer as what they are of its kind."""
+    layers = {node: branch for node in nodes if (branch := _layer(node)) is not None}
+    like = next(iter(layers.values()), None)
+    lines = {node: branch for node in nodes if like is not None and (branch := _line(node, like)) is not None}
+    return [branch for node in nodes if (branch := layers.get(node) or lines.get(node)) is not None]
+
+
+def _layer(node: Node) -> _Branch | None:
+    """Convolutions, channels first, and matrices, with constants alone."""
+    op, (weights, *bias) = node.op, [None if v is None else v.data for v in (*node.inputs[1:3], None)]
+    if not isinstance(op, Conv | Dense) or op.clamp is not None or weights is None:
+        return None
+    if any(v is not None and v.data is None for v in node.inputs[1:]) or (isinstance(op, Conv) and op.is_channels_last):
+        return None
+    shift = np.zeros(len(weights)) if bias[0] is None else bias[0].astype(np.float64)
+    groups, window = (op.groups, op.window) if isinstance(op, Conv) else (1, Window((), (), (), ()))
+    return _Branch(node.input(0), weights.astype(np.float64), shift, groups, window)
+
+
+def _line(node: Node, like: _Branch) -> _Branch | None:
+    """x · scale + shift with one constant a channel, as a convolution or matrix of one weight a channel."""
+    if not isinstance(node.op, Affine) or node.op.clamp is not None:
+        return None
+    shape, space = node.output.type.shape, len(like.kernel)
+    axis = 1 if space else len(shape) - 1
+    wanted = [n if a == axis else 1 for a, n in enumerate(shape)]
+    scale, shift = (v.data for v in node.inputs[1:] if v is not None)
+    if scale is None or shift is None or any(np.ndim(a) > len(shape) for a in (scale, shift)):
+        return None
+    if any(np.broadcast_shapes(a.shape, wanted) != tuple(wanted) for a in (scale, shift)):
+        return None
+    factors, shifts = (np.broadcast_to(a, wanted).reshape(-1).astype(np.float64) for a in (scale, shift))
+    window = Window((1,) * space, (0,) * space, (0,) * space, (1,) * space)
+    return _Branch(node.input(0), factors.reshape(-1, *(1,) * (space + 1)), shifts, shape[axis], window)
