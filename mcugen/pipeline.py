@@ -60,6 +60,7 @@ _LAYERS: tuple[tuple[Pass, str], ...] = (
     (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),
 )
 _FOLDS: tuple[tuple[Pass, str], ...] = (
+    (fuse.sink_concat, "behind a concatenation, no layer takes a normalization or activation in"),
     (fuse.fold_affine, "batch normalization and bias belong to the weights"),
     (recognize_affine, "what no weights took in is rounded once at least"),
     (merge_branches, "what was trained as several layers is one that has their sum"),

@@ -14,7 +14,7 @@ from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, DirectDense, MatMul
-from mcugen.ops.movement import Pad, Reshape, Transpose
+from mcugen.ops.movement import Concat, Pad, Reshape, Transpose
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.ops.spatial import Spatial
@@ -177,6 +177,69 @@ def _is_constant(value: Value) -> bool:
     if source is None or not isinstance(source.op, Dequantize):
         return value.is_constant
     return source.input(0).is_constant
+
+
+@pattern(Binary, Clamp)
+def sink_concat(graph: Graph, node: Node) -> Outcome:
+    """f(Concat(a, b)) → Concat(f(a), f(b)) for an activation, or a constant per channel, that layers take in."""
+    position = next((i for i, v in enumerate(node.inputs) if v is not None and _is_joined(v)), None)
+    if position is None or node.output.type.dtype is not DType.FLOAT32:
+        return False
+    joined = node.input(position)
+    concat = joined.producer
+    constants = None if len(node.inputs) == 1 else node.input(1 - position)
+    if concat is None or (constants is not None and (constants.data is None or not _is_affine(node, position))):
+        return False
+    if graph.only_user(joined) is not node:
+        return "others read all parts"
+    layers = [_layer_before(graph, v, concat) for v in concat.inputs]
+    if None in layers or joined.type.shape != node.output.type.shape:
+        return "some part is no layer's own"
+    operands = [[v] for v in concat.inputs]
+    if constants is not None:
+        rows = _split(graph, constants, concat)
+        if any(layer is None or _per_channel(v, layer) is None for v, layer in zip(rows, layers, strict=True)):
+            return "the constant is none per channel"
+        operands = [[v, row] if position == 0 else [row, v] for (v,), row in zip(operands, rows, strict=True)]
+    parts = [graph.add(node.op, inputs, node.origin, before=concat).output for inputs in operands]
+    graph.rewrite(node, concat.op, parts, origin=concat.origin)
+    graph.remove(concat)
+    return True
+
+
+def _is_joined(value: Value) -> bool:
+    return value.producer is not None and isinstance(value.producer.op, Concat)
+
+
+def _is_affine(node: Node, position: int) -> bool:
+    """Whether a layer could take in what the node does with its operand there and a constant."""
+    op = node.op
+    return (
+        isinstance(op, Binary)
+        and op.clamp is None
+        and op.function in (("Add", "Mul", "Sub", "Div"), ("Add", "Mul"))[position]
+    )
+
+
+def _layer_before(graph: Graph, value: Value | None, reader: Node) -> Node | None:
+    """The layer that makes a value which `reader` alone reads, with constants in between that it will take in."""
+    while value is not None and graph.only_user(value) is reader:
+        layer, reader = _layer(value), value.producer or reader
+        if layer is not None:
+            return layer if layer.op.clamp is None else None  # type: ignore[attr-defined]
+        position = next((i for i, v in enumerate(reader.inputs) if v is not None and v.data is None), 0)
+        value = reader.input(position) if reader is value.producer and _is_affine(reader, position) else None
+    return None
+
+
+def _split(graph: Graph, constant: Value, concat: Node) -> list[Value]:
+    """What of a constant meets each part."""
+    assert constant.data is not None and isinstance(concat.op, Concat)
+    axis, sizes = concat.op.axis, [v.type.shape[concat.op.axis] for v in concat.inputs if v is not None]
+    data = constant.data.reshape((1,) * (concat.output.type.rank - constant.data.ndim) + constant.data.shape)
+    if data.shape[axis] == 1:
+        return [constant] * len(sizes)
+    return [graph.constant(f"{constant.name}.part", part) for part in np.split(data, np.cumsum(sizes)[:-1], axis)]
 
 
 @pattern(Binary)

@@ -14,6 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.traits import Cell, Interpolating, Quantizable, bias_input, readers_behind, weight_axes
 from mcugen.hir.types import DType, TensorType
+from mcugen.quant import shared
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
 
@@ -29,13 +30,15 @@ class Assignment:
     """`precision` by name of a node's first output (absent: it does not compute with reals).
 
     `groups` are the tensors that are stored in integers, in sets of equal scale and element type; `dtypes` holds
-    that type by tensor. `reasons` tells why a node stays in float32.
+    that type by tensor. `reasons` tells why a node stays in float32. `shared` are the layers of equal weights whose
+    inputs and outputs have equal scales, by the names of their outputs.
     """
 
     precision: dict[str, DType]
     groups: list[tuple[str, ...]]
     dtypes: dict[str, DType]
     reasons: dict[str, str]
+    shared: list[tuple[str, ...]]
 
 
 def assign(
@@ -74,6 +77,7 @@ class _Assigner:
         self.reasons: dict[str, str] = {}
         self.movers = {n for n in self.nodes if n.op.moves_data}
         """Nodes that work on any type: the neighbours decide."""
+        self.shared: list[tuple[str, ...]] = []
 
     def assign(self) -> Assignment:
         """Computing nodes first, then what lies between them."""
@@ -93,7 +97,7 @@ class _Assigner:
             self.precision[node] = dtypes.get(node.outputs[0].name, DType.FLOAT32)
         named = {node.outputs[0].name: self.precision[node] for node in self.nodes}
         integer = [tuple(v.name for v in groups[key]) for key, dtype in stored.items() if dtype is not DType.FLOAT32]
-        return Assignment(named, integer, dtypes, self.reasons)
+        return Assignment(named, integer, dtypes, self.reasons, self.shared)
 
     def _leave(self, node: Node, reason: str) -> None:
         self.precision[node] = DType.FLOAT32
@@ -158,25 +162,21 @@ class _Assigner:
         return len(kinds) == 1 and DType.FLOAT32 not in kinds and as_wide
 
     def _groups(self) -> dict[Value, list[Value]]:
-        """float32 activations joined by what only moves data and the like, by a representative (union-find)."""
-        parent: dict[Value, Value] = {}
-
-        def root(value: Value) -> Value:
-            while parent.setdefault(value, value) is not value:
-                value = parent[value]
-            return value
-
+        """float32 activations joined by what only moves data and the like, by a representative."""
+        groups = shared.Groups(self._span)
         for node in self.nodes:
             alike = self._alike(node)
             for value in alike:
-                parent[root(value)] = root(alike[0])
+                groups.join(value, alike[0])
         for output, kept in self.states:
-            parent[root(output)] = root(kept)
-        groups: dict[Value, list[Value]] = {}
+            groups.join(output, kept)
+        integer = [n for n in self.nodes if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
+        self.shared = shared.tie([n for n in self.nodes if n in self.movers or n in integer], groups)
+        found: dict[Value, list[Value]] = {}
         for value in self.graph.values():
             if not value.is_constant and value.type.dtype is DType.FLOAT32:
-                groups.setdefault(root(value), []).append(value)
-        return groups
+                found.setdefault(groups.root(value), []).append(value)
+        return found
 
     def _ends(self, members: Iterable[Value]) -> list[Node]:
         """The nodes that compute with a group's tensors: producers and readers, but for those that move data."""

@@ -67,6 +67,8 @@ class Plan:
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()
     compensated: bool = False
+    shared: Mapping[str, int] = field(default_factory=dict)
+    """The number of the set of layers whose weights and scales are equal, by name: they have the same codes."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     """Of channels that hold one real with weights of 8 bits, that real, else NaN, by tensor name: those of fewer bits
     leave them so."""
@@ -96,6 +98,11 @@ class Plan:
         if node.outputs[0].name in self.two_bits:
             return DType.INT2
         return DType.INT4 if node.outputs[0].name in self.few_bits else DType.INT8
+
+    def shares(self, node: Node) -> tuple[int, DType] | None:
+        """What a layer has in common with those of the same codes; None: it has its own."""
+        number = self.shared.get(node.outputs[0].name)
+        return None if number is None else (number, self.weights_of(node))
 
     def quant(self, name: str, dtype: DType) -> QuantParams:
         """Of a stored activation as a reader that computes in `dtype` gets it."""

@@ -307,7 +307,8 @@ class Quantizer:
 
     def _plan(self, assignment: Assignment) -> Plan:
         """All but the weights."""
-        plan = Plan(self.scheme, precision=assignment.precision, compensated=self.compensates)
+        numbers = {name: number for number, names in enumerate(assignment.shared) for name in names}
+        plan = Plan(self.scheme, precision=assignment.precision, compensated=self.compensates, shared=numbers)
         for name, choice in self._ranges(assignment).items():
             dtype = assignment.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)

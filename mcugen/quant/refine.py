@@ -32,6 +32,9 @@ from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.sensitivity import judged_tensors, power
 from mcugen.quant.weights import layer_bias, layer_weights, living_weights, plain_codes, real_weights
 
+Shared = tuple[int, DType]
+"""A set of layers with the same codes (`Plan.shares`)."""
+
 MOST_SAMPLES, MOST_COMPENSATED, MOST_COARSE = 48, 128, 256
 """The coarser codes are, the more there is to win by what is known of the inputs: of weights of 8 bits, of such that
 make good what layers before have lost, and of models with fewer bits.
@@ -75,10 +78,12 @@ def refine(
         with one_thread():
             wide = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
             used = _spread(model.graph, distinct(samples), MOST_COARSE if plan.is_coarse else wide)
-            _Walk(model, plan, used).run(layers, cells, progress)
+            sums = _Gathering(model, plan, used).gather(layers) if plan.shared else {}
+            _Walk(model, plan, used, sums).run(layers, cells, progress)
         return plan
     for node in layers:
-        moments = _profiled(node, profile) if plan.scheme.correct_bias else None
+        alike = [n for n in layers if plan.shares(n) == plan.shares(node) is not None] or [node]
+        moments = _profiled(alike, profile) if plan.scheme.correct_bias else None
         codes = plain_codes(node, plan.scheme, plan.weights_of(node), _living(node, plan, moments is not None))
         plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
     return plan
@@ -94,9 +99,12 @@ def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]], most: int) -> 
 class _Walk:
     """Through the graph with all samples side by side: real values, and those of the quantized model."""
 
-    def __init__(self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
+    def __init__(
+        self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], sums: Mapping[Shared, Moments]
+    ) -> None:
         graph = self.graph = model.graph
-        self.plan = plan
+        self.plan, self._sums = plan, sums
+        self._common: dict[Shared, Codes] = {}
         self.real = {v: [np.asarray(s[v.name]).reshape(v.type.shape) for s in samples] for v in graph.inputs}
         self.seen = dict(self.real)
         """By integer layers: what they can store. Readers of another precision convert it (`_read`)."""
@@ -141,18 +149,31 @@ class _Walk:
 
     def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
         """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
+        shares = self.plan.shares(node)
+        if shares is None:
+            return self._own_codes(node, unfolded, None)
+        if shares not in self._common:
+            self._common[shares] = self._own_codes(node, unfolded, self._sums.get(shares))
+        return self._common[shares]
+
+    def _own_codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None, moments: Moments | None) -> Codes:
+        """By `moments`, if they are known."""
         plan, can_correct = self.plan, _can_correct(node, self.plan)
         living = _living(node, plan, unfolded is not None and can_correct)
         codes = plain_codes(node, plan.scheme, plan.weights_of(node), living)
         if unfolded is None:
             return codes
-        moments = Moments(crossed=plan.compensates)
-        for real, seen in zip(*unfolded, strict=True):
-            moments.add(real, seen)
+        moments = moments or self._noted(Moments(crossed=plan.compensates), unfolded)
         if plan.scheme.optimize_rounding:
             compensation = COMPENSATED * moments.compensation(can_correct) if plan.compensates else None
             codes = _rounded(living, codes, moments.gram(can_correct), plan.scheme, compensation)
         return _corrected(node, codes, moments) if can_correct else codes
+
+    def _noted(self, moments: Moments, unfolded: tuple[_Unfolded, _Unfolded]) -> Moments:
+        """With all that a layer reads."""
+        for real, seen in zip(*unfolded, strict=True):
+            moments.add(real, seen)
+        return moments
 
     def _moments(self, node: Node) -> dict[str, Array]:
         """Of what a cell reads and keeps, by role."""
@@ -216,6 +237,27 @@ class _Walk:
                 del self.real[value], self.seen[value]
 
 
+class _Gathering(_Walk):
+    """The walk before, with weights that are rounded to nearest: what layers of the same codes read, all together."""
+
+    def __init__(self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
+        super().__init__(model, replace(plan, layers={}), samples, {})
+        self._found: dict[Shared, Moments] = {}
+
+    def gather(self, layers: Sequence[Node]) -> Mapping[Shared, Moments]:
+        """Of those that share codes."""
+        last = max(i for i, node in enumerate(layers) if self.plan.shares(node) is not None)
+        self._judged = []
+        self.run(layers[: last + 1], [], lambda _done, _total: None)
+        return self._found
+
+    def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
+        shares = self.plan.shares(node)
+        if shares is not None and unfolded is not None:
+            self._noted(self._found.setdefault(shares, Moments(crossed=self.plan.compensates)), unfolded)
+        return plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
+
+
 class _Unfolded:
     """What a plain product reads, as rows, sample by sample: looked at twice, some kept."""
 
@@ -242,8 +284,9 @@ def _of_unfolded(node: Node, arrays: Sequence[Array]) -> tuple[Array]:
 
 
 def _living(node: Node, plan: Plan, can_correct: bool) -> Array:
-    """The weights that count; all of them where nothing takes up the mean of others."""
-    return living_weights(node, plan.constants) if can_correct else layer_weights(node)[0]
+    """The weights that count; all of them where nothing takes up the mean of others, or where others have the same."""
+    is_free = can_correct and plan.shares(node) is None
+    return living_weights(node, plan.constants) if is_free else layer_weights(node)[0]
 
 
 def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
@@ -315,8 +358,18 @@ def _grouped(weights: Array, codes: Codes, groups: int) -> tuple[Array, Array]:
     return weights.reshape(*scales.shape, -1).astype(np.float64), scales
 
 
-def _profiled(node: Node, profile: Profile) -> Moments | None:
-    """Means of what a layer reads, as far as the profile tells: one number a channel."""
+def _profiled(nodes: Sequence[Node], profile: Profile) -> Moments | None:
+    """Means of what layers of the same codes read, as far as the profile tells: one number a channel."""
+    moments = Moments()
+    for node in nodes:
+        rows = _mean_rows(node, profile)
+        if rows is None:
+            return None
+        moments.add(rows, rows, profile.distinct)
+    return moments
+
+
+def _mean_rows(node: Node, profile: Profile) -> Array | None:
     x = node.input(0)
     known = profile.tensors.get(x.name)
     axis = 1 if x.type.rank > 2 else x.type.rank - 1
@@ -324,12 +377,7 @@ def _profiled(node: Node, profile: Profile) -> Moments | None:
         return None
     shape = [-1 if a == axis else 1 for a in range(x.type.rank)]
     means = np.broadcast_to(np.asarray(known.means, np.float32).reshape(shape), x.type.shape)
-    rows = _unfolded(node, means)
-    if rows is None:
-        return None
-    moments = Moments()
-    moments.add(rows, rows, profile.distinct)
-    return moments
+    return _unfolded(node, means)
 
 
 def _unfolded(node: Node, x: Array) -> Array | None:

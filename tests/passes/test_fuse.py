@@ -19,6 +19,7 @@ from mcugen.passes.fuse import (
     fold_scale,
     fold_transpose_into_dense,
     fuse_dense,
+    sink_concat,
     sink_reshape,
 )
 from mcugen.passes.layout import channels_last
@@ -185,6 +186,57 @@ def test_batch_of_constant_matrices_stays():
     net = Net()
     net.output(net.op("MatMul", net.input("a", 2, 5, 3), net.const(values(2, 3, 4))))
     assert operators(apply(net.model(), fuse_dense)) == ["matmul"]
+
+
+# -------------------------------------------------------------------------------------------- sink_concat
+
+
+def inception(after: Build, axis: int = 1) -> Net:
+    """`after` (Concat of two convolutions of one tensor), as in a block of Inception."""
+    net = Net()
+    x = net.input("x", 1, 3, 6, 6)
+    parts = [net.op("Conv", x, net.const(values(4, 3, k, k)), pads=[k // 2] * 4) for k in (1, 3)]
+    net.output(after(net, net.op("Concat", *parts, axis=axis, out="joined")))
+    return net
+
+
+def normalized(channels: int) -> Build:
+    def build(net: Net, x: str) -> str:
+        normal = net.op("BatchNormalization", x, *(net.const(values(channels)) for _ in range(4)))
+        return net.op("Relu", normal)
+
+    return build
+
+
+@pytest.mark.parametrize(("axis", "channels"), [(1, 8), (3, 4)], ids=["channels", "columns"])
+def test_normalization_and_activation_pass_a_concatenation(axis: int, channels: int):
+    model = inception(normalized(channels), axis).model()
+    graph = apply(model, simplify, sink_concat, fold_affine, fold_clamp)
+    assert sorted(operators(graph)) == ["concat", "conv", "conv"]
+    check_everywhere(model)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [binary("Sub", 8, 1, 1, first=False), binary("Mul", 8, 6, 1), binary("Max", 8, 1, 1), binary("Mul", 2, 8, 6, 6)],
+    ids=["subtrahend", "rows", "maximum", "broadcast"],
+)
+def test_what_no_layer_takes_in_stays_behind_a_concatenation(after: Build):
+    assert operators(apply(inception(after).model(), sink_concat))[2] == "concat"
+
+
+def test_a_concatenation_that_another_reads_stays_before_both():
+    net = inception(lambda net, x: net.op("Relu", x))
+    net.output("joined")
+    assert operators(apply(net.model(), sink_concat)) == ["conv", "conv", "concat", "clamp"]
+
+
+def test_a_part_that_another_reads_keeps_its_own_result():
+    net = Net()
+    x = net.input("x", 1, 3, 6, 6)
+    part = net.op("Conv", x, net.const(values(4, 3, 1, 1)))
+    net.output(net.op("Relu", net.op("Concat", part, part, axis=1)))
+    assert operators(apply(net.model(), sink_concat)) == ["conv", "concat", "clamp"]
 
 
 # -------------------------------------------------------------------------------------------- fold_affine

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that share their weights: a recurrence that is written out, one head for maps of several sizes, twin branches.
+
+They lie in flash once if all that is derived from them is equal, multipliers and biases too: if the scales of what the
+layers read and write are. So these tensors share a scale, and so does whatever is computed alike of such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import weight_axes
+
+LEAST_SAVED = 256
+"""Bytes of weights in all, for which scales are shared."""
+
+MOST_WIDER = 2.0
+"""Ratio of ranges that may still share a scale: it costs a bit."""
+
+Span = Callable[[Value], float | None]
+
+
+class Groups:
+    """Tensors that share a scale: a partition that grows coarser (union-find)."""
+
+    def __init__(self, span: Span) -> None:
+        self._parent: dict[Value, Value] = {}
+        self._span, self._spans = span, dict[Value, float | None]()
+
+    def root(self, value: Value) -> Value:
+        """What stands for all in the value's group."""
+        while self._parent.setdefault(value, value) is not value:
+            value = self._parent[value]
+        return value
+
+    def join(self, a: Value, b: Value) -> None:
+        """Makes two groups one."""
+        a, b = self.root(a), self.root(b)
+        if a is not b:
+            spans = [s for s in (self._length(a), self._length(b)) if s is not None]
+            self._parent[a] = b
+            self._spans[b] = max(spans, default=None)
+
+    def join_like(self, a: Value, b: Value) -> bool:
+        """The same, if their ranges are of much the same length. Whether that changed something."""
+        a, b = self.root(a), self.root(b)
+        lengths = self._length(a) or 0.0, self._length(b) or 0.0
+        if a is b or (min(lengths) > 0 and max(lengths) > MOST_WIDER * min(lengths)):
+            return False
+        self.join(a, b)
+        return True
+
+    def _length(self, root: Value) -> float | None:
+        if root not in self._spans:
+            self._spans[root] = self._span(root)
+        return self._spans[root]
+
+
+def layers_of_equal_weights(nodes: Iterable[Node]) -> list[list[Node]]:
+    """Two or more layers each of equal operators, weights and biases; none, if that saves next to nothing."""
+    found: dict[Hashable, list[Node]] = {}
+    for node in nodes:
+        if len(node.outputs) == 1 and weight_axes(node.op) and all(v is None or v.is_constant for v in node.inputs[1:]):
+            same = found.setdefault((node.op, tuple(map(_key, node.inputs[1:]))), [])
+            same.append(node)
+    sets = [layers for layers in found.values() if len(layers) > 1]
+    return sets if sum(map(_saved, sets)) >= LEAST_SAVED else []
+
+
+def _saved(layers: Sequence[Node]) -> int:
+    (index,) = weight_axes(layers[0].op)
+    return layers[0].input(index).type.count * (len(layers) - 1)
+
+
+def _key(value: Value | None) -> Hashable:
+    """Of a constant: by its numbers; of other tensors: themselves."""
+    if value is None or value.data is None:
+        return value
+    return value.type, hashlib.sha256(value.data.tobytes()).digest()
+
+
+def tie(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, ...]]:
+    """Joins the tensors around `nodes`, in order, that share weights, and what is computed alike of joined tensors.
+
+    The layers whose inputs share a scale and whose outputs do, by names of their outputs.
+    """
+    sets = layers_of_equal_weights(nodes)
+    for first, *others in sets:
+        for node in others:
+            groups.join_like(first.input(0), node.input(0))
+            groups.join_like(first.output, node.output)
+    constants = {v: _key(v) for node in nodes for v in node.inputs if sets and v is not None and v.is_constant}
+    while sets and _tie_results(nodes, groups, constants):
+        pass
+    found: dict[Hashable, list[str]] = {}
+    for number, layers in enumerate(sets):
+        for node in layers:
+            key = number, groups.root(node.input(0)), groups.root(node.output)
+            found.setdefault(key, []).append(node.output.name)
+    return [tuple(names) for names in found.values() if len(names) > 1]
+
+
+def _tie_results(nodes: Iterable[Node], groups: Groups, constants: Mapping[Value, Hashable]) -> bool:
+    """Of equal operators on equal constants and tensors of equal scales."""
+    alike: dict[Hashable, Node] = {}
+    changed = False
+    for node in nodes:
+        operands = tuple(None if v is None else constants.get(v) or groups.root(v) for v in node.inputs)
+        first = alike.setdefault((node.op, operands), node)
+        for a, b in zip(first.outputs, node.outputs, strict=True):
+            changed |= groups.join_like(a, b)
+    return changed
