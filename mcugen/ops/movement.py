@@ -433,7 +433,7 @@ def _unshaped(value: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
+class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
@@ -474,6 +474,10 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movemen
         return (
             graph.add(reversed_axis(shape, self.axis), [value], node.origin, before=node).output if is_turned else value
         )
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Concat."""
+        return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the parts."""

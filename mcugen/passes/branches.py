@@ -18,14 +18,13 @@ from mcugen.hir.types import Array, DType
 from mcugen.numerics.window import Window
 from mcugen.ops.affine import Affine
 from mcugen.ops.conv import Conv
-from mcugen.ops.matmul import Dense
 from mcugen.ops.pointwise import Binary
 from mcugen.passes.rewrite import Outcome, pattern
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """y = w ∗ x + bias in channels first: w [O, C/groups, *kernel], bias [O]; of Dense without a kernel."""
+    """y = w ∗ x + bias in channels first: w [O, C/groups, *kernel], bias [O]."""
 
     x: Value
     weights: Array
@@ -76,7 +75,7 @@ def _in_groups(weights: Array, groups: int, wanted: int) -> Array:
 
 @pattern(Binary)
 def merge_branches(graph: Graph, node: Node) -> Outcome:
-    """f(x) + g(x) → h(x) for convolutions, matrices and normalizations of one tensor, if h has no more weights."""
+    """f(x) + g(x) → h(x) for convolutions and normalizations of one tensor, if h has no more weights."""
     if not isinstance(node.op, Binary) or node.op.function != "Add" or node.output.type.dtype is not DType.FLOAT32:
         return False
     producers = [v.producer for v in node.inputs if v is not None and v.producer is not None]
@@ -95,8 +94,7 @@ def merge_branches(graph: Graph, node: Node) -> Outcome:
         graph.constant(f"{node.output.name}.{name}", array.astype(np.float32))
         for name, array in (("weight", found.weights), ("bias", found.bias))
     )
-    clamp = node.op.clamp
-    op = Conv(found.window, groups=found.groups, clamp=clamp) if found.kernel else Dense(clamp)
+    op = Conv(found.window, groups=found.groups, clamp=node.op.clamp)
     origin = [name for p in producers for name in p.origin]
     graph.rewrite(node, op, [found.x, weights, bias], origin=origin)
     for layer in producers:
@@ -113,29 +111,27 @@ def _branches(nodes: Sequence[Node]) -> list[_Branch]:
 
 
 def _layer(node: Node) -> _Branch | None:
-    """Convolutions, channels first, and matrices, with constants alone."""
-    op, (weights, *bias) = node.op, [None if v is None else v.data for v in (*node.inputs[1:3], None)]
-    if not isinstance(op, Conv | Dense) or op.clamp is not None or weights is None:
+    """Convolutions, channels first, with constants alone."""
+    op, constants = node.op, node.inputs[1:]
+    if not isinstance(op, Conv) or op.clamp is not None or op.is_channels_last:
         return None
-    if any(v is not None and v.data is None for v in node.inputs[1:]) or (isinstance(op, Conv) and op.is_channels_last):
+    if any(v is not None and v.data is None for v in constants):
         return None
-    shift = np.zeros(len(weights)) if bias[0] is None else bias[0].astype(np.float64)
-    groups, window = (op.groups, op.window) if isinstance(op, Conv) else (1, Window((), (), (), ()))
-    return _Branch(node.input(0), weights.astype(np.float64), shift, groups, window)
+    weights, bias = [None if v is None else v.data for v in (*constants, None)][:2]
+    assert weights is not None
+    shift = np.zeros(len(weights)) if bias is None else bias.astype(np.float64)
+    return _Branch(node.input(0), weights.astype(np.float64), shift, op.groups, op.window)
 
 
 def _line(node: Node, like: _Branch) -> _Branch | None:
-    """x · scale + shift with one constant a channel, as a convolution or matrix of one weight a channel."""
+    """x · scale + shift with one constant a channel, as a convolution of one weight a channel."""
     if not isinstance(node.op, Affine) or node.op.clamp is not None:
         return None
     shape, space = node.output.type.shape, len(like.kernel)
-    axis = 1 if space else len(shape) - 1
-    wanted = [n if a == axis else 1 for a, n in enumerate(shape)]
-    scale, shift = (v.data for v in node.inputs[1:] if v is not None)
-    if scale is None or shift is None or any(np.ndim(a) > len(shape) for a in (scale, shift)):
+    wanted = tuple(n if a == 1 else 1 for a, n in enumerate(shape))
+    constants = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
+    if any(np.broadcast_shapes(a.shape, wanted) != wanted for a in constants):
         return None
-    if any(np.broadcast_shapes(a.shape, wanted) != tuple(wanted) for a in (scale, shift)):
-        return None
-    factors, shifts = (np.broadcast_to(a, wanted).reshape(-1).astype(np.float64) for a in (scale, shift))
+    scale, shift = (np.broadcast_to(a, wanted).reshape(-1).astype(np.float64) for a in constants)
     window = Window((1,) * space, (0,) * space, (0,) * space, (1,) * space)
-    return _Branch(node.input(0), factors.reshape(-1, *(1,) * (space + 1)), shifts, shape[axis], window)
+    return _Branch(node.input(0), scale.reshape(-1, *(1,) * (space + 1)), shift, shape[1], window)

@@ -8,7 +8,7 @@ import pytest
 from onnx_models import Net, apply, check_everywhere, operators, optimized
 
 from mcugen.passes.branches import merge_branches
-from mcugen.passes.fuse import fold_affine, fuse_dense
+from mcugen.passes.fuse import fold_affine
 from mcugen.passes.recognize import recognize_affine
 
 RANDOM = np.random.default_rng(4)
@@ -109,16 +109,6 @@ def test_an_activation_between():
     x = net.input("x", 1, 6, 8, 8)
     net.output(net.op("Add", net.op("Relu", conv(net, x, 6, 6, 1, 1)), conv(net, x, 6, 6, 1, 1)))
     assert operators(optimized(net.model())).count("conv") == 2
-
-
-def test_matrices():
-    net = Net()
-    x = net.input("x", 5, 6)
-    a, b = (net.op("MatMul", x, net.const(RANDOM.normal(size=(6, 6)))) for _ in range(2))
-    line = net.op("Add", net.op("Mul", x, net.const(RANDOM.normal(size=6))), net.const(RANDOM.normal(size=6)))
-    net.output(net.op("Add", net.op("Add", a, line), net.op("Add", b, net.const(RANDOM.normal(size=6)))))
-    graph = apply(net.model(), fuse_dense, fold_affine, recognize_affine, merge_branches)
-    assert operators(graph) == ["dense"]
 
 
 def test_a_line_along_another_axis_stays():

@@ -136,6 +136,18 @@ def test_a_wide_layer_among_narrow_ones() -> None:
     assert not {i.op for i in compiled.program.instrs if i.kernel.endswith("_f32")}
 
 
+def test_layers_before_a_concatenation_with_a_normalization_are_integer_layers() -> None:
+    net = Net(17)
+    x = net.input("x", 1, 3, 8, 8)
+    parts = [net.op("Conv", x, net.const(random_weights(k, 4, 3, k, k)), pads=[k // 2] * 4) for k in (1, 3)]
+    numbers = [net.const(v) for v in (np.full(8, 1.5), np.linspace(-1, 1, 8), np.zeros(8), np.ones(8))]
+    normal = net.op("BatchNormalization", net.op("Concat", *parts, axis=1), *numbers)
+    net.output(net.op("Conv", net.op("Relu", normal), net.const(random_weights(9, 2, 8, 1, 1)), out="y"))
+    compiled = compile_model(quantized(net.model()))
+    assert not {i.op for i in compiled.program.instrs if i.kernel.endswith("_f32")}
+    assert sum(i.op == "conv" for i in compiled.program.instrs) == 3
+
+
 def test_an_unknown_layer_is_named() -> None:
     with pytest.raises(UsageError, match="'nowhere'"):
         quantized(conv_net(), wanted={"nowhere": DType.FLOAT32})
