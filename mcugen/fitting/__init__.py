@@ -15,6 +15,7 @@ from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
+from mcugen.fitting.portions import LEAST_SAVED, in_portions
 from mcugen.fitting.recompute import recomputing
 from mcugen.fitting.sharing import MOST_RAM, STACK, Room, shared, shared_program
 from mcugen.fitting.sharing import Build as Shared
@@ -82,9 +83,9 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         restart()
         return planned(lowered(way, board, options, kernels=kernels), enough)
 
-    def attempt(name: str, build: Build, goal: str, within: CompileOptions) -> Attempt:
+    def attempt(name: str, build: Build, goal: str, within: CompileOptions, of: Graph = graph) -> Attempt:
         restart()
-        program = build(graph, board, within)
+        program = build(of, board, within)
         use = use_of(program, board, options)
         if options.cores > 1:
             program = _on_two_cores(graph, program, board, options, by, _room_for_two(program, use, board, within))
@@ -126,7 +127,18 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
+    if taken.step == AS_ASKED and (divided := in_portions(graph, taken, board, options)) is not None:
+        made = staged(attempt(AS_ASKED, _as_asked, options.optimize, options, divided), board, options)
+        taken = made if _is_better(made, taken, budget) else taken
     return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
+
+
+def _is_better(made: Attempt, taken: Attempt, budget: Budget) -> bool:
+    """Whether a program is surely faster, and with what it takes of RAM and flash the better trade."""
+    if made.copies is None or taken.copies is None or budget.excess(made.use):
+        return False
+    is_faster = made.time < (1 - LEAST_SAVED) * taken.time
+    return is_faster and made.copies.rank(made.program) < taken.copies.rank(taken.program)
 
 
 def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:

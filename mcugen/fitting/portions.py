@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers in portions of output channels whose weights a cache holds, where all of them lie in slow memory.
+
+A layer reads its weights anew for every few pixels. If they are more than the cache holds, each time comes from slow
+memory, mostly flash on a serial bus. A portion's weights stay in the cache until all pixels have been computed: each
+weight comes from slow memory once, and no RAM is taken for a copy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mcugen.board import Board, Cache
+from mcugen.fitting.budget import Attempt
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.lir.program import Buffer
+from mcugen.memory.place import copies_of, memory_of_weights
+from mcugen.memory.reading import constants_of
+from mcugen.ops.conv import Conv
+from mcugen.ops.matmul import Dense
+from mcugen.ops.movement import Concat
+from mcugen.ops.weighted import rounds_by_channel
+from mcugen.options import CompileOptions
+
+TOGETHER = 16
+"""Channels of which portions have whole groups, or else a quarter of that: as many as kernels compute at once."""
+
+MOST_PORTIONS = 64
+"""Each is a call of its own."""
+
+LEAST_SAVED = 0.1
+"""Of a program's time, what portions must save in all, as they take calls and code."""
+
+
+def in_portions(graph: Graph, attempt: Attempt, board: Board, options: CompileOptions) -> Graph | None:
+    """The graph of a program with those layers in portions that wait for weights again and again; None if none do."""
+    cache = board.cache(memory_of_weights(board, options.place), "data")
+    if cache is None or options.cores > 1 or options.weights_reader or graph.lesson is not None:
+        return None
+    saved = _saved(attempt, board, options)
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    chosen = {
+        places[node]: channels
+        for node in graph.nodes
+        if saved[node.outputs[0].name] > 0 and (channels := _channels(node, cache))
+    }
+    if sum(saved[graph.nodes[place].output.name] for place in chosen) < LEAST_SAVED * attempt.time:
+        return None
+    other = graph.copy()
+    nodes = list(other.nodes)
+    for place, channels in chosen.items():
+        _divide(other, nodes[place], channels)
+    return other
+
+
+def _saved(attempt: Attempt, board: Board, options: CompileOptions) -> Mapping[str, float]:
+    """Cycles by layer that it waits beyond reading its constants once, unless they are copied."""
+    slow, chosen = memory_of_weights(board, options.place), attempt.copies.options if attempt.copies else options
+    copied: set[Buffer] = {*copies_of(attempt.program, board, chosen.place)}
+    copied |= {gain.copy.constant for gain in (attempt.copies.gains if attempt.copies else ())}
+    saved = defaultdict[str, float](float)
+    for constant in constants_of(attempt.program, board, slow):
+        waits, once = constant.waits(board, slow), board.reading(slow, constant.buffer.nbytes)
+        if constant.buffer not in copied and constant.runs == 1 and waits is not None and once is not None:
+            saved[constant.instr.name] += max(waits - once, 0.0)
+    return saved
+
+
+def _channels(node: Node, cache: Cache) -> int:
+    """Of a portion whose weights the cache holds, with no more portions than need be; 0 where there is none."""
+    if not _can_be_divided(node):
+        return 0
+    channels, (weights, *rest) = node.output.type.shape[-1], node.inputs[1:]
+    nbytes = sum(v.type.nbytes for v in (weights, *rest) if v is not None)
+    for unit in (TOGETHER, TOGETHER // 4):
+        for count in range(2, min(MOST_PORTIONS, channels // unit) + 1):
+            each = -(-channels // (unit * count)) * unit
+            if cache.missed(nbytes * each // channels) == 0:
+                return each if each < channels else 0
+    return 0
+
+
+def _can_be_divided(node: Node) -> bool:
+    """Whether some output channels are a layer of their own, which computes the same."""
+    op, inputs = node.op, node.inputs
+    if type(op) not in (Conv, Dense) or any(v is None or v.data is None for v in inputs[1:]):
+        return False
+    if isinstance(op, Conv) and (op.groups != 1 or not op.is_channels_last or op.whole is not None):
+        return False
+    return rounds_by_channel(node.sig, inputs)
+
+
+def _divide(graph: Graph, node: Node, channels: int) -> None:
+    """So many channels by each layer, whose results are joined."""
+    out = node.output.type
+    parts = []
+    for start in range(0, out.shape[-1], channels):
+        stop = min(start + channels, out.shape[-1])
+        inputs = [node.input(0), *(_some(graph, v, start, stop) for v in node.inputs[1:] if v is not None)]
+        name, type_ = f"{node.output.name}.{start}", out.with_shape((*out.shape[:-1], stop - start), out.layout)
+        parts.append(graph.add(node.op, inputs, node.origin, names=[name], types=[type_], before=node).output)
+    graph.rewrite(node, Concat(out.rank - 1), parts, types=[out])
+
+
+def _some(graph: Graph, value: Value, start: int, stop: int) -> Value:
+    """Of weights or biases, some output channels."""
+    assert value.data is not None
+    quant = value.type.quant
+    if quant is not None and quant.axis is not None:
+        quant = replace(quant, scale=quant.scale[start:stop])
+    return graph.constant(f"{value.name}.{start}", value.data[start:stop], quant, value.type.dtype)
