@@ -85,8 +85,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
 
     def attempt(name: str, build: Build, goal: str, within: CompileOptions, of: Graph = graph) -> Attempt:
         restart()
-        program = build(of, board, within)
-        use = use_of(program, board, options)
+        use = use_of(program := build(of, board, within), board, options)
         if options.cores > 1:
             program = _on_two_cores(graph, program, board, options, by, _room_for_two(program, use, board, within))
             use = use_of(program, board, options)
@@ -127,18 +126,22 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
-    if taken.step == AS_ASKED and (divided := in_portions(graph, taken, board, options)) is not None:
-        made = staged(attempt(AS_ASKED, _as_asked, options.optimize, options, divided), board, options)
-        taken = made if _is_better(made, taken, budget) else taken
+    taken = _divided(graph, taken, attempt, board, options)
     return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
 
 
-def _is_better(made: Attempt, taken: Attempt, budget: Budget) -> bool:
-    """Whether a program is surely faster, and with what it takes of RAM and flash the better trade."""
-    if made.copies is None or taken.copies is None or budget.excess(made.use):
-        return False
+def _divided(
+    graph: Graph, taken: Attempt, attempt: Callable[..., Attempt], board: Board, options: CompileOptions
+) -> Attempt:
+    """With layers in portions that a cache holds, where that is much faster, and a better trade of time and memory."""
+    divided = in_portions(graph, taken, board, options) if taken.step == AS_ASKED else None
+    if divided is None:
+        return taken
+    made = staged(attempt(AS_ASKED, _as_asked, options.optimize, options, divided), board, options)
+    if made.copies is None or taken.copies is None or Budget.of(options).excess(made.use):
+        return taken
     is_faster = made.time < (1 - LEAST_SAVED) * taken.time
-    return is_faster and made.copies.rank(made.program) < taken.copies.rank(taken.program)
+    return made if is_faster and made.copies.rank(made.program) < taken.copies.rank(taken.program) else taken
 
 
 def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:
