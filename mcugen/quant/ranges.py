@@ -73,13 +73,16 @@ def choose_ranges(
     scheme: Scheme,
     samples: Sequence[Sample],
     progress: Callable[[int, int], None],
+    beside: Sequence[tuple[str, ...]] | None = None,
 ) -> dict[str, Choice]:
     """By tensor, equal within each group: the candidate of least error at the model's outputs.
 
     Without samples, the one of least expected error of the tensor itself. `scheme.method` leaves no choice; nor has an
     output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
+
+    All groups are chosen together; where others were, `beside` these, each for itself.
     """
-    judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
+    judge = OutputNoise(model, groups if beside is None else beside, samples) if samples and not scheme.method else None
     whole, inputs = saturated_tensors(model), {v.name for v in model.graph.inputs}
     margin = _margin(profile.distinct) if not scheme.method else 0.0
     offers: list[_Offer] = []
@@ -97,7 +100,7 @@ def choose_ranges(
         best = _least(noises, range(len(choices)) if inputs.intersection(group) else expected)
         offers.append(_Offer(group, dtype, choices, suggested, noises, best, most))
         progress(done, len(groups))
-    taken = _together(judge, offers, scheme) if judge else [offer.best for offer in offers]
+    taken = _together(judge, offers, scheme) if judge and beside is None else [offer.best for offer in offers]
     return {
         name: _widened(offer.choice(k, is_measured=judge is not None), margin, offer.most)
         for offer, k in zip(offers, taken, strict=True)

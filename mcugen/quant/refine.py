@@ -68,7 +68,7 @@ def refine(
     ones the plan tells the noise that is left. Without samples, weights are rounded to nearest, and biases corrected by
     the means in the profile.
     """
-    plan = replace(plan, layers={})
+    plan = replace(plan, layers={}, moments={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
