@@ -61,15 +61,21 @@ class TensorProfile:
         """The greatest value."""
         return max(self.highs)
 
-    @property
+    @cached_property
     def edges(self) -> Array:
-        """Where bins begin and end (all at the same place if every element is the same)."""
+        """Where bins begin and end (all at the same place if every element is the same), not to be written to."""
         return np.linspace(self.low, self.high, len(self.histogram) + 1)
 
     @cached_property
     def counts(self) -> Array:
         """The histogram as float64, not to be written to."""
         return np.asarray(self.histogram, np.float64)
+
+    @cached_property
+    def filled(self) -> tuple[Array, Array]:
+        """The middles of all bins that are not empty, and their counts, not to be written to."""
+        used = self.counts > 0
+        return ((self.edges[1:] + self.edges[:-1]) / 2)[used], self.counts[used]
 
 
 @dataclass(frozen=True)

@@ -237,8 +237,8 @@ def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> 
 
 def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DType) -> Array:
     """The same for many scales and zero points: in blocks of rows, and in place, since time is all that this takes."""
-    edges, counts, (least, most) = tensor.edges, tensor.counts, dtype.limits
-    middle, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+    (middle, counts), (least, most) = tensor.filled, dtype.limits
+    width = tensor.edges[1] - tensor.edges[0]
     noises = np.empty(len(scales))
     for at in (slice(first, first + ABREAST) for first in range(0, len(scales), ABREAST)):
         scale, zero_point = scales[at, None], zero_points[at, None]
@@ -261,8 +261,8 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
 
 def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
     """Signal to noise in dB."""
-    edges = tensor.edges
-    signal = float(np.average(((edges[1:] + edges[:-1]) / 2) ** 2, weights=tensor.counts))
+    middle, counts = tensor.filled
+    signal = float(np.average(middle**2, weights=counts))
     noise = expected_noise(tensor, params, dtype)
     return 10 * math.log10(signal / noise) if signal and noise else math.inf
 
@@ -325,13 +325,13 @@ def _divergence(counts: Array, start: int, stop: int, levels: int) -> float:
     clipped[-1] += counts[stop:].sum()
     if not inner.any():
         return math.inf
-    first = np.arange(levels) * len(inner) // levels
+    places = np.arange(levels + 1) * len(inner) // levels
     filled = clipped > 0
-    mean = np.add.reduceat(inner, first) / np.maximum(np.add.reduceat(filled, first, dtype=np.int64), 1)
-    coded = np.repeat(mean, np.diff(first, append=len(inner))) * filled
-    p, q = clipped / clipped.sum(), coded / coded.sum()
-    q = 0.9999 * q + 0.0001 / len(q)  # nothing is impossible
-    return float(np.sum(p[filled] * np.log(p[filled] / q[filled])))
+    mean = np.add.reduceat(inner, places[:-1]) / np.maximum(np.add.reduceat(filled, places[:-1], dtype=np.int64), 1)
+    coded = np.repeat(mean, np.diff(places)) * filled
+    p, q = clipped[filled] / clipped.sum(), coded[filled] / coded.sum()
+    q = 0.9999 * q + 0.0001 / len(inner)  # nothing is impossible
+    return float(np.sum(p * np.log(p / q)))
 
 
 def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
