@@ -9,6 +9,7 @@ import numpy as np
 
 from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array
 
 Reference = Callable[[Node, Sequence[Array]], Sequence[Array]]
@@ -30,6 +31,16 @@ def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None =
         raise ModelError(f"{node.place}: must have a result", str(error)[:200], "repair the model") from error
     except MemoryError as error:
         raise DoesNotFitError(f"{node.place}: must fit this computer", str(error)[:200]) from error
+
+
+def evaluate_samples(
+    node: Node, samples: Sequence[Sequence[Array]], reference: Reference | None = None
+) -> list[tuple[Array, ...]]:
+    """One node on the inputs of several samples."""
+    if reference is not None or not isinstance(node.op, Cell):
+        return [evaluate_node(node, list(arrays), reference) for arrays in samples]
+    found = node.op.abreast(node.sig, samples)
+    return [evaluate_node(node, list(arrays), lambda *_: next(found)[0]) for arrays in samples]
 
 
 def interpret(

@@ -7,7 +7,7 @@ An operator has a trait by inheriting it; where it depends on types or attribute
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.hir.operator import (
@@ -224,6 +224,12 @@ class Cell:
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
         """The tensors within the computation that are quantized too, by role (its state, say)."""
+        raise NotImplementedError
+
+    def abreast(
+        self, sig: Signature, samples: Sequence[Sequence[Array]]
+    ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
+        """Results and internals of each sample, computed side by side as far as can be, since that takes less time."""
         raise NotImplementedError
 
     def can_expand(self, node: Node) -> bool:

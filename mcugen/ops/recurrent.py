@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, NamedTuple, Self
@@ -108,6 +108,9 @@ def _of_x(activation: Activation, dtype: DType) -> Evaluator:
 # -------------------------------------------------------------------------------------------------- operator
 
 X, W, R, B, LENS, H0, C0, P = range(8)
+
+MOST_ABREAST = 2**22
+"""Elements of what all steps of several samples compute at a time."""
 """Inputs, as ONNX's LSTM has them."""
 
 STATE_ROLES = {"h": "hidden", "c": "cell"}
@@ -229,15 +232,36 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Step by step, all sequences at once."""
-        y, states, _ = self._run(sig, arrays)
-        found = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
-        found |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, states, strict=True)}
-        return tuple(found[r] for r in self.results)
+        return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
         """What the steps compute, by role: rows of all steps, directions and sequences; the first states among them."""
-        _, _, steps = self._run(sig, arrays)
-        return {role: np.concatenate([s[role] for s in steps if role in s]) for role in (steps[-1] if steps else {})}
+        return {role: np.concatenate(rows) for role, rows in self._found(sig, arrays)[1].items()}
+
+    def abreast(
+        self, sig: Signature, samples: Sequence[Sequence[Array]]
+    ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
+        """As sequences of one batch, if all have the same weights, and a full length."""
+        places = [i for i, t in enumerate(sig.inputs) if t is not None]
+        shared = [k for k, i in enumerate(places) if i not in (X, H0, C0)]
+        if LENS in places or any(sample[k] is not samples[0][k] for sample in samples for k in shared):
+            for sample in samples:
+                results, steps = self._found(sig, sample)
+                yield results, {role: np.concatenate(rows) for role, rows in steps.items()}
+            return
+        sizes, axis = self.sizes(sig.input(X), sig.input(R)), 0 if self.batch_first else 1
+        elements = sizes.steps * sizes.directions * sizes.batch * (self.gates + 1) * sizes.hidden
+        count = max(MOST_ABREAST // max(elements, 1), 1)
+        for some in (samples[at : at + count] for at in range(0, len(samples), count)):
+            each = zip(*some, strict=True)
+            joined = [arrays[0] if k in shared else np.concatenate(arrays, axis) for k, arrays in enumerate(each)]
+            results, steps = self._found(sig, joined)
+            axes = [2 * axis if name == "Y" else axis for name in self.results]
+            parts = [np.split(array, len(some), place) for array, place in zip(results, axes, strict=True)]
+            inner = {role: np.split(np.stack(rows), len(some), 1) for role, rows in steps.items()}
+            for k in range(len(some)):
+                rows = {role: array[k].reshape(-1, array[k].shape[-1]) for role, array in inner.items()}
+                yield tuple(part[k] for part in parts), rows
 
     standard: ClassVar[tuple[str, ...]] = ()
     """The activations that have a quantized form."""
@@ -260,14 +284,23 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         """The outputs that hold hidden states: Y and Y_h."""
         return [v for v, result in zip(node.outputs, self.results, strict=True) if result != "Y_c"]
 
+    def _found(self, sig: Signature, arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, list[Array]]]:
+        """Results, and what the steps compute by role."""
+        y, states, steps = self._run(sig, arrays)
+        found = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
+        found |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, states, strict=True)}
+        inner = {role: [s[role] for s in steps if role in s] for role in (steps[-1] if steps else {})}
+        return tuple(found[r] for r in self.results), inner
+
     def _run(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array, Array, list[dict[str, Array]]]:
         """Y with steps before batch, the last states [states, directions, batch, hidden], and what was computed."""
         present = (i for i, t in enumerate(sig.inputs) if t is not None)
         given = dict(zip(present, arrays, strict=True))
         sizes = self.sizes(sig.input(X), sig.input(R))
-        lens = np.clip(given.get(LENS, np.full(sizes.batch, sizes.steps)), 0, sizes.steps)
         x = self._turned(given[X])
-        y = np.zeros((sizes.steps, sizes.directions, sizes.batch, sizes.hidden), x.dtype)
+        batch = x.shape[1]  # several samples' may be side by side
+        lens = np.clip(given.get(LENS, np.full(batch, sizes.steps)), 0, sizes.steps)
+        y = np.zeros((sizes.steps, sizes.directions, batch, sizes.hidden), x.dtype)
         last = np.zeros((len(self.states), *y.shape[1:]), x.dtype)
         for index, role in enumerate((H0, C0)[: len(self.states)]):
             if role in given:

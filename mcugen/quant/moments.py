@@ -41,11 +41,11 @@ class Moments:
         """One sample, or the means of several: [groups, rows, depth] of both."""
         self._samples += samples
         self._count += seen.shape[1]
-        total = seen.sum(1, np.float64)
+        seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
+        total = seen.sum(1)
         self._apart += float(np.square(total / seen.shape[1]).sum())
         self._real = self._real + real.sum(1, np.float64)
         self._seen = self._seen + total
-        seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
         if self._is_crossed:
             self._cross = self._cross + (real.astype(np.float64) - seen).swapaxes(1, 2) @ seen

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -27,6 +27,9 @@ FEW = 10
 
 FOLDS = 2
 """Parts of the samples that are profiled for themselves: what one of them suggests is judged by the others."""
+
+ABREAST = 32
+"""Samples that recurrent layers compute side by side."""
 
 MOST_KEPT = 2**25
 """Elements of tensors that are kept from the first look for the second; other samples are run again."""
@@ -58,15 +61,21 @@ class TensorProfile:
         """The greatest value."""
         return max(self.highs)
 
-    @property
+    @cached_property
     def edges(self) -> Array:
-        """Where bins begin and end (all at the same place if every element is the same)."""
+        """Where bins begin and end (all at the same place if every element is the same), not to be written to."""
         return np.linspace(self.low, self.high, len(self.histogram) + 1)
 
     @cached_property
     def counts(self) -> Array:
         """The histogram as float64, not to be written to."""
         return np.asarray(self.histogram, np.float64)
+
+    @cached_property
+    def filled(self) -> tuple[Array, Array]:
+        """The middles of all bins that are not empty, and their counts, not to be written to."""
+        used = self.counts > 0
+        return ((self.edges[1:] + self.edges[:-1]) / 2)[used], self.counts[used]
 
 
 @dataclass(frozen=True)
@@ -120,20 +129,20 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
     observer = _Observer(model)
     seen: dict[str, _Extremes] = {}
     in_order = list(enumerate(samples)) if model.states else numbered(samples)
-    for done, (index, sample) in enumerate(in_order, 1):
-        for name, array in observer.tensors(index, sample):
+    for done, (index, tensors) in enumerate(observer.look(in_order), 1):
+        for name, array in tensors:
             if not np.isfinite(array).all():
                 raise _not_finite(model, name, index)
             seen.setdefault(name, _Extremes()).add(array)
         progress(done, 2 * len(samples))
     spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
     counts = {name: np.zeros((FOLDS, BINS), np.int64) for name in seen}
-    for done, (index, sample) in enumerate(in_order):
-        for name, array in observer.tensors(index, sample):
+    for done, (_, tensors) in enumerate(observer.look(in_order)):
+        for name, array in tensors:
             counts[name][done % FOLDS] += histogram(array, *spans[name])
         progress(len(samples) + done + 1, 2 * len(samples))
-    tensors = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
-    whole = Profile(fingerprint(model), len(samples), tensors)
+    profiled = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
+    whole = Profile(fingerprint(model), len(samples), profiled)
     if whole.distinct < FEW:
         return whole
     folds = [{name: each.fold(k, counts[name][k]) for name, each in seen.items()} for k in range(FOLDS)]
@@ -208,43 +217,60 @@ class _Observer:
         inputs = {v.name for v in model.graph.inputs}
         self.inputs = [v.name for v in model.tensors if v.name in inputs]
         self.computed = [v.name for v in model.tensors if v.name not in inputs]
-
+        self._abreast = ABREAST if any(isinstance(node.op, Cell) for node in model.graph.nodes) else 1
         self._kept: dict[int, list[tuple[str, Array]]] = {}
         self._room = MOST_KEPT
 
-    def tensors(self, index: int, sample: Sample) -> list[tuple[str, Array]]:
-        """Every tensor that is not empty, for the sample of that index."""
-        if index in self._kept:
-            return self._kept.pop(index)
-        found = {name: sample[name] for name in self.inputs} | self.session.run(self.computed, sample)
-        found |= internal_tensors(self.model, sample, found)
-        made = [(name, array) for name, array in found.items() if array.size]
-        size = sum(array.size for _, array in made)
-        if size <= self._room:
-            self._room -= size
-            self._kept[index] = made
-        return made
+    def look(self, samples: Sequence[tuple[int, Sample]]) -> Iterator[tuple[int, list[tuple[str, Array]]]]:
+        """Every tensor that is not empty, by the samples' indices."""
+        for at in range(0, len(samples), self._abreast):
+            some = samples[at : at + self._abreast]
+            known = {index: self._kept.pop(index) for index, _ in some if index in self._kept}
+            new = [(index, sample) for index, sample in some if index not in known]
+            for (index, _), made in zip(new, self._tensors([sample for _, sample in new]), strict=True):
+                known[index] = made
+                size = sum(array.size for _, array in made)
+                if size <= self._room:
+                    self._room -= size
+                    self._kept[index] = made
+            yield from ((index, known.pop(index)) for index, _ in some)
+
+    def _tensors(self, samples: Sequence[Sample]) -> Iterator[list[tuple[str, Array]]]:
+        """The same of samples that were not looked at."""
+        found = [{n: s[n] for n in self.inputs} | self.session.run(self.computed, s) for s in samples]
+        for tensors, inner in zip(found, internal_tensors(self.model, samples, found), strict=True):
+            yield [(name, array) for name, array in (tensors | inner).items() if array.size]
 
 
-def internal_tensors(model: FloatModel, sample: Sample, known: Mapping[str, Array]) -> dict[str, Array]:
+def internal_tensors(
+    model: FloatModel, samples: Sequence[Sample], known: Sequence[Mapping[str, Array]]
+) -> list[dict[str, Array]]:
     """What layers compute within (`Cell.internals`), as `<first output>.<role>`: known to no runtime but ours.
 
     It computes all other nodes, too, where a layer reads what is not among the `known` tensors.
     """
-    found: dict[str, Array] = {}
+    found: list[dict[str, Array]] = [{} for _ in samples]
     cells = [node for node in model.graph.nodes if isinstance(node.op, Cell)]
-
-    def observe(node: Node, arrays: list[Array]) -> None:
-        inner = node.op.internals(node.sig, *arrays) if isinstance(node.op, Cell) else {}
-        found.update({f"{node.outputs[0].name}.{role}": array for role, array in inner.items()})
-
     read = [[v for v in node.inputs if v is not None] for node in cells]
-    if all(v.is_constant or v.name in known for values in read for v in values):
-        for node, values in zip(cells, read, strict=True):
-            observe(node, [known[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values])
-    elif cells:
-        interpret(model.graph, sample, observe)
+    if not all(v.is_constant or v.name in tensors for tensors in known for values in read for v in values):
+        for sample, inner in zip(samples, found, strict=True):
+            interpret(model.graph, sample, partial(_observe, inner))
+        return found
+    for node, values in zip(cells, read, strict=True):
+        assert isinstance(node.op, Cell)
+        given = [[t[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values] for t in known]
+        for inner, (_, internals) in zip(found, node.op.abreast(node.sig, given), strict=True):
+            inner |= _named(node, internals)
     return found
+
+
+def _observe(found: dict[str, Array], node: Node, arrays: list[Array]) -> None:
+    if isinstance(node.op, Cell):
+        found |= _named(node, node.op.internals(node.sig, *arrays))
+
+
+def _named(node: Node, internals: Mapping[str, Array]) -> dict[str, Array]:
+    return {f"{node.outputs[0].name}.{role}": array for role, array in internals.items()}
 
 
 def _not_finite(model: FloatModel, name: str, sample: int) -> McugenError:

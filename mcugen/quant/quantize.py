@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import onnx
 
@@ -37,6 +37,8 @@ OPSET_INT16 = 21
 """From here on, QuantizeLinear knows int16, and weights of 4 bits."""
 
 Sample = Mapping[str, Array]
+Group = tuple[tuple[str, ...], DType]
+"""Tensors that share a range, and how they are stored."""
 Progress = Callable[[str, int, int], None]
 """What is done, how many steps of it, of how many."""
 
@@ -107,7 +109,8 @@ class Quantizer:
     progress: Progress = no_progress
     compensates: bool = False
     """Whether weights of 8 bits, too, make good a part of what layers before have lost."""
-    _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
+    _choices: dict[Group, Choice] = field(default_factory=dict, init=False)
+    """Of groups that are not `_own`."""
     _made: dict[tuple[frozenset[tuple[str, DType]], bool], Quantization] = field(default_factory=dict, init=False)
     """What was made last without known weights, as it is asked for again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
@@ -156,15 +159,19 @@ class Quantizer:
     def _planned(self, wanted: Mapping[str, DType]) -> tuple[Assignment, Plan]:
         """All but the weights, whose types are those of `wanted`."""
         self._require_layers(wanted)
-        spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        computed = {name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in wanted.items()}
-        assignment = assign(self.model.graph, self.scheme, computed, spans, self.model.states)
+        assignment = self._assigned(wanted)
         plan = self._plan(assignment)
         cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
         able = [*self.bearing_few_bits(plan), *cells]
         plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
         plan.two_bits = self._with_two_bits(plan, wanted)
         return assignment, plan
+
+    def _assigned(self, wanted: Mapping[str, DType]) -> Assignment:
+        """What layers compute in, as they are wanted, and the groups of tensors that follow."""
+        spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
+        computed = {name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in wanted.items()}
+        return assign(self.model.graph, self.scheme, computed, spans, self.model.states)
 
     def _with_two_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> frozenset[str]:
         """The layers whose weights are to take 2 bits. UsageError for those that do not."""
@@ -319,27 +326,43 @@ class Quantizer:
         return plan
 
     def sqnr_alone(self, tensor: str) -> float:
-        """Of the outputs if this tensor is all that is quantized (dB), by the ranges chosen so far; inf if unknown."""
-        known = (c.sqnr_db for (group, _), c in self._choices.items() if tensor in group)
+        """Of the outputs if this tensor is all that is quantized, as the scheme has it (dB); inf if unknown."""
+        known = (choice.sqnr_db for (group, _), choice in self._own.items() if tensor in group)
         return min((db for db in known if db is not None), default=math.inf)
 
     def _ranges(self, assignment: Assignment) -> dict[str, Choice]:
-        """By tensor; those chosen before are remembered."""
+        """By tensor. A group's follows from its tensors and their type, whatever was asked before."""
+        groups = self._groups(assignment)
+        new = [group for group in groups if group not in self._own and group not in self._choices]
+        self._choices |= self._chosen(new, [names for names, _ in self._own])
+        known = self._own | self._choices
+        return {name: known[group] for group in groups for name in group[0]}
+
+    @cached_property
+    def _own(self) -> dict[Group, Choice]:
+        """Of the groups that there are without wanted precisions."""
+        return self._chosen(self._groups(self._assigned({})))
+
+    def _chosen(self, groups: Sequence[Group], beside: Sequence[tuple[str, ...]] | None = None) -> dict[Group, Choice]:
+        """Ranges of groups, chosen together, or each for itself beside others."""
+        if not groups:
+            return {}
+        found = choose_ranges(
+            self.model,
+            self.profile,
+            [names for names, _ in groups],
+            {name: dtype for names, dtype in groups for name in names},
+            self.scheme,
+            self.samples,
+            partial(self.progress, "choosing ranges"),
+            beside,
+        )
+        return {group: found[group[0][0]] for group in groups}
+
+    def _groups(self, assignment: Assignment) -> list[Group]:
+        """Those of which something was seen."""
         seen = [tuple(n for n in group if n in self.profile.tensors) for group in assignment.groups]
-        groups = [group for group in seen if group]
-        new = [g for g in groups if (g, assignment.dtypes[g[0]]) not in self._choices]
-        if new:
-            found = choose_ranges(
-                self.model,
-                self.profile,
-                new,
-                assignment.dtypes,
-                self.scheme,
-                self.samples,
-                partial(self.progress, "choosing ranges"),
-            )
-            self._choices |= {(g, assignment.dtypes[g[0]]): found[g[0]] for g in new}
-        return {name: self._choices[g, assignment.dtypes[name]] for g in groups for name in g}
+        return [(group, assignment.dtypes[group[0]]) for group in seen if group]
 
 
 def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:

@@ -73,13 +73,16 @@ def choose_ranges(
     scheme: Scheme,
     samples: Sequence[Sample],
     progress: Callable[[int, int], None],
+    beside: Sequence[tuple[str, ...]] | None = None,
 ) -> dict[str, Choice]:
     """By tensor, equal within each group: the candidate of least error at the model's outputs.
 
     Without samples, the one of least expected error of the tensor itself. `scheme.method` leaves no choice; nor has an
     output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
+
+    All groups are chosen together; where others were, `beside` these, each for itself.
     """
-    judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
+    judge = OutputNoise(model, groups if beside is None else beside, samples) if samples and not scheme.method else None
     whole, inputs = saturated_tensors(model), {v.name for v in model.graph.inputs}
     margin = _margin(profile.distinct) if not scheme.method else 0.0
     offers: list[_Offer] = []
@@ -97,7 +100,7 @@ def choose_ranges(
         best = _least(noises, range(len(choices)) if inputs.intersection(group) else expected)
         offers.append(_Offer(group, dtype, choices, suggested, noises, best, most))
         progress(done, len(groups))
-    taken = _together(judge, offers, scheme) if judge else [offer.best for offer in offers]
+    taken = _together(judge, offers, scheme) if judge and beside is None else [offer.best for offer in offers]
     return {
         name: _widened(offer.choice(k, is_measured=judge is not None), margin, offer.most)
         for offer, k in zip(offers, taken, strict=True)
@@ -234,8 +237,8 @@ def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> 
 
 def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DType) -> Array:
     """The same for many scales and zero points: in blocks of rows, and in place, since time is all that this takes."""
-    edges, counts, (least, most) = tensor.edges, tensor.counts, dtype.limits
-    middle, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+    (middle, counts), (least, most) = tensor.filled, dtype.limits
+    width = tensor.edges[1] - tensor.edges[0]
     noises = np.empty(len(scales))
     for at in (slice(first, first + ABREAST) for first in range(0, len(scales), ABREAST)):
         scale, zero_point = scales[at, None], zero_points[at, None]
@@ -258,8 +261,8 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
 
 def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
     """Signal to noise in dB."""
-    edges = tensor.edges
-    signal = float(np.average(((edges[1:] + edges[:-1]) / 2) ** 2, weights=tensor.counts))
+    middle, counts = tensor.filled
+    signal = float(np.average(middle**2, weights=counts))
     noise = expected_noise(tensor, params, dtype)
     return 10 * math.log10(signal / noise) if signal and noise else math.inf
 
@@ -322,13 +325,13 @@ def _divergence(counts: Array, start: int, stop: int, levels: int) -> float:
     clipped[-1] += counts[stop:].sum()
     if not inner.any():
         return math.inf
-    first = np.arange(levels) * len(inner) // levels
+    places = np.arange(levels + 1) * len(inner) // levels
     filled = clipped > 0
-    mean = np.add.reduceat(inner, first) / np.maximum(np.add.reduceat(filled, first, dtype=np.int64), 1)
-    coded = np.repeat(mean, np.diff(first, append=len(inner))) * filled
-    p, q = clipped / clipped.sum(), coded / coded.sum()
-    q = 0.9999 * q + 0.0001 / len(q)  # nothing is impossible
-    return float(np.sum(p[filled] * np.log(p[filled] / q[filled])))
+    mean = np.add.reduceat(inner, places[:-1]) / np.maximum(np.add.reduceat(filled, places[:-1], dtype=np.int64), 1)
+    coded = np.repeat(mean, np.diff(places)) * filled
+    p, q = clipped[filled] / clipped.sum(), coded[filled] / coded.sum()
+    q = 0.9999 * q + 0.0001 / len(inner)  # nothing is impossible
+    return float(np.sum(p * np.log(p / q)))
 
 
 def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.interpreter import evaluate_samples
 from mcugen.hir.traits import Cell, Weighted, bias_input, weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import through
@@ -71,7 +71,7 @@ def refine(
     ones the plan tells the noise that is left. Without samples, weights are rounded to nearest, and biases corrected by
     the means in the profile.
     """
-    plan = replace(plan, layers={})
+    plan = replace(plan, layers={}, moments={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
@@ -179,9 +179,9 @@ class _Walk:
         """Of what a cell reads and keeps, by role."""
         assert isinstance(node.op, Cell)
         found: dict[str, Moments] = defaultdict(Moments)
-        reals = self._operands(node)
-        for arrays in zip(*reals, strict=True):
-            for role, array in {"x": arrays[0], **node.op.internals(node.sig, *arrays)}.items():
+        samples = list(zip(*self._operands(node), strict=True))
+        for arrays, (_, inner) in zip(samples, node.op.abreast(node.sig, samples), strict=True):
+            for role, array in {"x": arrays[0], **inner}.items():
                 rows = array.reshape(1, -1, array.shape[-1])
                 found[role].add(rows, rows)
         return {role: moments.gram(centred=False) for role, moments in found.items()}
@@ -198,7 +198,7 @@ class _Walk:
         for values, inputs, rows in zip((self.real, self.seen), (real, seen), unfolded or (None, None), strict=True):
             given = inputs if rows is None else [rows, *inputs[1:]]
             reference = None if rows is None else _of_unfolded
-            results = [evaluate_node(node, list(arrays), reference) for arrays in zip(*given, strict=True)]
+            results = evaluate_samples(node, list(zip(*given, strict=True)), reference)
             values.update(zip(node.outputs, map(list, zip(*results, strict=True)), strict=True))
         if self.plan.precision_of(node) is not DType.FLOAT32:
             for v in (v for v in node.outputs if v.name in self.plan.activations):
