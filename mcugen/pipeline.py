@@ -232,7 +232,7 @@ class Kernels:
     """The kernels that serve a goal best on a board, within limits."""
 
     def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
-        self._board, self._options = board, options
+        self.board, self._options = board, options
         self._choice = Choice(
             graph,
             board.features,
@@ -245,8 +245,15 @@ class Kernels:
 
     def within(self, limits: Limits | None = None) -> dict[Node, Kernel]:
         """Those within some limits, or else those of the board."""
-        limits = limits or Limits(self._board.total_ram, self._board.total_flash)
-        return self._choice.within(replace(limits, instructions=self._options.most_instructions))
+        return self._choice.within(replace(limits or self._limits, instructions=self._options.most_instructions))
+
+    def slowest(self) -> float:
+        """The most instructions that `balanced` may take on the board; infinite where RAM or flash are scarce."""
+        return self._choice.slowest(self._limits)
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.board.total_ram, self.board.total_flash)
 
 
 def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
+from mcugen.pipeline import Kernels
 from mcugen.simulate import simulate
 from mcugen.simulate.timings import TIMINGS
 
@@ -516,8 +518,6 @@ EVERY = sorted(
 )
 KINDS = ("stm32n657", "rt1060", "rp2350", "nrf52840", "corstone300", "stm32h743", "esp32c3")
 """Of cores and of memories."""
-SLOWER = {("dory_eegnet_int", "stm32h743"): 1.01}
-"""What `transpose_inplace` of its input takes depends on the program around it."""
 
 
 @pytest.mark.qemu
@@ -535,7 +535,7 @@ def test_on_any_model_speed_takes_no_more_cycles_than_balanced(name: str, board:
     """
     folder = MODELS if (MODELS / f"{name}.onnx").exists() else SHARED / "zoo"
     fast, found = (cycles_of(fitted(folder / f"{name}.onnx", board, goal)) for goal in ("speed", "balanced"))
-    assert fast <= SLOWER.get((name, board), 1 + NOTABLE) * found
+    assert fast <= (1 + NOTABLE) * found
 
 
 def fitted(path: Path, board: str, goal: str) -> CompiledModel:
@@ -583,6 +583,25 @@ def test_balanced_is_nearly_as_fast_where_there_is_room(name: str, board: str):
     if ram > ENOUGH * fast.board.total_ram or fast.program.weights_size > ENOUGH * fast.board.total_flash:
         pytest.skip("no such room")
     assert cycles_of(found) <= MOST_SLOWDOWN * cycles_of(fast)
+
+
+@pytest.mark.qemu
+@pytest.mark.shared
+def test_balanced_copies_a_part_where_copies_before_layers_are_much_slower() -> None:
+    """Of MobileNet's weights in float, which are read again for each four pixels; its arena stays as it is."""
+    found = fitted(MODELS / "mobilenet_v1_025_vww_f32.onnx", "rt1060", "balanced")
+    assert 0.3 * found.program.weights_size < copied_bytes(found.program, found.board, found.options.place)
+    assert found.program.arena_size < 112_000
+    assert cycles_of(found) < 31_000_000  # 35.2 million without
+
+
+@pytest.mark.shared
+def test_rows_and_kernels_together_take_a_quarter_more_at_most() -> None:
+    """Kernels for a balance take 1.18 times the instructions of the fastest here, and rows 1.18 times those."""
+    found = fitted(SHARED / "zoo" / "deeploy_cct_1_32.onnx", "rp2350_psram", "balanced")
+    slowest = Kernels(found.graph, found.board, CompileOptions()).slowest()
+    assert found.program.instructions_estimate is not None
+    assert found.program.instructions_estimate <= slowest < math.inf
 
 
 @pytest.mark.slow

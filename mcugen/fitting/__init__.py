@@ -262,7 +262,7 @@ def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streaming
             break
     program = _least(program for program, *_ in found)
     if options.optimize == GOALS[0] and not options.stream_input:
-        return grouped(streamings, graph, board, options, program)
+        return grouped(streamings, graph, found[0][2], options, program)
     if options.optimize != "ram":
         return program
     restart()

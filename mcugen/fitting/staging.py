@@ -99,14 +99,19 @@ def _room_for_copies(program: Program, board: Board, options: CompileOptions, ar
     return int(min(MOST_COPIED * memory.room, _room(board, memory) - arena - program.state_size))
 
 
+def _room_for_part(program: Program, board: Board, options: CompileOptions, arena: int) -> int:
+    """Bytes for copies of some constants, beside what else lies there."""
+    is_beside = memory_of_arena(board, options.place).name == board.data_memory
+    return _room_for_copies(program, board, options, arena) - BESIDE * is_beside
+
+
 def _a_part(program: Program, board: Board, options: CompileOptions, arena: int) -> CompileOptions:
     """Copies of those constants that save most cycles beside an arena of so many bytes; none if not worth it."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
     if fast.room < LEAST_MEMORY:
         return options
     saved = saved_by_copies(program, board, slow, fast)
-    room = _room_for_copies(program, board, options, arena) - BESIDE * (fast.name == board.data_memory)
-    chosen = most_valuable(saved, room)
+    chosen = most_valuable(saved, _room_for_part(program, board, options, arena))
     if sum(saved[b] for b in chosen) <= LEAST_SAVED * (program.instructions_estimate or 0.0):
         return options
     return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen))
@@ -115,8 +120,8 @@ def _a_part(program: Program, board: Board, options: CompileOptions, arena: int)
 def _a_quarter(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
     """The same for `balanced`, within ENOUGH of the board's RAM."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    room, arena = _room_for_copies(program, board, options, program.arena_size), program.arena_size
-    most = int(min(ENOUGH * board.total_ram - arena, room))
+    room = _room_for_part(program, board, options, program.arena_size)
+    most = int(min(ENOUGH * board.total_ram - program.arena_size, room))
     chosen = most_valuable(saved_by_copies(program, board, slow, fast), most)
     return _copying(options, fast, sum(aligned(b.nbytes) for b in chosen)) if chosen else options
 
@@ -146,7 +151,8 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
 
     For `speed` the arena may grow as far as memory and budget allow, and for `balanced` as far as that is a better
     trade, if weights lie in flash on a serial bus; for other goals it may not, so that weights take room that other
-    layers leave free.
+    layers leave free. Where all that is more than MOST_SLOWDOWN times as slow for `balanced` as copies that start-up
+    makes within ENOUGH of the RAM, it makes these.
     """
     program, chosen = attempt.program, with_copies(attempt.program, board, options)
     gains, instructions = gains_of(program, board, options), program.instructions_estimate or 0.0
@@ -172,9 +178,11 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
         return min(ways, key=lambda way: way.waits)
     room = program.arena_size + _room_for_copies(program, board, options, program.arena_size)
     ways = [start] * (chosen is not options) + [before_layers(most) for most in _levels(program, gains, room)]
+    part = _beside(program, board, _a_quarter(program, board, options), gains, program.arena_size)
     if not gains:  # copies before layers serve nothing
-        ways.append(_beside(program, board, _a_quarter(program, board, options), gains, program.arena_size))
-    return min(_fast_enough(ways, board, instructions), key=lambda way: way.rank(program))
+        ways.append(part)
+    best = min(_fast_enough(ways, board, instructions), key=lambda way: way.rank(program))
+    return best if instructions + best.waits <= MOST_SLOWDOWN * (instructions + part.waits) else part
 
 
 def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequence[Gain], most: int) -> Copies:

@@ -15,7 +15,7 @@ from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.options import GOALS, OWN, CompileOptions
-from mcugen.pipeline import lowered, planned
+from mcugen.pipeline import Kernels, lowered, planned
 
 LEAST_GAIN = 0.85
 """Instructions · RAM · flash of groups are at most so many times those of layers one by one: for less, layers stay
@@ -25,11 +25,13 @@ MOST_PLANS = 2
 """That are made into programs, of those that promise most."""
 
 
-def grouped(streamings: Streamings, graph: Graph, board: Board, options: CompileOptions, plain: Program) -> Program:
-    """The program with layers in groups if that reaches LEAST_GAIN, else `plain`, where they run one by one.
+def grouped(streamings: Streamings, graph: Graph, kernels: Kernels, options: CompileOptions, plain: Program) -> Program:
+    """The program with layers in groups if that reaches LEAST_GAIN, else `plain`, where they run one by one by some of
+    the `kernels`.
 
-    Where there is room for that, groups take at most MOST_SLOWDOWN times its instructions.
+    Where there is room for that, groups take at most MOST_SLOWDOWN times its instructions, and those of the fastest.
     """
+    board = kernels.board
     if options.weights_reader or options.cores > 1 or options.kernels or options.family != OWN:
         return plain  # they are about layers
     most = LEAST_GAIN * (plain.arena_size + SURROUNDINGS[0]) - SURROUNDINGS[0]
@@ -42,7 +44,9 @@ def grouped(streamings: Streamings, graph: Graph, board: Board, options: Compile
     spills = plain.arena_size > memory_of_arena(board, options.place).room  # into a slower memory, which counts
     before, copied = _cost(plain, board, options, waits=waits, spills=spills)
     has_room = before.ram <= ENOUGH * board.total_ram and not spills
-    slowest = MOST_SLOWDOWN * (plain.instructions_estimate or 0.0) if has_room else math.inf
+    slowest = math.inf
+    if has_room:
+        slowest = min(MOST_SLOWDOWN * (plain.instructions_estimate or 0.0), kernels.slowest())
     best, least = plain, LEAST_GAIN
     for plan in sorted(streaming.plans(most), key=streaming.product)[:MOST_PLANS]:
         program = lowered(with_groups(streaming.graph, plan), board, options)

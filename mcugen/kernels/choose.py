@@ -171,15 +171,25 @@ class Choice:
         """What serves the goal best for all nodes together."""
         return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
 
+    def slowest(self, limits: Limits) -> float:
+        """The most instructions that `balanced` may take, waits left out."""
+        offered, floor = self._offered(limits)
+        return _slowest(_without_waits(offered), limits, floor)
+
     def _taken(self, limits: Limits) -> dict[Node, Kernel]:
         """One of the kernels that fit each node; other nodes have those of a library."""
         if all(len(found) == 1 for found in self._fitting.values()):
             return {node: found[0] for node, found in self._fitting.items()}
+        offered, floor = self._offered(limits)
+        taken = _search(offered, self._goal, limits, floor)
+        return {node: candidate.kernel for node, candidate in zip(self._offers[0], taken, strict=True)}
+
+    def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], int]:
+        """For each node its candidates, as they count; the RAM that other nodes take."""
         offers, others = self._offers
         outer = set(self._graph.nodes)
         offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
-        taken = _search(offered, self._goal, limits, max(others.values(), default=0))
-        return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
+        return offered, max(others.values(), default=0)
 
     @cached_property
     def _offers(self) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
@@ -512,9 +522,13 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fl
 
 def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
     """What that goal takes, which knows of no waits."""
-    plain = [[replace(c, instructions=c.instructions - c.waits, waits=0.0) for c in offer] for offer in offers]
+    plain = _without_waits(offers)
     taken = _best(plain, "balanced", limits, floor)
     return [offer[given.index(c)] for offer, given, c in zip(offers, plain, taken, strict=True)]
+
+
+def _without_waits(offers: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
+    return [[replace(c, instructions=c.instructions - c.waits, waits=0.0) for c in offer] for offer in offers]
 
 
 def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list[Candidate]:

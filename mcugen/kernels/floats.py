@@ -133,12 +133,30 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Four pixels are gathered and interleaved, the last ones of an image one by one; behind them lies one of zeros."""
     shape, depth = spec.shape, spec.depth
-    direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
     pixels = np.arange(shape.out_h * shape.out_w)
     whole = len(pixels) // ROWS * ROWS
     blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
-    params, patch = Patch(depth=depth, direct=int(direct)), ("patch", ROWS * depth + shape.in_c)
+    params, patch = Patch(depth=depth, direct=int(_is_direct(shape))), ("patch", ROWS * depth + shape.in_c)
     return _call(spec, site, params, patch, [clamp_options(*spec.float_limits)], windows(shape, blocks))
+
+
+def gathered_apart(spec: ConvSpec) -> int:
+    """Groups of pixels that are in two rows, or some of whose windows leave the input at a side: these are gathered
+    window by window, or tap by tap. Last pixels of an image take about as much as their elements tell.
+    """
+    shape = spec.shape
+    if _is_direct(shape):
+        return 0
+    columns = np.arange(0, shape.out_h * shape.out_w - ROWS + 1, ROWS) % shape.out_w
+    left = columns * shape.stride_w - shape.pad_w
+    is_inside = (left >= 0) & (left + (ROWS - 1) * shape.stride_w + shape.k_w <= shape.in_w)
+    is_near = is_inside & (columns + ROWS <= shape.out_w) & (shape.dilation_w == 1)
+    return shape.batch * int(np.count_nonzero(~is_near))
+
+
+def _is_direct(shape: ConvShape) -> bool:
+    """Whether pixels are read where they lie."""
+    return shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -292,6 +310,7 @@ _CONV = Kernel(
     needs=frozenset({"fpu"}),
     when=(float_tensors, one_group),
     emit=emit_conv,
+    extra=gathered_apart,
 )
 
 CONV: tuple[Kernel, ...] = (

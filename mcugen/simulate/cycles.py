@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcugen.board import Board
@@ -158,15 +158,33 @@ def units_of(span: Span, code: Code) -> Mapping[str, int]:
 
 def cycles_of(span: Span, code: Code, timing: Timing) -> int:
     """Estimated cycles on memory without wait states."""
-    cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in code.edges(span))
+    cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
     return cycles + (span.unaligned if timing.splits_unaligned else 0)
+
+
+def _whole_blocks(edges: Sequence[Edge], code: Code) -> list[Edge]:
+    """With blocks as one where the first always goes on to the second, and nothing else leads there.
+
+    QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions. Where pages
+    end depends on the linker, and pairs of instructions must not.
+    """
+    begun, led = defaultdict[int, list[Edge]](list), Counter[int](edge.to for edge in edges)
+    for edge in edges:
+        begun[edge.begin].append(edge)
+    for begin in sorted(begun, reverse=True):  # what lies behind is whole already
+        first, *others = begun[begin]
+        rest = begun.get(first.to, [])
+        is_alone = not others and led[first.to] == 1 and sum(edge.count for edge in rest) == first.count
+        if is_alone and begin < first.to and not code.branches(first):
+            del begun[first.to]
+            begun[begin] = [replace(edge, begin=begin) for edge in rest]
+    return [edge for each in begun.values() for edge in each]
 
 
 def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
     """Cycles of the block that ran, and of the way to the next.
 
-    QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions. That, and the
-    target of a branch that takes nothing, issues as if it were part of the block.
+    What it goes on to, and the target of a branch that takes nothing, issues as if it were part of the block.
     """
     if any(edge.begin in area for area in code.copies):
         return 0  # it computes nothing

@@ -51,6 +51,9 @@ LEAST_SHARES = 8
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
 
+PROFILED = 10
+"""How many times as long a profile may take: of a program that ended before it is known that it will."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -148,7 +151,7 @@ def simulate(
         timing = time(images.model)
         instructions = timing.instructions()
         timed = board if wait_states is None else board.with_flash_waits(wait_states)
-        profiler = Profiler(machine, bundle, samples[0], timed, timeout)
+        profiler = Profiler(machine, bundle, samples[0], timed, PROFILED * timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
         bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)

@@ -15,6 +15,7 @@ from onnx_models import Feeds, Net, assert_close, numpy_outputs, random_feeds
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.lir.spec import own_kernels
 from mcugen.options import CompileOptions
 
 BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300"]
@@ -215,6 +216,40 @@ def test_borders_cost_little(board: str, depth: int, most: float):
         return found
 
     assert instructions(2) < most * instructions(0)
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "pad", "wanted"),
+    [
+        ((1, 1, 28, 28), 5, 2, 2 * 28),  # the first and the last group of each row
+        ((1, 1, 32, 32), 5, 0, 0),
+        ((2, 8, 9, 9), 3, 1, 2 * 11),  # of nine groups in four rows five, and the first of the last row
+        ((1, 8, 9, 9), 1, 0, 0),  # read where they lie
+    ],
+)
+def test_groups_gathered_apart(x: tuple[int, ...], kernel: int, pad: int, wanted: int):
+    layers = Layers()
+    layers.conv(x, 4, kernel, kernel, pads=(pad,) * 4)
+    (node,) = [node for node in layers.compile(BOARDS[0]).graph.nodes if node.op.macs(node.sig)]
+    (found,) = [kernel for kernel in own_kernels(node.op) if kernel.name == "conv2d_f32_fpu"]
+    assert found.extra_of(node) == wanted
+
+
+@pytest.mark.qemu
+def test_estimates_know_of_borders():
+    """Small images, which have most of them."""
+    layers = Layers()
+    for size, depth, window in ((6, 8, 3), (10, 4, 5), (7, 24, 3), (28, 1, 5), (14, 8, 3)):
+        layers.conv((1, depth, size, size), 8, window, window, pads=(window // 2,) * 4)
+    compiled = layers.compile("nrf5340", "conv2d_f32_fpu")
+    run = compiled.simulate([random_feeds(layers.net.model())], per_layer=True)
+    assert run.layer_instructions is not None
+    program = compiled.program
+    found = zip(map(program.head, program.layers()), run.layer_instructions, strict=True)
+    counts = {head.name: count for head, count in found if head.kernel == "conv2d_f32_fpu"}
+    assert len(counts) == layers.count
+    for name, count in counts.items():
+        assert program.layer_estimates[name] == pytest.approx(count, rel=0.08)
 
 
 @pytest.mark.qemu

@@ -18,7 +18,7 @@ from mcugen.errors import VerificationError
 from mcugen.memory.loops import SLOW_FMA
 from mcugen.simulate import simulate
 from mcugen.simulate.build import build_target
-from mcugen.simulate.cycles import estimate_cycles
+from mcugen.simulate.cycles import Code, cycles_of, estimate_cycles
 from mcugen.simulate.disassembly import Instruction, parse
 from mcugen.simulate.machines import find_machine
 from mcugen.simulate.profile import Edge, Profiler, Span, read_spans
@@ -286,6 +286,23 @@ def test_profile_is_read_span_by_span():
     spans = list(read_spans([*first, "memory 0 0 0 0 0 0 0", "unaligned 0", "mark 30"]))
     assert spans[0] == Span((Edge(0x10, 0x14, 0x20, 3),), 2, 0x20, ((0, 5, 1, 7, 4, 2, 9),))
     assert spans[1] == Span((), 0, 0x30, ((0,) * 7,))
+
+
+def test_where_pages_end_makes_no_difference():
+    """QEMU divides blocks there: of three additions in a row each could be one of a pair with the next."""
+    code = Code({i.address: i for i in read(*(f"add.w r{n}, r{n}, #1" for n in range(7)))})
+    whole = Span((Edge(0x0, 0x14, 0x18, 100),), 0, 0x18)
+    parts = Span((Edge(0x0, 0x4, 0x8, 100), Edge(0x8, 0x8, 0xC, 100), Edge(0xC, 0x14, 0x18, 100)), 0, 0x18)
+    assert [cycles_of(span, code, TIMINGS["cortex-m7"]) for span in (whole, parts)] == [300, 300]
+
+
+def test_what_others_lead_to_is_a_block_of_its_own():
+    """A loop, and what goes on to it once."""
+    code = Code({i.address: i for i in read(*(f"add.w r{n}, r{n}, #1" for n in range(3)), "bne.w 8", "nop")})
+    loop = [Edge(0x0, 0x4, 0x8, 1), Edge(0x8, 0xC, 0x8, 99), Edge(0x8, 0xC, 0x10, 1)]
+    timing = TIMINGS["cortex-m7"]
+    again = 1 + timing.refill(code.at(0xC), code.at(0x8))
+    assert cycles_of(Span(tuple(loop), 0, 0x10), code, timing) == 1 + 99 * again + 1
 
 
 COUNTDOWN = """
