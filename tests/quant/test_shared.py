@@ -20,6 +20,11 @@ from mcugen.quant.scheme import Scheme
 STEPS, UNITS = 12, 24
 
 
+def encoder_weights(net: Net) -> list[str]:
+    shapes = ((16, 1, 3, 3), (16,), (24, 16, 3, 3), (24, 8))
+    return [net.const(random_weights(seed, *shape)) for seed, shape in enumerate(shapes, 1)]
+
+
 def encoder(net: Net, x: str, weights: list[str], name: str) -> str:
     """Two convolutions with their activations, and a matrix."""
     a = net.op("Relu", net.op("Conv", x, weights[0], weights[1], strides=[2, 2], out=f"{name}_a"))
@@ -30,12 +35,7 @@ def encoder(net: Net, x: str, weights: list[str], name: str) -> str:
 def twins(scale: float = 1.0) -> onnx.ModelProto:
     """The distance of two images' codes by one encoder (Bromley et al. 1993); the second image is of other contrast."""
     net = Net()
-    weights = [
-        net.const(random_weights(1, 16, 1, 3, 3)),
-        net.const(random_weights(2, 16)),
-        net.const(random_weights(3, 24, 16, 3, 3)),
-        net.const(random_weights(4, 24, 8)),
-    ]
+    weights = encoder_weights(net)
     x, y = net.input("x", 1, 1, 13, 13), net.input("y", 1, 1, 13, 13)
     second = net.op("Mul", y, net.const(np.float32(scale))) if scale != 1 else y
     net.op("Sub", encoder(net, x, weights, "x"), encoder(net, second, weights, "y"), out="difference")
@@ -45,12 +45,7 @@ def twins(scale: float = 1.0) -> onnx.ModelProto:
 
 def one_encoder() -> onnx.ModelProto:
     net = Net()
-    weights = [
-        net.const(random_weights(1, 16, 1, 3, 3)),
-        net.const(random_weights(2, 16)),
-        net.const(random_weights(3, 24, 16, 3, 3)),
-        net.const(random_weights(4, 24, 8)),
-    ]
+    weights = encoder_weights(net)
     net.output(encoder(net, net.input("x", 1, 1, 13, 13), weights, "x"))
     return net.model()
 
