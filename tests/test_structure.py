@@ -159,3 +159,9 @@ def test_functions_are_small() -> None:
     assert len(found) > 1000
     assert [f.name for f in found if f.lines > 60] == []
     assert [f.name for f in found if f.arguments > 8 and not f.is_command] == []
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Of two of one name in different folders, pytest does not collect the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) > 100 and len(names) == len(set(names))
