@@ -162,6 +162,9 @@ BITCAST = Kernel(
 WRITTEN_OUT = 4
 """Planes that are interleaved by as many named pointers."""
 
+BLOCK = 4
+"""Bytes of a word: rows and columns that are turned at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class TransposeSpec:
@@ -191,6 +194,12 @@ def turns_matrices(spec: TransposeSpec) -> bool:
     return spec.matrices is not None
 
 
+def turns_bytes(spec: TransposeSpec) -> bool:
+    """matrices of bytes, of four rows and four columns at least"""
+    matrices = spec.matrices if spec.whole is None and spec.y.dtype.nbytes == 1 else None
+    return matrices is not None and min(matrices[1:]) >= BLOCK
+
+
 def turns_few_planes(spec: TransposeSpec) -> bool:
     """a few whole planes, turned in place"""
     planes = Planes.of(spec) if spec.whole is None else None
@@ -202,6 +211,13 @@ def _strided_elements(spec: TransposeSpec) -> int:
     matrices = spec.matrices
     assert matrices is not None
     return 0 if matrices[2] <= WRITTEN_OUT else spec.y.count
+
+
+def _elements_beside_blocks(spec: TransposeSpec) -> int:
+    """How many elements lie in no block of four rows and columns, for the cost."""
+    assert spec.matrices is not None
+    batch, columns, rows = spec.matrices
+    return spec.y.count - batch * (columns - columns % BLOCK) * (rows - rows % BLOCK)
 
 
 def _elements_of_many_planes(spec: TransposeSpec) -> int:
@@ -255,6 +271,34 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
         variant="_".join(part for part in (f"b{8 * dtype.nbytes}", form, "some" * (spec.whole is not None)) if part),
         gathers=Gathered((spec.whole or columns) * dtype.nbytes, dtype.nbytes),
     )
+
+
+def _emit_blocks(spec: TransposeSpec, site: Site) -> Call:
+    """Four rows by four columns at a time."""
+    matrices = spec.matrices
+    assert matrices is not None
+    batch, columns, rows = matrices
+    plain = Traversal.runs(nested(np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns), 1)
+    return site.call(
+        {"x": site.x, "y": site.y},
+        [Matrices(batch=batch, columns=columns, rows=rows)],
+        [TransposeOptions(x_t=spec.y.dtype.c, inner=0)],
+        overlaps=overlap(spec.x, spec.y, plain, _by_blocks(batch, columns, rows)),
+        gathers=Gathered(columns, 1),
+    )
+
+
+def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
+    """Of four columns, four rows at a time, then the other rows; the other columns element by element."""
+    last, left = columns - columns % BLOCK, rows - rows % BLOCK
+    steps = [(i, BLOCK) for i in range(0, left, BLOCK)] + [(i, 1) for i in range(left, rows)]
+    first, size = np.asarray(steps).T
+    starts = np.arange(batch) * rows * columns
+    blocks = np.arange(0, last, BLOCK)
+    turned = nested(blocks, first * columns), nested((blocks + BLOCK - 1) * rows, first + size)
+    rest = nested(np.arange(last, columns), np.arange(rows) * columns), np.arange(last * rows, columns * rows) + 1
+    reads, writes = (np.concatenate(parts) for parts in zip(turned, rest, strict=True))
+    return Traversal(nested(starts, reads), nested(starts, writes))
 
 
 def _lanes(rows: int, columns: int, pitch: int) -> str:
@@ -348,6 +392,18 @@ TRANSPOSE = Kernel(
     operands=(reads("x", "input"), writes("y", "output")),
     params=(Matrices,),
     options=(GatherOptions,),
+)
+TRANSPOSE_DSP = Kernel(
+    "transpose_dsp",
+    what="matrices of bytes turned, four rows by four columns at a time",
+    needs=frozenset({"dsp"}),
+    lacks=frozenset({"mve"}),
+    when=(turns_bytes,),
+    emit=_emit_blocks,
+    extra=_elements_beside_blocks,
+    operands=(reads("x", "input"), writes("y", "output")),
+    params=(Matrices,),
+    options=(TransposeOptions,),
 )
 TRANSPOSE_INPLACE = Kernel(
     "transpose_inplace",

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrices of bytes that are turned by blocks: as numpy says, over their own inputs too, and in few instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_models import Net, random_feeds
+
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import UsageError
+from mcugen.options import CompileOptions
+from mcugen.simulate import Setup, simulate
+
+SHAPES = [(1, 4, 4), (1, 4, 9), (1, 9, 4), (2, 5, 7), (3, 8, 12), (1, 16, 33), (1, 33, 16), (2, 17, 31), (1, 100, 52)]
+"""Batch, rows, columns: with rows and columns beside the blocks, and without."""
+
+
+def turned(*shapes: tuple[int, ...], dtype: type) -> Net:
+    net = Net()
+    for number, shape in enumerate(shapes):
+        x = net.input(f"x{number}", *shape, dtype=dtype)
+        net.output(net.op("Transpose", x, out=f"y{number}", perm=[0, 2, 1]), dtype=dtype)
+    return net
+
+
+def compiled(net: Net, board: str) -> CompiledModel:
+    return compile_model(net.model(), board, CompileOptions(kernels=("transpose_dsp",)))
+
+
+@pytest.mark.spread(4)
+@pytest.mark.parametrize("board", ["nrf52840", "nrf5340"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, bool])
+def test_bit_exact(board: str, dtype: type):
+    net = turned(*SHAPES, dtype=dtype)
+    model, feeds = compiled(net, board), random_feeds(net.model())
+    assert {i.kernel for i in model.program.instrs} == {"transpose_dsp"}
+    run = simulate(model.bundle, load_board(board), [feeds], measure=False)
+    for number in range(len(SHAPES)):
+        np.testing.assert_array_equal(run.outputs[0][f"y{number}"], feeds[f"x{number}"].transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("target", ["nrf52840", "host"])
+def test_an_output_over_its_input(target: str):
+    """Blocks, and the plain C that stands beside them on this computer, read what they overwrite before that."""
+    for shape in SHAPES:
+        net = turned(shape, dtype=np.int8)
+        model, feeds = compiled(net, "nrf52840"), random_feeds(net.model())
+        if min(shape[1:]) > 4:
+            assert model.program.instrs[0].overlaps
+        setup = Setup(sanitize=target == "host")
+        run = simulate(model.bundle, load_board(target), [feeds], measure=False, setup=setup)
+        np.testing.assert_array_equal(run.outputs[0]["y0"], feeds["x0"].transpose(0, 2, 1))
+
+
+def test_instructions():
+    """Two an element, where element by element takes three, and five of matrices whose rows end beside words."""
+    for shape, most in (((1, 100, 512), 1.9), ((1, 16, 363), 2.2)):
+        model = compiled(net := turned(shape, dtype=np.int8), "nrf52840")
+        run = simulate(model.bundle, load_board("nrf52840"), [random_feeds(net.model())])
+        assert run.instructions < most * np.prod(shape)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((1, 3, 64), np.int8), ((1, 64, 3), np.int8), ((1, 8, 8), np.float32)])
+def test_what_has_no_blocks_is_left_to_others(shape: tuple[int, ...], dtype: type):
+    with pytest.raises(UsageError):
+        compiled(turned(shape, dtype=dtype), "nrf52840")
