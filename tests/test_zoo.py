@@ -99,3 +99,12 @@ def test_a_row_that_tells_nothing_any_more_goes():
     old = zoo.updated("", [["net", "int8", "nrf52840", "because."]], zoo.WHY)
     assert "because." in old
     assert len(zoo.updated(old, [["net", "int8", "nrf52840", ""]], zoo.WHY).splitlines()) == 2
+
+
+@pytest.mark.qemu
+def test_what_no_product_takes_is_a_column(monkeypatch):
+    monkeypatch.setattr(zoo, "_peer", lambda path, board: None)
+    model = zoo.DOCUMENT.parents[1] / "examples" / "digits" / "digits_f32.onnx"
+    (row,) = zoo._measured(model, "given", ["nrf52840"])
+    assert 0 < row.besides < 1
+    assert dict(zip(zoo.HEADINGS, row.cells(), strict=True))["without products"] == f"{row.besides:.0%}"

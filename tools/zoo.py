@@ -67,7 +67,10 @@ BOUND: Mapping[str, Mapping[str, object]] = {"silero_vad_16k": {"sr": np.asarray
 
 @dataclass(frozen=True)
 class Row:
-    """What a model takes on a board; `failure` tells why nothing is known, `plain` is a share of the instructions."""
+    """What a model takes on a board; `failure` tells why nothing is known.
+
+    `plain` and `besides`, what layers without multiply-accumulates take, are shares of the instructions.
+    """
 
     model: str
     precision: str
@@ -77,6 +80,7 @@ class Row:
     arena: int = 0
     least_arena: int = 0
     plain: float = 0.0
+    besides: float = 0.0
     slowest: str = ""
     ram: int = 0
     """The arena of `balanced`, and the stack."""
@@ -96,7 +100,8 @@ class Row:
         peer = [
             f"{mine / number:.2f}" for mine, number in zip((self.instructions, self.ram), self.peer or (), strict=False)
         ]
-        return [*named, sizes[0], ratio, *sizes[1:], f"{self.plain:.0%}", *(peer or ["", ""]), self.slowest]
+        shares = [f"{share:.0%}" for share in (self.besides, self.plain)]
+        return [*named, sizes[0], ratio, shares[0], *sizes[1:], shares[1], *(peer or ["", ""]), self.slowest]
 
 
 HEADINGS = (
@@ -105,6 +110,7 @@ HEADINGS = (
     "board",
     "instructions",
     "a MAC",
+    "without products",
     "arena",
     "arena, `ram`",
     "plain C",
@@ -280,6 +286,7 @@ def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) 
     assert isinstance(layers, list)
     needs = {kernel.name: kernel.needs for kernel in declared_kernels()}
     plain = sum(layer["instructions"] or 0 for layer in layers if layer["macs"] and not needs.get(layer["kernel"]))
+    besides = sum(layer["instructions"] or 0 for layer in layers if not layer["macs"])
     slow = [layer for layer in layers if layer["macs"] and (layer["instructions"] or 0) > 0.03 * total]
     worst = max(slow, key=lambda layer: layer["instructions"] / layer["macs"], default=None)
     return replace(
@@ -289,6 +296,7 @@ def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) 
         arena=made.compiled.program.arena_size,
         least_arena=least.program.arena_size,
         plain=plain / total if total else 0.0,
+        besides=besides / total if total else 0.0,
         slowest=f"{worst['kernel']} {worst['instructions'] / worst['macs']:.2f}" if worst else "",
         ram=made.compiled.program.arena_size + (report.ram.stack or 0),
         why=reasons(made.compiled, report.layers) if row.precision == "int8" else "",

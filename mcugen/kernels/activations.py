@@ -73,6 +73,10 @@ class WeightedSum(Protocol):
         """Of x and of y."""
 
     @property
+    def offset(self) -> int:
+        """Zero points and one half."""
+
+    @property
     def shift(self) -> int:
         """Bits behind the point."""
 
@@ -183,6 +187,57 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
         [SumOptions(clamped=is_clamped, repeats=repeats)],
         overlaps=rows.overlaps(node),
         variant="_".join(["clamped"] * is_clamped + ["rows"] * repeats),
+    )
+    builder.call(node, call)
+    return True
+
+
+# ---------------------------------------------------------------------------------- sums of int16 tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalvesParams(Params):
+    """y = saturate(x0 + x1)."""
+
+    count: Annotated[int, "elements"]
+
+
+ADD_S16 = Kernel(
+    "add_s16_dsp",
+    what="the sum of two int16 tensors of one scale, as gates are: two elements at a time",
+    operands=(
+        reads("x0", "one operand", DType.INT16),
+        reads("x1", "the other", DType.INT16),
+        writes("y", "output", DType.INT16),
+    ),
+    params=(HalvesParams,),
+    needs=frozenset({"dsp"}),
+    lacks=frozenset({"mve"}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int16[5, 7] a, int16[5, 7] b) => (int16[5, 7] y)
+<float scale = {0.001}, int16 zero = {0}> {
+  x0 = DequantizeLinear(a, scale, zero)
+  x1 = DequantizeLinear(b, scale, zero)
+  sum = Add(x0, x1)
+  y = QuantizeLinear(sum, scale, zero)
+}""",
+)
+
+
+def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> bool:
+    """y = saturate(x0 + x1) of int16 tensors of one shape; False: `sum_of` is another, or there is no kernel."""
+    kernel, one, y = ADD_S16, 1 << sum_of.shift, node.output.type
+    fits = kernel.needs <= builder.features and not kernel.lacks & builder.features and not builder.any_size
+    alike = all(t.dtype is DType.INT16 and t.shape == y.shape for t in (*node.sig.inputs, y) if t is not None)
+    if not fits or not alike or sum_of.factors != (one, one) or sum_of.offset >> sum_of.shift:
+        return False
+    operands = {"x0": node.input(0), "x1": node.input(1), "y": node.output}
+    order = Traversal.forward(y.count)
+    call = Call(
+        kernel,
+        {role: builder.buffer(value) for role, value in operands.items()},
+        [HalvesParams(count=y.count)],
+        overlaps=[each for i in (0, 1) for each in overlap(node.input(i).type, y, order, into=f"x{i}")],
     )
     builder.call(node, call)
     return True

@@ -194,12 +194,6 @@ def turns_matrices(spec: TransposeSpec) -> bool:
     return spec.matrices is not None
 
 
-def turns_bytes(spec: TransposeSpec) -> bool:
-    """matrices of bytes, of four rows and four columns at least"""
-    matrices = spec.matrices if spec.whole is None and spec.y.dtype.nbytes == 1 else None
-    return matrices is not None and min(matrices[1:]) >= BLOCK
-
-
 def turns_few_planes(spec: TransposeSpec) -> bool:
     """a few whole planes, turned in place"""
     planes = Planes.of(spec) if spec.whole is None else None
@@ -211,13 +205,6 @@ def _strided_elements(spec: TransposeSpec) -> int:
     matrices = spec.matrices
     assert matrices is not None
     return 0 if matrices[2] <= WRITTEN_OUT else spec.y.count
-
-
-def _elements_beside_blocks(spec: TransposeSpec) -> int:
-    """How many elements lie in no block of four rows and columns, for the cost."""
-    assert spec.matrices is not None
-    batch, columns, rows = spec.matrices
-    return spec.y.count - batch * (columns - columns % BLOCK) * (rows - rows % BLOCK)
 
 
 def _elements_of_many_planes(spec: TransposeSpec) -> int:
@@ -249,7 +236,7 @@ class TransposeOptions(Options):
 class GatherOptions(TransposeOptions):
     """Of one in the order of the output."""
 
-    lanes: Annotated[str, "scattered: 16 elements of a row at a time; gathered: elements of eight rows; or empty"]
+    lanes: Annotated[str, "scattered: 16 elements of a row at a time; gathered: elements of eight rows; blocks: four by four; or empty"]
 
 
 def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
@@ -259,32 +246,17 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     batch, columns, rows = matrices
     dtype = spec.y.dtype
     few = 1 < rows <= WRITTEN_OUT
-    is_plain = few or site.any_size or dtype.nbytes > 1 or "mve" not in site.features
-    lanes = "" if is_plain else _lanes(rows, columns, spec.whole or columns)
+    lanes = "" if few or site.any_size or dtype.nbytes > 1 else _lanes(spec, matrices, site)
     form = str(rows) if few else lanes
     walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
+    orders = [Traversal.runs(nested(*walks), 1), *[_by_blocks(*matrices)] * (lanes == "blocks")]
     return site.call(
         {"x": site.x, "y": site.y},
         [Matrices(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
         [GatherOptions(x_t=dtype.c, inner=rows if few else 0, lanes=lanes)],
-        overlaps=overlap(spec.x, spec.y, Traversal.runs(nested(*walks), 1)),
+        overlaps=overlap(spec.x, spec.y, *orders),
         variant="_".join(part for part in (f"b{8 * dtype.nbytes}", form, "some" * (spec.whole is not None)) if part),
         gathers=Gathered((spec.whole or columns) * dtype.nbytes, dtype.nbytes),
-    )
-
-
-def _emit_blocks(spec: TransposeSpec, site: Site) -> Call:
-    """Four rows by four columns at a time."""
-    matrices = spec.matrices
-    assert matrices is not None
-    batch, columns, rows = matrices
-    plain = Traversal.runs(nested(np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns), 1)
-    return site.call(
-        {"x": site.x, "y": site.y},
-        [Matrices(batch=batch, columns=columns, rows=rows)],
-        [TransposeOptions(x_t=spec.y.dtype.c, inner=0)],
-        overlaps=overlap(spec.x, spec.y, plain, _by_blocks(batch, columns, rows)),
-        gathers=Gathered(columns, 1),
     )
 
 
@@ -301,11 +273,14 @@ def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
     return Traversal(nested(starts, reads), nested(starts, writes))
 
 
-def _lanes(rows: int, columns: int, pitch: int) -> str:
-    """How vectors move bytes, whose offsets have as many bits as lanes."""
-    if 15 * rows < 2**8 and columns >= rows:
-        return "scattered"
-    return "gathered" if 7 * pitch < 2**16 else ""
+def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> str:
+    """How bytes are moved several at a time: by vectors, whose offsets have as many bits as lanes, or by words."""
+    _, columns, rows = matrices
+    if "mve" in site.features:
+        if 15 * rows < 2**8 and columns >= rows:
+            return "scattered"
+        return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
+    return "blocks" if "dsp" in site.features and spec.whole is None and min(columns, rows) >= BLOCK else ""
 
 
 @dataclass(frozen=True)
@@ -392,18 +367,6 @@ TRANSPOSE = Kernel(
     operands=(reads("x", "input"), writes("y", "output")),
     params=(Matrices,),
     options=(GatherOptions,),
-)
-TRANSPOSE_DSP = Kernel(
-    "transpose_dsp",
-    what="matrices of bytes turned, four rows by four columns at a time",
-    needs=frozenset({"dsp"}),
-    lacks=frozenset({"mve"}),
-    when=(turns_bytes,),
-    emit=_emit_blocks,
-    extra=_elements_beside_blocks,
-    operands=(reads("x", "input"), writes("y", "output")),
-    params=(Matrices,),
-    options=(TransposeOptions,),
 )
 TRANSPOSE_INPLACE = Kernel(
     "transpose_inplace",

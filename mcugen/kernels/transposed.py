@@ -373,7 +373,7 @@ class _Rows:
 
 
 MOST_GROUPS = 4
-"""Whose products with zeros Helium makes faster than loops over groups."""
+"""Whose products with zeros Helium and the DSP extension make faster than loops over groups."""
 
 
 def few_groups(spec: TransposedSpec) -> bool:
@@ -510,7 +510,7 @@ _BY_PHASES = "a transposed convolution as products of windows and parts of the k
 CONV_TRANSPOSE: tuple[Kernel, ...] = (
     Kernel(
         "conv_transpose_s8_dsp",
-        what=f"{_BY_PHASES}: two windows by two channels",
+        what=f"{_BY_PHASES}: two windows by two channels; few groups are one, with zeros between them",
         operands=(
             reads("x", "input, channels last", DType.INT8),
             reads("w", "the streams of all phases", DType.INT32),
@@ -529,7 +529,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         options=(dsp_conv.StreamOptions, Loops, dsp_conv.WrittenOut, PhaseOptions),
         needs=frozenset({"dsp"}),
         lacks=frozenset({"mve"}) | _BY_VALUE,
-        when=(dsp_conv.ungrouped, int8_tensors, dsp_conv.high_word, phases_in_pairs),
+        when=(few_groups, int8_tensors, dsp_conv.high_word, phases_in_pairs),
         emit=emit_dsp,
         extra=dsp_steps,
     ),

@@ -33,7 +33,6 @@ from mcugen.kernels import cmsis
 from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
 from mcugen.kernels.movement import (
     TRANSPOSE,
-    TRANSPOSE_DSP,
     TRANSPOSE_INPLACE,
     Loops,
     Side,
@@ -210,7 +209,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
     perm: Permutation = ()
     whole: int | None = field(default=None, kw_only=True)
     """Elements from row to row of a matrix, where only some of its columns are turned."""
-    kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_DSP, TRANSPOSE_INPLACE)
+    kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
     library: ClassVar[tuple[Kernel, ...]] = cmsis.TRANSPOSE
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -658,7 +657,7 @@ def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Transpose", kernels=("transpose", "transpose_dsp", "transpose_inplace", "copy"), keeps_halves=True)
+@onnx_operator("Transpose", kernels=("transpose", "transpose_inplace", "copy"), keeps_halves=True)
 def _import_transpose(node: OnnxNode) -> list[Value]:
     rank = node.input(0).type.rank
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]

@@ -31,7 +31,7 @@ from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import BinarySpec, RowsOfInt8, dense_int8, emit_product, emit_sum
+from mcugen.kernels.activations import BinarySpec, RowsOfInt8, dense_int8, emit_product, emit_sum, emit_sum_of_halves
 from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -515,8 +515,8 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return spec
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """One loop; sums and products of int8 tensors have kernels of their own."""
-        if not self._emit_int8(node, builder):
+        """One loop; sums and products of int8 tensors, and sums of int16 ones, have kernels of their own."""
+        if not self._emit_int8(node, builder) and not self._emit_int16(node, builder):
             super().lower(node, builder)
 
     def _emit_int8(self, node: Node, builder: Builder) -> bool:
@@ -528,6 +528,14 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
             return emit_product(node, builder, spec_of(node))
         fixed, limits = self.fixed_sum(sig), clamp_range(self.clamp, out.q, out.dtype)
         return fixed is not None and emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
+
+    def _emit_int16(self, node: Node, builder: Builder) -> bool:
+        """The same of a sum of int16 tensors of one scale."""
+        sig, out = node.sig, node.output.type
+        if self.function != "Add" or out.dtype is not DType.INT16 or not all(map(is_quantized, (*sig.inputs, out))):
+            return False
+        fixed, limits = self.fixed_sum(sig), clamp_range(self.clamp, out.q, out.dtype)
+        return fixed is not None and limits == out.dtype.limits and emit_sum_of_halves(node, builder, fixed)
 
     def stands_alone(self, sig: Signature) -> bool:
         """A sum or product of int8 tensors, side by side: some CPUs have fast kernels for those."""

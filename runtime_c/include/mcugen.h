@@ -419,6 +419,16 @@ static inline uint32_t mcugen_add_halves(uint32_t a, uint32_t b)
     return ((a & 0x7fff7fffu) + (b & 0x7fff7fffu)) ^ tops;
 }
 
+#if defined(MCUGEN_DSP)
+/* The same, limited to 16 bits each. */
+static inline uint32_t mcugen_add_saturated(uint32_t a, uint32_t b)
+{
+    uint32_t sums;
+    __asm__("qadd16 %0, %1, %2" : "=r"(sums) : "r"(a), "r"(b));
+    return sums;
+}
+#endif
+
 /* Halves plus bytes 0 and 2, or 1 and 3. */
 static inline uint32_t mcugen_add_even_bytes(uint32_t halves, uint32_t bytes)
 {

@@ -10,7 +10,6 @@ from onnx_models import Net, random_feeds
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
 from mcugen.simulate import Setup, simulate
 
@@ -27,7 +26,7 @@ def turned(*shapes: tuple[int, ...], dtype: type) -> Net:
 
 
 def compiled(net: Net, board: str) -> CompiledModel:
-    return compile_model(net.model(), board, CompileOptions(kernels=("transpose_dsp",)))
+    return compile_model(net.model(), board, CompileOptions(kernels=("transpose",)))
 
 
 @pytest.mark.spread(4)
@@ -36,7 +35,7 @@ def compiled(net: Net, board: str) -> CompiledModel:
 def test_bit_exact(board: str, dtype: type):
     net = turned(*SHAPES, dtype=dtype)
     model, feeds = compiled(net, board), random_feeds(net.model())
-    assert {i.kernel for i in model.program.instrs} == {"transpose_dsp"}
+    assert {i.kernel for i in model.program.instrs} == {"transpose"}
     run = simulate(model.bundle, load_board(board), [feeds], measure=False)
     for number in range(len(SHAPES)):
         np.testing.assert_array_equal(run.outputs[0][f"y{number}"], feeds[f"x{number}"].transpose(0, 2, 1))
@@ -61,9 +60,3 @@ def test_instructions():
         model = compiled(net := turned(shape, dtype=np.int8), "nrf52840")
         run = simulate(model.bundle, load_board("nrf52840"), [random_feeds(net.model())])
         assert run.instructions < most * np.prod(shape)
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [((1, 3, 64), np.int8), ((1, 64, 3), np.int8), ((1, 8, 8), np.float32)])
-def test_what_has_no_blocks_is_left_to_others(shape: tuple[int, ...], dtype: type):
-    with pytest.raises(UsageError):
-        compiled(turned(shape, dtype=dtype), "nrf52840")
