@@ -165,6 +165,9 @@ WRITTEN_OUT = 4
 BLOCK = 4
 """Bytes of a word: rows and columns that are turned at a time."""
 
+FEWEST_BY_BLOCKS = 1536
+"""Elements from which on that is worth its code, some 120 bytes: it takes two instructions an element less, or four."""
+
 
 @dataclass(frozen=True, eq=False)
 class TransposeSpec:
@@ -280,7 +283,8 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
         if 15 * rows < 2**8 and columns >= rows:
             return "scattered"
         return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
-    return "blocks" if "dsp" in site.features and spec.whole is None and min(columns, rows) >= BLOCK else ""
+    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= FEWEST_BY_BLOCKS
+    return "blocks" if "dsp" in site.features and large else ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from mcugen.compiler import compile_model
 from mcugen.options import CompileOptions
 from mcugen.simulate import Setup, simulate
 
-SHAPES = [(1, 4, 4), (1, 4, 9), (1, 9, 4), (2, 5, 7), (3, 8, 12), (1, 16, 33), (1, 33, 16), (2, 17, 31), (1, 100, 52)]
+SHAPES = [(1, 5, 311), (1, 311, 5), (2, 47, 17), (3, 24, 28), (1, 16, 99), (1, 99, 16), (2, 17, 60), (1, 100, 52)]
 """Batch, rows, columns: with rows and columns beside the blocks, and without."""
 
 
@@ -35,7 +35,7 @@ def compiled(net: Net, board: str) -> CompiledModel:
 def test_bit_exact(board: str, dtype: type):
     net = turned(*SHAPES, dtype=dtype)
     model, feeds = compiled(net, board), random_feeds(net.model())
-    assert {i.kernel for i in model.program.instrs} == {"transpose"}
+    assert {i.code["lanes"] for i in model.program.instrs} == {"blocks"}
     run = simulate(model.bundle, load_board(board), [feeds], measure=False)
     for number in range(len(SHAPES)):
         np.testing.assert_array_equal(run.outputs[0][f"y{number}"], feeds[f"x{number}"].transpose(0, 2, 1))
@@ -47,8 +47,7 @@ def test_an_output_over_its_input(target: str):
     for shape in SHAPES:
         net = turned(shape, dtype=np.int8)
         model, feeds = compiled(net, "nrf52840"), random_feeds(net.model())
-        if min(shape[1:]) > 4:
-            assert model.program.instrs[0].overlaps
+        assert model.program.instrs[0].overlaps
         setup = Setup(sanitize=target == "host")
         run = simulate(model.bundle, load_board(target), [feeds], measure=False, setup=setup)
         np.testing.assert_array_equal(run.outputs[0]["y0"], feeds["x0"].transpose(0, 2, 1))
@@ -60,3 +59,11 @@ def test_instructions():
         model = compiled(net := turned(shape, dtype=np.int8), "nrf52840")
         run = simulate(model.bundle, load_board("nrf52840"), [random_feeds(net.model())])
         assert run.instructions < most * np.prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("board", "shape"), [("nrf52840", (1, 16, 33)), ("nrf52840", (1, 3, 999)), ("rp2040", (1, 99, 16))]
+)
+def test_small_ones_and_other_cpus_keep_to_elements(board: str, shape: tuple[int, ...]):
+    model = compiled(turned(shape, dtype=np.int8), board)
+    assert model.program.instrs[0].code["lanes"] == ""
