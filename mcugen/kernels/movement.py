@@ -239,7 +239,7 @@ class TransposeOptions(Options):
 class GatherOptions(TransposeOptions):
     """Of one in the order of the output."""
 
-    lanes: Annotated[str, "scattered: 16 elements of a row at a time; gathered: elements of eight rows; blocks: four by four; or empty"]
+    lanes: Annotated[str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; or empty"]
 
 
 def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
