@@ -132,48 +132,34 @@ def test_phases(kernel: str, target: str, goal: str, host: bool):
         np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
 
 
+GROUPED = [
+    (16, 2, 8, (1, 5), (1, 2)),
+    (12, 4, 5, (3, 3), (2, 2)),
+    (6, 3, 3, (2, 4), (2, 1)),
+    (16, 16, 1, (3, 3), (2, 2)),
+]
+"""Channels, groups, output channels of a group, kernel, stride."""
+
+
+@pytest.mark.parametrize(
+    ("board", "kernel", "goal"), [("corstone300", "mve", "balanced"), ("nrf52840", "dsp", "speed")]
+)
 @pytest.mark.parametrize("host", [True, pytest.param(False, marks=pytest.mark.qemu)], ids=["twin", "assembly"])
-def test_few_groups_are_one_with_zeros_between_them(host: bool):
-    """On Helium; many groups stay loops."""
+def test_few_groups_are_one_with_zeros_between_them(host: bool, board: str, kernel: str, goal: str):
+    """On Helium and with the DSP extension; many groups stay loops."""
     net, random = Net(21), np.random.default_rng(3)
-    for number, (channels, groups, out, kernel, stride) in enumerate(
-        [(16, 2, 8, (1, 5), (1, 2)), (12, 4, 5, (3, 3), (2, 2)), (6, 3, 3, (2, 4), (2, 1)), (16, 16, 1, (3, 3), (2, 2))]
-    ):
+    for number, (channels, groups, out, size, stride) in enumerate(GROUPED):
         x = net.dequantize(net.input(f"x{number}", 1, channels, 5, 9, dtype=np.int8), 0.05, 3)
-        codes = net.const(random.integers(-127, 128, (channels, out, *kernel)), np.int8)
+        codes = net.const(random.integers(-127, 128, (channels, out, *size)), np.int8)
         bias = net.const(random.standard_normal(out * groups))
         y = net.op("ConvTranspose", x, net.dequantize(codes, 0.01), bias, strides=list(stride), group=groups)
         net.output(net.quantize(y, 0.7, -9, out=f"y{number}"), dtype=np.int8)
-    model, board = net.model(), roomy("corstone300")
-    compiled = compile_model(model, replace(board, qemu="") if host else board)
+    model, target = net.model(), roomy(board)
+    options = CompileOptions(optimize=goal)
+    compiled = compile_model(model, replace(target, qemu="") if host else target, options)
     kernels = {i.name: i.kernel for i in compiled.program.instrs if i.macs}
-    assert kernels == {**dict.fromkeys(["y0", "y1", "y2"], "conv_transpose_s8_mve"), "y3": "conv_transpose_int"}
-    feeds = random_feeds(model)
-    (found,) = compiled.simulate([feeds], measure=False, sanitize=host).outputs
-    for name, wanted in numpy_outputs(model, feeds).items():
-        np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
-
-
-@pytest.mark.parametrize("host", [True, pytest.param(False, marks=pytest.mark.qemu)], ids=["twin", "assembly"])
-def test_few_groups_are_one_with_the_dsp_extension_too(host: bool):
-    """The same sums, in a fraction of the instructions; eight groups stay loops."""
-    net, random = Net(21), np.random.default_rng(5)
-    sizes = [
-        (16, 2, 8, (1, 5), (1, 2)),
-        (12, 4, 5, (3, 3), (2, 2)),
-        (6, 3, 3, (2, 4), (2, 1)),
-        (16, 8, 2, (3, 3), (2, 2)),
-    ]
-    for number, (channels, groups, out, kernel, stride) in enumerate(sizes):
-        x = net.dequantize(net.input(f"x{number}", 1, channels, 5, 9, dtype=np.int8), 0.05, 3)
-        codes = net.const(random.integers(-127, 128, (channels, out, *kernel)), np.int8)
-        bias = net.const(random.standard_normal(out * groups))
-        y = net.op("ConvTranspose", x, net.dequantize(codes, 0.01), bias, strides=list(stride), group=groups)
-        net.output(net.quantize(y, 0.7, -9, out=f"y{number}"), dtype=np.int8)
-    model, board = net.model(), roomy("nrf52840")
-    compiled = compile_model(model, replace(board, qemu="") if host else board, CompileOptions(optimize="speed"))
-    kernels = {i.name: i.kernel for i in compiled.program.instrs if i.macs}
-    assert kernels == {**dict.fromkeys(["y0", "y1", "y2"], "conv_transpose_s8_dsp"), "y3": "conv_transpose_int"}
+    few = dict.fromkeys(["y0", "y1", "y2"], f"conv_transpose_s8_{kernel}")
+    assert kernels == {**few, "y3": "conv_transpose_int"}
     feeds = random_feeds(model)
     (found,) = compiled.simulate([feeds], measure=False, sanitize=host).outputs
     for name, wanted in numpy_outputs(model, feeds).items():
