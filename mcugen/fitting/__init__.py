@@ -31,7 +31,7 @@ from mcugen.fitting.staging import (
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import Limits
+from mcugen.kernels.choose import Cost, Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -126,22 +126,41 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
-    taken = _divided(graph, taken, attempt, board, options)
+    taken = _divided(graph, taken, asked, attempt, board, options)
     return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
 
 
 def _divided(
-    graph: Graph, taken: Attempt, attempt: Callable[..., Attempt], board: Board, options: CompileOptions
+    graph: Graph, taken: Attempt, asked: Attempt, attempt: Callable[..., Attempt], board: Board, options: CompileOptions
 ) -> Attempt:
-    """With layers in portions that a cache holds, where that is much faster, and a better trade of time and memory."""
-    divided = in_portions(graph, taken, board, options) if taken.step == AS_ASKED else None
-    if divided is None:
+    """With layers in portions that a cache holds, instead of what was `taken` where that is a better trade of time and
+    memory, or faster if speed is the goal: then `balanced` kernels, too, as they read weights less often.
+    """
+    budget = Budget.of(options)
+    if budget.excess(asked.use) or options.optimize not in (GOALS[0], "speed"):
         return taken
-    made = staged(attempt(AS_ASKED, _as_asked, options.optimize, options, divided), board, options)
-    if made.copies is None or taken.copies is None or Budget.of(options).excess(made.use):
-        return taken
-    is_faster = made.time < (1 - LEAST_SAVED) * taken.time
-    return made if is_faster and made.copies.rank(made.program) < taken.copies.rank(taken.program) else taken
+    ways: list[tuple[Build, str]] = [(_as_asked, options.optimize)]
+    if options.optimize == "speed" and taken.waits > LEAST_SAVED * taken.instructions:
+        ways.append((_for_goal(GOALS[0]), GOALS[0]))
+    for build, goal in ways:
+        base = asked.program if goal == asked.goal else build(graph, board, options)
+        if (divided := in_portions(graph, base, board, options)) is not None:
+            made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
+            taken = made if not budget.excess(made.use) and _is_better(made, taken, board, options) else taken
+    return taken
+
+
+def _is_better(made: Attempt, taken: Attempt, board: Board, options: CompileOptions) -> bool:
+    """Whether a program in portions, which takes more calls and code, is to be taken instead."""
+    if options.optimize == "speed":
+        return _placed_time(made, board, options) < SURELY * _placed_time(taken, board, options)
+    return _trade(made) < _trade(taken) + math.log(SURELY)
+
+
+def _trade(attempt: Attempt) -> float:
+    """How `balanced` sees all that an attempt takes, calls and copies too: less is better."""
+    ram = attempt.copies.ram if attempt.copies else attempt.use.ram
+    return Cost(attempt.time, ram, attempt.use.flash).rank(GOALS[0])
 
 
 def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:
