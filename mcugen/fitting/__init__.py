@@ -136,7 +136,7 @@ def _divided(
     """With layers in portions that a cache holds, instead of what was `taken` where that is a better trade of time and
     memory, or faster if speed is the goal: then `balanced` kernels, too, as they read weights less often.
     """
-    budget = Budget.of(options)
+    budget, whole = Budget.of(options), taken
     if budget.excess(asked.use) or options.optimize not in (GOALS[0], "speed"):
         return taken
     ways: list[tuple[Build, str]] = [(_as_asked, options.optimize)]
@@ -146,15 +146,17 @@ def _divided(
         base = asked.program if goal == asked.goal else build(graph, board, options)
         if (divided := in_portions(graph, base, board, options)) is not None:
             made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
-            taken = made if not budget.excess(made.use) and _is_better(made, taken, board, options) else taken
+            surely = 1.0 if options.optimize == "speed" and taken is whole else SURELY  # it may be `balanced` kernels
+            fits = not budget.excess(made.use)
+            taken = made if fits and _is_better(made, taken, surely, board, options) else taken
     return taken
 
 
-def _is_better(made: Attempt, taken: Attempt, board: Board, options: CompileOptions) -> bool:
-    """Whether a program in portions, which takes more calls and code, is to be taken instead."""
+def _is_better(made: Attempt, taken: Attempt, surely: float, board: Board, options: CompileOptions) -> bool:
+    """Whether it takes less than `surely` times as much of what the goal counts."""
     if options.optimize == "speed":
-        return _placed_time(made, board, options) < SURELY * _placed_time(taken, board, options)
-    return _trade(made) < _trade(taken) + math.log(SURELY)
+        return _placed_time(made, board, options) < surely * _placed_time(taken, board, options)
+    return _trade(made) < _trade(taken) + math.log(surely)
 
 
 def _trade(attempt: Attempt) -> float:
