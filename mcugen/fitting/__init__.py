@@ -144,19 +144,22 @@ def _divided(
         ways.append((_for_goal(GOALS[0]), GOALS[0]))
     for build, goal in ways:
         base = asked.program if goal == asked.goal else build(graph, board, options)
-        if (divided := in_portions(graph, base, board, options)) is not None:
+        copying = asked.copies.options if asked.copies and options.optimize != "speed" else options
+        if (divided := in_portions(graph, base, board, copying)) is not None:
             made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
-            surely = 1.0 if options.optimize == "speed" and taken is whole else SURELY  # it may be `balanced` kernels
             fits = not budget.excess(made.use)
-            taken = made if fits and _is_better(made, taken, surely, board, options) else taken
+            taken = made if fits and _is_better(made, taken, taken is whole, board, options) else taken
     return taken
 
 
-def _is_better(made: Attempt, taken: Attempt, surely: float, board: Board, options: CompileOptions) -> bool:
-    """Whether it takes less than `surely` times as much of what the goal counts."""
+def _is_better(made: Attempt, taken: Attempt, is_whole: bool, board: Board, options: CompileOptions) -> bool:
+    """Whether it takes less of what the goal counts: for a balance clearly less than without portions, and for speed
+    clearly less than another one in portions, as what `balanced` takes may be without.
+    """
     if options.optimize == "speed":
-        return _placed_time(made, board, options) < surely * _placed_time(taken, board, options)
-    return _trade(made) < _trade(taken) + math.log(surely)
+        most = 1.0 if is_whole else SURELY
+        return _placed_time(made, board, options) < most * _placed_time(taken, board, options)
+    return _trade(made) < _trade(taken) + math.log(1 - LEAST_SAVED)
 
 
 def _trade(attempt: Attempt) -> float:
