@@ -31,7 +31,7 @@ from mcugen.fitting.staging import (
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import Cost, Limits
+from mcugen.kernels.choose import ENOUGH, Cost, Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -148,18 +148,18 @@ def _divided(
         if (divided := in_portions(graph, base, board, copying)) is not None:
             made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
             fits = not budget.excess(made.use)
-            taken = made if fits and _is_better(made, taken, taken is whole, board, options) else taken
+            may_be_asked_for = taken is whole and goal != asked.goal  # as `balanced`, which must not be the faster one
+            taken = made if fits and _is_better(made, taken, may_be_asked_for, board, options) else taken
     return taken
 
 
-def _is_better(made: Attempt, taken: Attempt, is_whole: bool, board: Board, options: CompileOptions) -> bool:
-    """Whether it takes less of what the goal counts: for a balance clearly less than without portions, and for speed
-    clearly less than another one in portions, as what `balanced` takes may be without.
-    """
+def _is_better(made: Attempt, taken: Attempt, at_all: bool, board: Board, options: CompileOptions) -> bool:
+    """Whether it takes surely, or `at_all`, less of what the goal counts."""
     if options.optimize == "speed":
-        most = 1.0 if is_whole else SURELY
+        most = 1.0 if at_all else SURELY
         return _placed_time(made, board, options) < most * _placed_time(taken, board, options)
-    return _trade(made) < _trade(taken) + math.log(1 - LEAST_SAVED)
+    saves_enough = made.time <= taken.time or taken.use.ram > ENOUGH * board.total_ram  # else RAM serves nobody
+    return saves_enough and _trade(made) < _trade(taken) + math.log(1 - LEAST_SAVED)
 
 
 def _trade(attempt: Attempt) -> float:

@@ -67,9 +67,7 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
 
 
 def _is_slow(waits: float, program: Program) -> bool:
-    """Whether a program is more than MOST_SLOWDOWN times as slow for what it waits; some cores take less than a cycle an
-    instruction.
-    """
+    """Whether it is more than MOST_SLOWDOWN times as slow for that; cores take a cycle an instruction, or less."""
     instructions = program.instructions_estimate or 0.0
     work = min(instructions, program.cycles_estimate or instructions)
     return waits > max((MOST_SLOWDOWN - 1) * work, LEAST_WAITS)
