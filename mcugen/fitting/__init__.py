@@ -47,6 +47,9 @@ IN_PART = "kernels chosen for some weights in RAM"
 SURELY = 0.97
 """How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
 
+SURELY_BETTER = 0.95
+"""How many times the product of time, RAM and flash layers in portions may have at most for a balance."""
+
 NEARBY = 1.1
 """Estimates of the RAM of groups may be so much too high."""
 
@@ -144,8 +147,7 @@ def _divided(
         ways.append((_for_goal(GOALS[0]), GOALS[0]))
     for build, goal in ways:
         base = asked.program if goal == asked.goal else build(graph, board, options)
-        copying = asked.copies.options if asked.copies and options.optimize != "speed" else options
-        if (divided := in_portions(graph, base, board, copying)) is not None:
+        if (divided := in_portions(graph, base, board, options)) is not None:
             made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
             fits = not budget.excess(made.use)
             may_be_asked_for = taken is whole and goal != asked.goal  # as `balanced`, which must not be the faster one
@@ -155,17 +157,18 @@ def _divided(
 
 def _is_better(made: Attempt, taken: Attempt, at_all: bool, board: Board, options: CompileOptions) -> bool:
     """Whether it takes surely, or `at_all`, less of what the goal counts."""
+    times = [_placed_time(attempt, board, options) for attempt in (made, taken)]
     if options.optimize == "speed":
-        most = 1.0 if at_all else SURELY
-        return _placed_time(made, board, options) < most * _placed_time(taken, board, options)
-    saves_enough = made.time <= taken.time or taken.use.ram > ENOUGH * board.total_ram  # else RAM serves nobody
-    return saves_enough and _trade(made) < _trade(taken) + math.log(1 - LEAST_SAVED)
+        return times[0] < (1.0 if at_all else SURELY) * times[1]
+    trades = [_trade(attempt, time) for attempt, time in zip((made, taken), times, strict=True)]
+    saves_enough = times[0] <= times[1] or taken.use.ram > ENOUGH * board.total_ram  # else RAM serves nobody
+    return saves_enough and trades[0] < trades[1] + math.log(SURELY_BETTER)
 
 
-def _trade(attempt: Attempt) -> float:
+def _trade(attempt: Attempt, time: float) -> float:
     """How `balanced` sees all that an attempt takes, calls and copies too: less is better."""
     ram = attempt.copies.ram if attempt.copies else attempt.use.ram
-    return Cost(attempt.time, ram, attempt.use.flash).rank(GOALS[0])
+    return Cost(time, ram, attempt.use.flash).rank(GOALS[0])
 
 
 def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:
