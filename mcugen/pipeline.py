@@ -216,7 +216,7 @@ def lowered(
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
     program.layer_estimates = estimated_instructions(graph, costs, choices)
     program.instructions_estimate = sum(program.layer_estimates.values()) if choices else None
-    if options.optimize == "speed" and choices:
+    if options.optimize in (GOALS[0], "speed") and choices:
         timed = replace(costs, core=board.core)
         program.cycles_estimate = estimated_cycles(graph, board.features, timed, choices)
     if options.stream_input and program.streamed is None:

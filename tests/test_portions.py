@@ -99,6 +99,15 @@ def test_portions_compute_what_the_layer_does(model: onnx.ModelProto) -> None:
     assert_close(outputs_in_c(compiled, feeds), interpret(compiled.graph, feeds))
 
 
+def test_channels_of_a_group_are_no_layer_of_their_own() -> None:
+    """They read some of the input only."""
+    net = Net()
+    x = net.fake(net.input("x", 1, 128, 12, 12), 0.02)
+    weights = RANDOM.integers(-127, 128, (128, 64, 3, 3))
+    net.output(quantized_layer(net, x, weights, "Conv", pads=[1] * 4, strides=[2, 2], group=2))
+    assert layers(compile_model(net.model(), RT1060, FLASH).program) <= 2
+
+
 def test_portions_fit_the_cache() -> None:
     program = compile_model(convolution(), RT1060, FLASH).program
     (cache,) = (c for c in RT1060.caches if c.holds == "data")

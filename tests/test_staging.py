@@ -508,8 +508,9 @@ QUICK = (
     ("esp_tcn_stream", "corstone300"),
     ("pt_tcn_legacy", "nrf52840"),
     ("autoencoder_ad_int8_qdq", "esp32c3"),
+    ("mobilenet_v1_025_vww_f32", "rt1060"),
 )
-"""In CI: models in float and as given, of which start-up copies all, a part or nothing."""
+"""In CI: models in float and as given, of which start-up copies all, a part or nothing, and one in portions."""
 EVERY = sorted(
     path.stem
     for folder in ("models", "zoo")
@@ -533,9 +534,13 @@ def test_on_any_model_speed_takes_no_more_cycles_than_balanced(name: str, board:
     """But for what estimates cannot tell (NOTABLE): the linker's places for functions, and a cache that the code goes
     through.
     """
-    folder = MODELS if (MODELS / f"{name}.onnx").exists() else SHARED / "zoo"
-    fast, found = (cycles_of(fitted(folder / f"{name}.onnx", board, goal)) for goal in ("speed", "balanced"))
+    fast, found = (cycles_of(fitted(shared(name), board, goal)) for goal in ("speed", "balanced"))
     assert fast <= (1 + NOTABLE) * found
+
+
+def shared(name: str) -> Path:
+    """A shared model, or one of the zoo."""
+    return next(path for folder in ("models", "zoo") if (path := SHARED / folder / f"{name}.onnx").exists())
 
 
 def fitted(path: Path, board: str, goal: str) -> CompiledModel:
@@ -560,8 +565,8 @@ ZOO = (
 )
 ROOMY = ("rt1060", "rp2350", "rp2350_psram", "stm32h743", "stm32n657", "nrf52840")
 """Whose weights lie in slow flash, or whose arena does behind a cache."""
-MISSED = ("st_mobilenet_v2_035_128", "rt1060")
-"""1.275 times: rows one by one take as many instructions more as they may, and wait for weights besides."""
+MISSED = ("st_yamnet_256", "rp2350_psram")
+"""1.322 times: in float, whose sums of VFMA take three cycles instead of two there, for fewer instructions."""
 
 
 @pytest.mark.qemu
@@ -570,6 +575,7 @@ MISSED = ("st_mobilenet_v2_035_128", "rt1060")
     ("name", "board"),
     [
         ("esp_tcn_stream", "rt1060"),
+        ("resnet8_cifar10_int8_qdq", "rt1060"),
         *(
             pytest.param(*cell, marks=[pytest.mark.slow, *[pytest.mark.xfail(strict=True)] * (cell == MISSED)])
             for cell in itertools.product(ZOO, ROOMY)
@@ -578,7 +584,7 @@ MISSED = ("st_mobilenet_v2_035_128", "rt1060")
 )
 def test_balanced_is_nearly_as_fast_where_there_is_room(name: str, board: str):
     """By a quarter at most, while RAM and flash of the fastest program are under a quarter of the board's."""
-    fast, found = (fitted(SHARED / "zoo" / f"{name}.onnx", board, goal) for goal in ("speed", "balanced"))
+    fast, found = (fitted(shared(name), board, goal) for goal in ("speed", "balanced"))
     ram = fast.program.arena_size + copied_bytes(fast.program, fast.board, fast.options.place)
     if ram > ENOUGH * fast.board.total_ram or fast.program.weights_size > ENOUGH * fast.board.total_flash:
         pytest.skip("no such room")

@@ -31,7 +31,7 @@ from mcugen.fitting.staging import (
 from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
-from mcugen.kernels.choose import Limits
+from mcugen.kernels.choose import ENOUGH, Cost, Limits
 from mcugen.kernels.cost import cost_table
 from mcugen.limits import restart
 from mcugen.lir.kernel import Kernel
@@ -46,6 +46,9 @@ IN_PART = "kernels chosen for some weights in RAM"
 
 SURELY = 0.97
 """How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
+
+SURELY_BETTER = 0.95
+"""How many times the product of time, RAM and flash layers in portions may have at most for a balance."""
 
 NEARBY = 1.1
 """Estimates of the RAM of groups may be so much too high."""
@@ -126,22 +129,46 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
-    taken = _divided(graph, taken, attempt, board, options)
+    taken = _divided(graph, taken, asked, attempt, board, options)
     return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
 
 
 def _divided(
-    graph: Graph, taken: Attempt, attempt: Callable[..., Attempt], board: Board, options: CompileOptions
+    graph: Graph, taken: Attempt, asked: Attempt, attempt: Callable[..., Attempt], board: Board, options: CompileOptions
 ) -> Attempt:
-    """With layers in portions that a cache holds, where that is much faster, and a better trade of time and memory."""
-    divided = in_portions(graph, taken, board, options) if taken.step == AS_ASKED else None
-    if divided is None:
+    """With layers in portions that a cache holds, instead of what was `taken` where that is a better trade of time and
+    memory, or faster if speed is the goal: then `balanced` kernels, too, as they read weights less often.
+    """
+    budget, whole = Budget.of(options), taken
+    if budget.excess(asked.use) or options.optimize not in (GOALS[0], "speed"):
         return taken
-    made = staged(attempt(AS_ASKED, _as_asked, options.optimize, options, divided), board, options)
-    if made.copies is None or taken.copies is None or Budget.of(options).excess(made.use):
-        return taken
-    is_faster = made.time < (1 - LEAST_SAVED) * taken.time
-    return made if is_faster and made.copies.rank(made.program) < taken.copies.rank(taken.program) else taken
+    ways: list[tuple[Build, str]] = [(_as_asked, options.optimize)]
+    if options.optimize == "speed" and taken.waits > LEAST_SAVED * taken.instructions:
+        ways.append((_for_goal(GOALS[0]), GOALS[0]))
+    for build, goal in ways:
+        base = asked.program if goal == asked.goal else build(graph, board, options)
+        if (divided := in_portions(graph, base, board, options)) is not None:
+            made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
+            fits = not budget.excess(made.use)
+            may_be_asked_for = taken is whole and goal != asked.goal  # as `balanced`, which must not be the faster one
+            taken = made if fits and _is_better(made, taken, may_be_asked_for, board, options) else taken
+    return taken
+
+
+def _is_better(made: Attempt, taken: Attempt, at_all: bool, board: Board, options: CompileOptions) -> bool:
+    """Whether it takes surely, or `at_all`, less of what the goal counts."""
+    times = [_placed_time(attempt, board, options) for attempt in (made, taken)]
+    if options.optimize == "speed":
+        return times[0] < (1.0 if at_all else SURELY) * times[1]
+    trades = [_trade(attempt, time) for attempt, time in zip((made, taken), times, strict=True)]
+    saves_enough = times[0] <= times[1] or taken.use.ram > ENOUGH * board.total_ram  # else RAM serves nobody
+    return saves_enough and trades[0] < trades[1] + math.log(SURELY_BETTER)
+
+
+def _trade(attempt: Attempt, time: float) -> float:
+    """How `balanced` sees all that an attempt takes, calls and copies too: less is better."""
+    ram = attempt.copies.ram if attempt.copies else attempt.use.ram
+    return Cost(time, ram, attempt.use.flash).rank(GOALS[0])
 
 
 def _layer_by_layer(graph: Graph, program: Program, board: Board, options: CompileOptions) -> float | None:

@@ -13,15 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mcugen.board import Board, Cache
-from mcugen.fitting.budget import Attempt
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.program import Buffer
+from mcugen.hir.traits import Divisible
+from mcugen.lir.program import Program
 from mcugen.memory.place import copies_of, memory_of_weights
 from mcugen.memory.reading import constants_of
-from mcugen.ops.conv import Conv
-from mcugen.ops.matmul import Dense
 from mcugen.ops.movement import Concat
-from mcugen.ops.weighted import rounds_by_channel
 from mcugen.options import CompileOptions
 
 TOGETHER = 16
@@ -31,22 +28,25 @@ MOST_PORTIONS = 64
 """Each is a call of its own."""
 
 LEAST_SAVED = 0.1
-"""Of a program's time, what portions must save in all, as they take calls and code."""
+"""Cycles for each instruction of the program, that portions must save in all, as they take calls and code."""
 
 
-def in_portions(graph: Graph, attempt: Attempt, board: Board, options: CompileOptions) -> Graph | None:
-    """The graph of a program with those layers in portions that wait for weights again and again; None if none do."""
+def in_portions(graph: Graph, program: Program, board: Board, options: CompileOptions) -> Graph | None:
+    """The graph of a program with those layers in portions that wait for weights again and again, but for weights that
+    users want in RAM, and without other copies; None if none do.
+    """
     cache = board.cache(memory_of_weights(board, options.place), "data")
     if cache is None or options.cores > 1 or options.weights_reader or graph.lesson is not None:
         return None
-    saved = _saved(attempt, board, options)
+    saved = _saved(program, board, options)
     places = {node: place for place, node in enumerate(graph.nodes)}
     chosen = {
         places[node]: channels
         for node in graph.nodes
         if saved[node.outputs[0].name] > 0 and (channels := _channels(node, cache))
     }
-    if sum(saved[graph.nodes[place].output.name] for place in chosen) < LEAST_SAVED * attempt.time:
+    least = LEAST_SAVED * (program.instructions_estimate or 0.0)
+    if not chosen or sum(saved[graph.nodes[place].output.name] for place in chosen) < least:
         return None
     other = graph.copy()
     nodes = list(other.nodes)
@@ -55,13 +55,12 @@ def in_portions(graph: Graph, attempt: Attempt, board: Board, options: CompileOp
     return other
 
 
-def _saved(attempt: Attempt, board: Board, options: CompileOptions) -> Mapping[str, float]:
-    """Cycles by layer that it waits beyond reading its constants once, unless they are copied."""
-    slow, chosen = memory_of_weights(board, options.place), attempt.copies.options if attempt.copies else options
-    copied: set[Buffer] = {*copies_of(attempt.program, board, chosen.place)}
-    copied |= {gain.copy.constant for gain in (attempt.copies.gains if attempt.copies else ())}
+def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[str, float]:
+    """Cycles by layer that it waits beyond reading its constants once, but for those that users want in RAM."""
+    slow = memory_of_weights(board, options.place)
+    copied = copies_of(program, board, options.place)
     saved = defaultdict[str, float](float)
-    for constant in constants_of(attempt.program, board, slow):
+    for constant in constants_of(program, board, slow):
         waits, once = constant.waits(board, slow), board.reading(slow, constant.buffer.nbytes)
         if constant.buffer not in copied and constant.runs == 1 and waits is not None and once is not None:
             saved[constant.instr.name] += max(waits - once, 0.0)
@@ -70,10 +69,9 @@ def _saved(attempt: Attempt, board: Board, options: CompileOptions) -> Mapping[s
 
 def _channels(node: Node, cache: Cache) -> int:
     """Of a portion whose weights the cache holds, with no more portions than need be; 0 where there is none."""
-    if not _can_be_divided(node):
+    if not isinstance(node.op, Divisible) or not node.op.has_channels_alone(node.sig, node.inputs):
         return 0
-    channels, (weights, *rest) = node.output.type.shape[-1], node.inputs[1:]
-    nbytes = sum(v.type.nbytes for v in (weights, *rest) if v is not None)
+    channels, nbytes = node.output.type.shape[-1], sum(v.type.nbytes for v in node.inputs[1:] if v is not None)
     for unit in (TOGETHER, TOGETHER // 4):
         for count in range(2, min(MOST_PORTIONS, channels // unit) + 1):
             each = -(-channels // (unit * count)) * unit
@@ -82,23 +80,13 @@ def _channels(node: Node, cache: Cache) -> int:
     return 0
 
 
-def _can_be_divided(node: Node) -> bool:
-    """Whether some output channels are a layer of their own, which computes the same."""
-    op, inputs = node.op, node.inputs
-    if type(op) not in (Conv, Dense) or any(v is None or v.data is None for v in inputs[1:]):
-        return False
-    if isinstance(op, Conv) and (op.groups != 1 or not op.is_channels_last or op.whole is not None):
-        return False
-    return rounds_by_channel(node.sig, inputs)
-
-
 def _divide(graph: Graph, node: Node, channels: int) -> None:
     """So many channels by each layer, whose results are joined."""
     out = node.output.type
     parts = []
     for start in range(0, out.shape[-1], channels):
         stop = min(start + channels, out.shape[-1])
-        inputs = [node.input(0), *(_some(graph, v, start, stop) for v in node.inputs[1:] if v is not None)]
+        inputs = [node.input(0), *(v and _some(graph, v, start, stop) for v in node.inputs[1:])]
         name, type_ = f"{node.output.name}.{start}", out.with_shape((*out.shape[:-1], stop - start), out.layout)
         parts.append(graph.add(node.op, inputs, node.origin, names=[name], types=[type_], before=node).output)
     graph.rewrite(node, Concat(out.rank - 1), parts, types=[out])

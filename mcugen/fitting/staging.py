@@ -58,17 +58,19 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
     if options.optimize == "speed":
         fits = nbytes <= room
         return _copying(options, fast, nbytes) if fits else _a_part(program, board, options, program.arena_size)
-    waits, instructions = waits_for_constants(program, board, slow), program.instructions_estimate or 0.0
-    if not _is_slow(waits, instructions):
+    waits = waits_for_constants(program, board, slow)
+    if not _is_slow(waits, program):
         return options
     if nbytes <= room and nbytes + program.arena_size <= ENOUGH * board.total_ram:
         return _copying(options, fast, nbytes)
     return _best_trade(program, board, options, waits, room)
 
 
-def _is_slow(waits: float, instructions: float) -> bool:
-    """Whether a program is more than MOST_SLOWDOWN times as slow for what it waits."""
-    return waits > max((MOST_SLOWDOWN - 1) * instructions, LEAST_WAITS)
+def _is_slow(waits: float, program: Program) -> bool:
+    """Whether it is more than MOST_SLOWDOWN times as slow for that; cores take a cycle an instruction, or less."""
+    instructions = program.instructions_estimate or 0.0
+    work = min(instructions, program.cycles_estimate or instructions)
+    return waits > max((MOST_SLOWDOWN - 1) * work, LEAST_WAITS)
 
 
 def _may_copy(board: Board, options: CompileOptions) -> bool:
@@ -81,7 +83,7 @@ def _may_copy(board: Board, options: CompileOptions) -> bool:
 def trades_waits(program: Program, board: Board, options: CompileOptions) -> bool:
     """Whether what a program waits for flash on a serial bus may count against RAM."""
     waits = waits_for_constants(program, board, memory_of_weights(board, options.place))
-    return _may_copy(board, options) and _is_slow(waits, program.instructions_estimate or 0.0)
+    return _may_copy(board, options) and _is_slow(waits, program)
 
 
 def _copying(options: CompileOptions, memory: Memory, nbytes: int) -> CompileOptions:
@@ -158,7 +160,7 @@ def copies_for(attempt: Attempt, board: Board, options: CompileOptions) -> Copie
     gains, instructions = gains_of(program, board, options), program.instructions_estimate or 0.0
     start = _beside(program, board, chosen, (), program.arena_size)
     is_trade = options.optimize == GOALS[0] and not leaves_all_places(board, options)
-    is_enough = start.ram <= ENOUGH * board.total_ram and not _is_slow(start.waits, instructions)
+    is_enough = start.ram <= ENOUGH * board.total_ram and not _is_slow(start.waits, program)
     is_part = copies_a_part(program, board, options, chosen)
     if chosen is not options and (is_enough or not is_trade) and not is_part:
         return start
@@ -236,7 +238,7 @@ def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
 
 def waits_most(attempt: Attempt, board: Board, options: CompileOptions) -> bool:
     """Whether a program, with its copies, is more than MOST_SLOWDOWN times as slow for flash on a serial bus."""
-    return _may_copy(board, options) and _is_slow(attempt.waits, attempt.instructions)
+    return _may_copy(board, options) and _is_slow(attempt.waits, attempt.program)
 
 
 def beside_copies(attempt: Attempt, board: Board, options: CompileOptions) -> Budget | None:

@@ -147,6 +147,12 @@ class Divisible:
         """The ways, the preferred ones first."""
         raise NotImplementedError
 
+    def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
+        """Whether some output channels (last axis), with their weights and biases (axis 0), are a layer of their own,
+        which computes the same, for any number of pixels or rows.
+        """
+        return False
+
 
 class Simplifiable:
     """May equal something that is cheaper."""

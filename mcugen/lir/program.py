@@ -432,7 +432,7 @@ class Program:
     instructions_estimate: float | None = None
     """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
     cycles_estimate: float | None = None
-    """Cycles of the same layers on memory that keeps pace, where speed is the goal and the core is known."""
+    """Cycles of the same layers on memory that keeps pace, where time is a goal and the core is known."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
     """Instructions of each of these layers, by the names of their instructions."""
 

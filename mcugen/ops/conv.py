@@ -42,7 +42,7 @@ from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.spatial import LANES, Spatial, some_lanes, window_of
-from mcugen.ops.weighted import by_output_channels, integer_weights, rounds_by_channel
+from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer_weights, rounds_by_channel
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -240,6 +240,10 @@ class Conv(
         alone = self.groups == x.shape[-1] == sig.output.shape[-1] >= 2 * LANES and self.groups % LANES == 0
         lanes = [self._lanes(sig)] if alone and rounds_by_channel(sig, inputs) else []
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
+
+    def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
+        """Those that read all input channels."""
+        return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 
     def _upright(self, sig: Signature) -> Sequence[Division]:
         """Of a line, by pixels, each as a row of its own: kernels that copy rows copy some pixels, not all the line."""

@@ -50,7 +50,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.packed import packed_form
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
-from mcugen.ops.weighted import by_output_channels, integer_weights
+from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer_weights
 
 # ---------------------------------------------------------------------------------------------------- dense
 
@@ -143,6 +143,10 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         form = self.by_rows(sig)
         return () if form is None else each_for_itself(form, sig)
 
+    def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
+        """All of them."""
+        return have_channels_alone(sig, inputs)
+
     def spec(self, node: Node) -> ConvSpec:
         """Its rows are pixels."""
         return ConvSpec.of_rows(node, self.clamp)
@@ -179,6 +183,10 @@ class DirectDense(Dense):
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
         """Stays whole."""
         return ()
+
+    def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
+        """Stays whole."""
+        return False
 
     def spec(self, node: Node) -> Node:  # type: ignore[override]
         """There is no choice."""

@@ -53,6 +53,12 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
     return (Division(shape[0], portion),) if rounds_by_channel(sig, inputs) else ()
 
 
+def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
+    """Whether output channels of a sum of all inputs are each for itself, as all weights and biases are constant."""
+    is_constant = all(value is None or value.data is not None for value in inputs[1:])
+    return is_constant and rounds_by_channel(sig, inputs)
+
+
 def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
     """Whether some output channels alone round as all do: the scale that is largest must not tell how."""
     weights, bias = (v.data if v is not None else None for v in (*inputs, None)[1:3])
