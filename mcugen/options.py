@@ -225,8 +225,7 @@ class CompileOptions:
     is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
     `checked_steps`: a checksum of the arena between steps. `plausible`: ranges that outputs must lie in, by their
     names; with the key SAMPLES those that
-    samples have (see mcugen.plausibility). `coded_weights`: weights were made to take fewer bytes by a code, which
-    they are to have in flash whatever matters most (see mcugen.fitting.decoding).
+    samples have (see mcugen.plausibility).
     """
 
     name: str = ""
@@ -275,7 +274,6 @@ class CompileOptions:
     cores: int = 1
     throughput: bool = False
     training: Training | None = None
-    coded_weights: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -315,7 +313,6 @@ class CompileOptions:
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
         parts += ["weights blob"] * self.weights_blob + ["updatable"] * self.updatable
-        parts += ["coded weights"] * self.coded_weights
         parts += ["weights read"] * self.weights_reader + ["weights copied ahead"] * self.copy_ahead
         parts += ["input row by row"] * self.stream_input
         parts += ["integers at its borders"] * self.integer_io

@@ -99,7 +99,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         known, held = apart(given, is_stream=False)
         maker = quantizer(source, model, Scheme(), known)
         judged = calibration.only(held or given)
-        search = Search(maker, _roomy(BOARD), CompileOptions(), judged, demand(model, calibration))
+        search = Search(maker, _roomy(BOARD), CompileOptions(optimize=__import__("os").environ.get("GOAL","flash")), judged, demand(model, calibration))
         search.is_crossed = not held
         try:
             made = search.run()
@@ -108,7 +108,8 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         note = made.describe().partition("samples")[2].removeprefix(", ")
     else:
         made = quantized(subject, SCHEMES[name], calibration.inputs)
-    run = compile_model(made, _roomy(BOARD)).simulate(evaluation.inputs[:1])
+    goal = CompileOptions(optimize="flash") if name == "auto" else CompileOptions()
+    run = compile_model(made, _roomy(BOARD), goal).simulate(evaluation.inputs[:1])
     share = stored_share(made.model, made.plan)
     found = run_onnxruntime(made.proto, evaluation.inputs)
     return Result(found, note, share, run.sizes.code + run.sizes.weights, run.instructions)

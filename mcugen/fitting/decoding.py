@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import CALL, use_of
+from mcugen.fitting.budget import use_of
 from mcugen.hir.types import DType
 from mcugen.kernels.choose import ENOUGH, NEARLY
 from mcugen.kernels.coded import Code, code_of
@@ -23,11 +23,11 @@ from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 
-LEAST_SAVED = 2 * CALL
-"""Bytes that a code must be shorter: its call and parameters take some."""
+LEAST_SAVED = 128
+"""Bytes that a code must be shorter: its call and parameters take some, and time to begin with."""
 
-PER_WEIGHT = 20.0
-"""Instructions of decoding one, by estimate (`tests/test_decoding.py`)."""
+PER_WEIGHT, PER_CALL = 15.0, 6000.0
+"""Instructions of decoding, by estimate (`tests/test_decoding.py`); a call fills its table."""
 
 TRIES = 6
 """So often memory is planned, with fewer codes, until it is no more than allowed."""
@@ -36,34 +36,31 @@ TRIES = 6
 def with_codes(program: Program, board: Board, options: CompileOptions) -> Program:
     """A planned program with weights decoded before their layers, where that takes less flash, and RAM is there.
 
-    For the goal of least flash it must save more than that goal gives for time's sake; with `options.coded_weights` any
-    saving will do.
+    That is what the goal of least flash asks for, if it saves more than that gives for time's sake.
     """
     if not _may_decode(program, options):
         return program
     before, use, most = Planned.of(program), use_of(program, board, options), _room(program, board, options)
-    if options.max_flash is not None and use.flash <= options.max_flash and not options.coded_weights:
+    if options.max_flash is not None and use.flash <= options.max_flash:
         return program
-    least = use.flash / (1.0 if options.coded_weights else NEARLY)
     coded = dict(_codes(program))
-    for _ in range(TRIES):
+    for _ in range(TRIES if coded else 0):
         made = _with_estimates(with_decoded_weights(program, coded), program)
         plan_memory(made)
-        if made.arena_size <= most:
-            break
+        if made.arena_size <= most and NEARLY * use_of(made, board, options).flash <= use.flash:
+            verify_plan(made)
+            return made
         coded.pop(max(coded, key=lambda b: b.nbytes))
-    if coded and made.arena_size <= most and use_of(made, board, options).flash <= least:
-        verify_plan(made)
-        return made
+        if made.arena_size <= most or not coded:
+            break
     before.restore(program)
     return program
 
 
 def _may_decode(program: Program, options: CompileOptions) -> bool:
     """Whether weights may lie in flash as they are not read."""
-    is_asked = options.optimize == "flash" or options.coded_weights
     is_told = options.weights_in_file or options.checked_indices or options.cores > 1
-    return is_asked and not is_told and program.lesson is None and not program.symbols
+    return options.optimize == "flash" and not is_told and program.lesson is None and not program.symbols
 
 
 def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
@@ -105,7 +102,7 @@ def _with_estimates(made: Program, before: Program) -> Program:
     """With what decoding takes, by layer."""
     estimates = dict(before.layer_estimates)
     for instr in (i for i in made.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
-        estimates[instr.name] += PER_WEIGHT * instr.operand("y").buffer.nbytes
+        estimates[instr.name] += PER_CALL + PER_WEIGHT * instr.operand("y").buffer.nbytes
     more = sum(estimates.values()) - sum(before.layer_estimates.values())
     known = before.instructions_estimate
     return replace(made, layer_estimates=estimates, instructions_estimate=None if known is None else known + more)

@@ -221,9 +221,9 @@ def code_of(weights: Array) -> Code | None:
     words = weights.reshape(-1, weights.shape[-1])
     numbers = digits_of(words)
     remainder, _ = best_code(numbers)
-    lengths = code_lengths(zigzag(numbers), remainder).sum((0, -1))
-    pays = np.flatnonzero(lengths < 32 * len(words))
-    first, end = (int(pays[0]), int(pays[-1]) + 1) if len(pays) else (0, 0)
+    saved = np.cumsum(32 * len(words) - code_lengths(zigzag(numbers), remainder).sum((0, -1)))
+    end = int(saved.argmax()) + 1
+    first = int(np.append(0, saved[: end - 1]).argmin())
     inner, plain = numbers[:, first:end], np.delete(words, np.s_[first:end], 1)
     remainder, _ = best_code(inner)
     params = CodedWeights(

@@ -114,7 +114,7 @@ def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) ->
             groups += 1
             instr = replace(instr, group=groups)
         calls = [decoded[b].call(to) for b, to in held.items()]
-        made.buffers += [b for c in calls for role, b in c.operands.items() if c.kernel.role(role).access is Access.SCRATCH]
+        made.buffers += [o.buffer for call in calls for o in call.operand_list() if o.access is Access.SCRATCH]
         made.instrs += [_calling(call, instr) for call in calls]
         made.instrs.append(replace(instr, operands=_with_held(instr, held)))
     return made
