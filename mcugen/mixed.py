@@ -39,7 +39,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
-from mcugen.quant.few_bits import FINALISTS, stored_share
+from mcugen.quant.few_bits import FINALISTS, stored_share, weights_in_flash
 from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
 from mcugen.quant.samples import halves
@@ -76,8 +76,8 @@ all 8.
 SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
 """Of the bytes of weights as int8, which are tried where these are too many for the board."""
 
-ALIKE = 1.02
-"""Times the bytes of constants that are thought to be as few."""
+SURELY = 0.85
+"""Of the bytes that a code saves by the count of its bits, what must be saved in flash."""
 
 MISJUDGED = 1.05
 """Times the room that an estimate of flash may be which turns out to fit."""
@@ -417,7 +417,7 @@ class Search:
 
     def _coded(self, share: float, narrow: _Trial) -> _Trial:
         """Where flash matters most, weights of 8 bits of which a code takes that share, if that leaves less noise than
-        what is `narrow`, in no more flash.
+        what is `narrow`, and the board has room to decode them.
         """
         maker = self.quantizer
         is_meant = self.options.optimize == "flash" and maker.scheme.weights is DType.INT8
@@ -427,11 +427,19 @@ class Search:
         maker.code_bits = maker.coded(self.fixed, share)
         if maker.code_bits and self._noise_left(self.fixed) < noise:
             with suppress(DoesNotFitError):
-                coded = self.trial(self.fixed)
-                if coded.compiled.program.weights_size <= ALIKE * narrow.compiled.program.weights_size:
+                if self._saves(coded := self.trial(self.fixed), share):
                     return coded
         maker.code_bits = before
         return narrow
+
+    def _saves(self, coded: _Trial, share: float) -> bool:
+        """Whether flash has about as much less as a code of all weights promises: none may be left as they are."""
+        maker, plan = self.quantizer, coded.quantization.plan
+        kept, maker.code_bits = maker.code_bits, {}
+        _, wide = drafted(maker.draft(self.fixed), self.board, self.options)
+        maker.code_bits = kept
+        promised = (1 - share) * weights_in_flash(maker.model, plan)
+        return wide.weights_size - coded.compiled.program.weights_size >= SURELY * promised
 
     def _noise_left(self, wanted: Mapping[str, DType]) -> float:
         """With weights of its own: on the samples that these were rounded by, else of the outputs."""

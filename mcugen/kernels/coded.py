@@ -182,6 +182,20 @@ DECODE = Kernel(
     params=(CodedWeights,),
     options=(CodeOptions,),
     lacks=frozenset({UPDATABLE, CHECKED}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+    coarse (int8[1, 16, 6, 6] x) => (int8[1, 16, 6, 6] y)
+    <float s = {0.05}, float t = {0.5}, int8 z = {0}, int64 first = {0}, int64 end = {2304}, int64 one = {1},
+     int64 most = {19}, int64 half = {9}, int64[4] shape = {16, 16, 3, 3}> {
+      n = Range(first, end, one)
+      r = Mod(n, most)
+      d = Sub(r, half)
+      c = Cast<to = 3>(d)
+      q = Reshape(c, shape)
+      w = DequantizeLinear(q, s, z)
+      a = DequantizeLinear(x, s, z)
+      p = Conv<pads = [1, 1, 1, 1]>(a, w)
+      y = QuantizeLinear(p, t, z)
+    }""",
 )
 """Not chosen for a layer by itself, but for a program (mcugen.fitting.decoding)."""
 

@@ -133,6 +133,11 @@ def stored_share(model: FloatModel, plan: Plan) -> float:
     return nbytes / max(total, 1)
 
 
+def weights_in_flash(model: FloatModel, plan: Plan) -> int:
+    """All weights of layers that have a code, but for those that drop out."""
+    return sum(counted(n, plan) for n in model.graph.nodes if plan.code_bits_of(n) is not None)
+
+
 def stored_bytes(node: Node, plan: Plan) -> float:
     """Of a weight of a layer."""
     if plan.precision_of(node) is DType.FLOAT32:
