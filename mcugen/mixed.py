@@ -39,7 +39,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
-from mcugen.quant.few_bits import FINALISTS, stored_share
+from mcugen.quant.few_bits import FINALISTS, stored_share, weights_in_flash
 from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
 from mcugen.quant.samples import halves
@@ -75,6 +75,9 @@ all 8.
 
 SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35)
 """Of the bytes of weights as int8, which are tried where these are too many for the board."""
+
+SURELY = 0.85
+"""Of the bytes that a code saves by the count of its bits, what must be saved in flash."""
 
 MISJUDGED = 1.05
 """Times the room that an estimate of flash may be which turns out to fit."""
@@ -252,10 +255,23 @@ class Search:
     """Of a deadline, which the fastest program must keep."""
     is_crossed: bool = False
     steps: list[Tradeoff] = field(default_factory=list)
+    _may_code: bool = field(default=True, init=False)
+    """Whether weights of 8 bits may be so coarse that a code of them is short."""
 
     def run(self) -> Quantization:
         """The cheapest model found that meets the goal; ConstraintError if none does, DoesNotFitError: none in time."""
         self._start()
+        try:
+            return self._found()
+        except ConstraintError:
+            if not self.quantizer.code_bits:
+                raise
+        self.quantizer.code_bits, self._may_code = {}, False
+        self._start()
+        return self._found()
+
+    def _found(self) -> Quantization:
+        """From where it starts."""
         now = self._first
         if not self._accept(now, "", LADDER[0]):
             now = self._ascend(now)
@@ -301,7 +317,7 @@ class Search:
             return
         for known, unseen in (parts, parts[::-1]):
             half = _Half(quantizer(made.source, made.model, made.scheme, [inputs[i] for i in known]), unseen)
-            half.quantizer.compensates = made.compensates
+            half.quantizer.compensates, half.quantizer.code_bits = made.compensates, made.code_bits
             half.codes |= half.quantizer.quantize(self._first.wanted).plan.layers
             yield half
 
@@ -397,7 +413,33 @@ class Search:
             wide = self.quantizer.quantize(self.fixed).plan.layers
             ways.sort(key=lambda way: self._noise_of(way, {**wide, **{n: narrow[n] for n in way if n in narrow}}))
         wanted = min(ways[:FINALISTS], key=self._noise_left) if len(ways) > 1 else (*ways, self.fixed)[0]
-        return self.trial(wanted)
+        return self._coded(share, self.trial(wanted)) if share < 1 else self.trial(wanted)
+
+    def _coded(self, share: float, narrow: _Trial) -> _Trial:
+        """Where flash matters most, weights of 8 bits of which a code takes that share, if that leaves less noise than
+        what is `narrow`, and the board has room to decode them.
+        """
+        maker = self.quantizer
+        is_meant = self.options.optimize == "flash" and maker.scheme.weights is DType.INT8
+        if not (is_meant and maker.samples and self._may_code):
+            return narrow
+        noise, before = self._noise_left(narrow.wanted), maker.code_bits
+        maker.code_bits = maker.coded(self.fixed, share)
+        if maker.code_bits and self._noise_left(self.fixed) < noise:
+            with suppress(DoesNotFitError):
+                if self._saves(coded := self.trial(self.fixed), share):
+                    return coded
+        maker.code_bits = before
+        return narrow
+
+    def _saves(self, coded: _Trial, share: float) -> bool:
+        """Whether flash has about as much less as a code of all weights promises: none may be left as they are."""
+        maker, plan = self.quantizer, coded.quantization.plan
+        kept, maker.code_bits = maker.code_bits, {}
+        _, wide = drafted(maker.draft(self.fixed), self.board, self.options)
+        maker.code_bits = kept
+        promised = (1 - share) * weights_in_flash(maker.model, plan)
+        return wide.weights_size - coded.compiled.program.weights_size >= SURELY * promised
 
     def _noise_left(self, wanted: Mapping[str, DType]) -> float:
         """With weights of its own: on the samples that these were rounded by, else of the outputs."""

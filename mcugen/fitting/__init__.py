@@ -12,6 +12,7 @@ from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
+from mcugen.fitting.decoding import with_codes
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
@@ -273,7 +274,8 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    return _for_its_goal(graph, board, options, Streamings(board, is_streamed_in=options.stream_input))
+    made = _for_its_goal(graph, board, options, Streamings(board, is_streamed_in=options.stream_input))
+    return with_codes(made, board, options)
 
 
 def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Program:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fully connected layers whose weights are stored by a Rice code (1979), decoded as they are multiplied.
+"""Weights that are stored by a Rice code (1979): decoded as they are multiplied, or to the arena before their layer.
 
 A code has a parameter and no tables. For weights spread like a Laplace distribution or a normal one, as trained
 ones are, it comes within a few percent of the entropy; where most are 0, it spends little more than a bit on each.
@@ -18,13 +18,17 @@ from mcugen.kernels.portable import single_row
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import IntegerStore, Requantization, integer_store
-from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, writes
+from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+from mcugen.lir.program import DECODE_WEIGHTS, Buffer, Space
 
 LONGEST_PREFIX = 16
 """Zeros behind which a number follows as it is."""
 
 REMAINDERS = range(8)
 """Bits that numbers may have behind the prefix and its 1."""
+
+TABLE = 256
+"""Codes of 8 bits or less are looked up."""
 
 READ_AHEAD = 4
 """Bytes that decoding may read beyond the last code."""
@@ -145,3 +149,110 @@ DENSE: tuple[Kernel, ...] = (
     ),
 )
 """Whose lengths follow from the weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedWeights(Params):
+    """Of a constant in rows of equal length."""
+
+    rows: Annotated[int, "rows of y"]
+    before: Annotated[int | None, "words of a row before those that are coded"] = None
+    inner: Annotated[int, "words or bytes of a row that are coded"]
+    after: Annotated[int | None, "words of a row behind them"] = None
+    remainder: Annotated[Trained, "lower bits of a number, which follow the prefix"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(Options):
+    """Of the code."""
+
+    longest: Annotated[int, "zeros behind which a number follows as it is"]
+    words: Annotated[bool, "whether each four numbers make a word of y"]
+
+
+DECODE = Kernel(
+    DECODE_WEIGHTS,
+    what="weights of a layer, which are stored by a Rice code",
+    operands=(
+        reads("x", "weights by a Rice code, in the order in which the layer reads them", DType.UINT8),
+        reads("plain", "words at the beginning and end of each row, biases perhaps", DType.INT32, optional=True),
+        writes("y", "they, in the arena", DType.INT8, DType.INT32),
+        scratch("table", "what each 8 bits begin with", DType.UINT16),
+    ),
+    params=(CodedWeights,),
+    options=(CodeOptions,),
+    lacks=frozenset({UPDATABLE, CHECKED}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+    coarse (int8[1, 16, 6, 6] x) => (int8[1, 16, 6, 6] y)
+    <float s = {0.05}, float t = {0.5}, int8 z = {0}, int64 first = {0}, int64 end = {2304}, int64 one = {1},
+     int64 most = {19}, int64 half = {9}, int64[4] shape = {16, 16, 3, 3}> {
+      n = Range(first, end, one)
+      r = Mod(n, most)
+      d = Sub(r, half)
+      c = Cast<to = 3>(d)
+      q = Reshape(c, shape)
+      w = DequantizeLinear(q, s, z)
+      a = DequantizeLinear(x, s, z)
+      p = Conv<pads = [1, 1, 1, 1]>(a, w)
+      y = QuantizeLinear(p, t, z)
+    }""",
+)
+"""Not chosen for a layer by itself, but for a program (mcugen.fitting.decoding)."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Of a constant: what is stored of it, and how it is decoded."""
+
+    coded: Array
+    plain: Array | None
+    params: CodedWeights
+
+    @property
+    def nbytes(self) -> int:
+        """Those that are stored."""
+        return self.coded.nbytes + (0 if self.plain is None else self.plain.nbytes)
+
+    def call(self, held: Buffer, coded: Buffer, plain: Buffer | None) -> Call:
+        """The instruction that writes the constant to where a layer reads it."""
+        operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
+        operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, TABLE, Space.ARENA)
+        options = CodeOptions(longest=LONGEST_PREFIX, words=plain is not None)
+        return Call(DECODE, operands, [self.params], [options], variant=held.dtype.tag)
+
+
+def code_of(weights: Array) -> Code | None:
+    """Of int8; or of int32 in rows, whose words are four weights each but for some at both ends, biases and the like.
+
+    None for other types.
+    """
+    if weights.dtype == np.int8:
+        remainder, _ = best_code(weights)
+        params = CodedWeights(rows=1, inner=weights.size, remainder=remainder)
+        return Code(encode(weights, remainder), None, params)
+    if weights.dtype != np.int32 or weights.ndim < 2:
+        return None
+    words = weights.reshape(-1, weights.shape[-1])
+    numbers = digits_of(words)
+    remainder, _ = best_code(numbers)
+    saved = np.cumsum(32 * len(words) - code_lengths(zigzag(numbers), remainder).sum((0, -1)))
+    end = int(saved.argmax()) + 1
+    first = int(np.append(0, saved[: end - 1]).argmin())
+    inner, plain = numbers[:, first:end], np.delete(words, np.s_[first:end], 1)
+    remainder, _ = best_code(inner)
+    params = CodedWeights(
+        rows=len(words), before=first, inner=end - first, after=words.shape[1] - end, remainder=remainder
+    )
+    return Code(encode(inner, remainder), plain, params)
+
+
+def digits_of(words: Array) -> Array:
+    """int32 [...] as int8 [..., 4]: their digits to the base of 256, the lowest first, from -128 to 127 each.
+
+    Weights that kernels have packed as sums come out as they are, or nearly so.
+    """
+    rest, digits = words.astype(np.int64), list[Array]()
+    for _ in range(4):
+        digits.append(rest.astype(np.int8))
+        rest = (rest - digits[-1]) >> 8
+    return np.stack(digits, -1)

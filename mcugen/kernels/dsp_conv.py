@@ -464,6 +464,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     by_blocks = in_pairs(spec, laid, block)
     interleave = nibbles_of_fours if fours else nibbles_of_pairs
     words = interleave(by_blocks, paired) if nibbles else stream(by_blocks, paired, 2, packed)
+    words = words.reshape(len(by_blocks) // block, -1)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
     operands = {
         "x": site.x,
@@ -589,6 +590,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
     words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
+    words = words.reshape(-(-len(laid) // 4), -1)
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)

@@ -143,7 +143,7 @@ def int8_stream(spec: ConvSpec) -> Array:
     fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
     words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
     head = np.concatenate([_biases(spec)[channels], spec.multipliers[channels]], -1)
-    return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
+    return np.concatenate([head, words], -1).astype(np.int32)
 
 
 def plain_stream(spec: ConvSpec) -> Array:
@@ -166,7 +166,7 @@ def plain_int8_stream(spec: ConvSpec) -> Array:
     twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
     words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
     head = np.stack([_biases(spec), spec.multipliers], -1)
-    return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
+    return np.concatenate([head, words], -1).astype(np.int32)
 
 
 def _biases(spec: ConvSpec) -> Array:

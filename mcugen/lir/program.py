@@ -176,6 +176,12 @@ END_WEIGHTS = "end_weights"
 BRINGING = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
 """What brings constants to a layer, and computes nothing."""
 
+DECODE_WEIGHTS = "decode_weights"
+"""The kernel that writes constants of a layer to `y`, of which `x` has a code."""
+
+PREPARING = (*BRINGING, DECODE_WEIGHTS)
+"""What stands before a layer for its constants' sake."""
+
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
 
@@ -484,7 +490,7 @@ class Program:
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
             return next(i for i in instrs if i.control is Control.NONE and not i.moves_nothing)
-        computing = next(i for i in instrs if i.kernel not in BRINGING)
+        computing = next(i for i in instrs if i.kernel not in PREPARING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def macs_of(self, layer: range) -> int:

@@ -4,11 +4,11 @@ them, or by a copy where the arena is read faster than what they lie in, perhaps
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.errors import UsageError
-from mcugen.lir.kernel import Kernel, reads, updates, writes
+from mcugen.lir.kernel import Call, Kernel, reads, updates, writes
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,
     END_WEIGHTS,
@@ -89,6 +89,37 @@ def _in_order(copies: Sequence[Staged]) -> list[Staged]:
     return sorted(copies, key=lambda each: 0 if each.beside is None else each.constant.nbytes)
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """A constant that is stored otherwise: by these constants, from which a call makes it again in a buffer."""
+
+    stored: Sequence[Buffer]
+    call: Callable[[Buffer], Call]
+
+
+def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) -> Program:
+    """Another program, in which constants are decoded to buffers of their own just before the instruction that reads
+    them.
+
+    No block and no output may read them. The two programs share no instructions, but buffers, as with
+    `with_staged_weights`.
+    """
+    kept = [buffer for buffer in program.buffers if buffer not in decoded]
+    stored = [buffer for each in decoded.values() for buffer in each.stored]
+    made = replace(program, buffers=[*kept, *stored], instrs=[], area_sizes=[0], area_bounds=[0])
+    groups = max((instr.group for instr in program.instrs), default=0)
+    for instr in program.instrs:
+        held = {b: _held(made, b) for b in dict.fromkeys(o.buffer for o in instr.operands) if b in decoded}
+        if held and not instr.group:
+            groups += 1
+            instr = replace(instr, group=groups)
+        calls = [decoded[b].call(to) for b, to in held.items()]
+        made.buffers += [o.buffer for call in calls for o in call.operand_list() if o.access is Access.SCRATCH]
+        made.instrs += [_calling(call, instr) for call in calls]
+        made.instrs.append(replace(instr, operands=_with_held(instr, held)))
+    return made
+
+
 def with_read_weights(program: Program) -> None:
     """Lets each layer read its constants to buffers of their own, which live no longer than it.
 
@@ -157,3 +188,18 @@ def _bringing(kernel: Kernel, layer: Instr, constant: Buffer, held: Buffer) -> I
     operands = (Operand("x", Access.IN, constant), Operand("y", Access.OUT, held))
     told = {"op": layer.op, "origin": layer.origin, "group": layer.group}
     return Instr(kernel.name, layer.name, operands, declaration=kernel, **told)  # type: ignore[arg-type]
+
+
+def _calling(call: Call, layer: Instr) -> Instr:
+    """An instruction before a layer, of which it is a part."""
+    kernel, told = call.kernel, {"op": layer.op, "origin": layer.origin, "group": layer.group}
+    return Instr(
+        kernel.name,
+        layer.name,
+        call.operand_list(),
+        call.scalars(),
+        code=call.template_options(),
+        variant=call.variant,
+        declaration=kernel,
+        **told,  # type: ignore[arg-type]
+    )

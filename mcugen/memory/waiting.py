@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from mcugen.board import ROOM_IN_CACHE, Board, Cache, Memory
-from mcugen.lir.program import BRINGING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
+from mcugen.lir.program import PREPARING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
 from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touched
 
 WORK = 4
@@ -102,7 +102,7 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
 def readings_of(program: Program) -> Iterator[Reading]:
     """All of what the arena holds, in order."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
-    held = {o.buffer for i in program.instrs if i.kernel in BRINGING for o in i.operands if o.access is Access.OUT}
+    held = {o.buffer for i in program.instrs if i.kernel in PREPARING for o in i.operands if o.access is Access.OUT}
     for instr, times in runs_of(program):
         if instr.control is not Control.NONE:
             continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.plan import Plan
 from mcugen.quant.recurrent import rounded_weights
 from mcugen.quant.sensitivity import MOST_MACS, judged_tensors, power
-from mcugen.quant.weights import real_weights
+from mcugen.quant.weights import HALVINGS, in_flash, real_weights, stored_bits
 
 WIDE_SHARE = 0.2
 """Of all weights: so many may keep 8 bits."""
@@ -37,6 +38,9 @@ FINALISTS = 4
 
 BYTES = {DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
 """Of a weight, but for its share of a group's scale."""
+
+LEAST_BITS = 2.0
+"""That a code may take of a weight on average."""
 
 MOST_SAMPLES = 32
 """By which a layer's noise is told."""
@@ -121,13 +125,32 @@ def stored_share(model: FloatModel, plan: Plan) -> float:
     """Bytes of all layers' weights, and of the scales of groups, relative to a byte for each weight."""
     nbytes, total = 0.0, 0
     for node in (n for n in model.graph.nodes if weights_of(n)):
-        size = count(node)
-        is_real = plan.precision_of(node) is DType.FLOAT32
+        size = counted(node, plan)
         codes = plan.layers.get(node.outputs[0].name)
-        nbytes += size * (4.0 if is_real else BYTES[plan.weights_of(node)])
+        nbytes += size * stored_bytes(node, plan)
         nbytes += 4.0 * codes.scales.size if codes is not None and codes.group else 0.0
         total += size
     return nbytes / max(total, 1)
+
+
+def weights_in_flash(model: FloatModel, plan: Plan) -> int:
+    """All weights of layers that have a code, but for those that drop out."""
+    return sum(counted(n, plan) for n in model.graph.nodes if plan.code_bits_of(n) is not None)
+
+
+def stored_bytes(node: Node, plan: Plan) -> float:
+    """Of a weight of a layer."""
+    if plan.precision_of(node) is DType.FLOAT32:
+        return 4.0
+    codes = plan.layers.get(node.outputs[0].name)
+    most = BYTES[plan.weights_of(node)]
+    return most if codes is None or plan.code_bits_of(node) is None else min(most, stored_bits(codes) / 8)
+
+
+def counted(node: Node, plan: Plan) -> int:
+    """Weights of a layer, where they have a code: those in flash."""
+    codes = plan.layers.get(node.outputs[0].name)
+    return count(node) if codes is None or plan.code_bits_of(node) is None else in_flash(codes).size
 
 
 def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
@@ -136,6 +159,43 @@ def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
     Negative where 4 bits are too much already.
     """
     return 2 * sum(map(count, model.graph.nodes)) * (share - stored_share(model, plan))
+
+
+def codable(model: FloatModel, plan: Plan) -> list[Node]:
+    """The layers of 8-bit weights of which a code may take fewer bits."""
+    integer = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
+    return [n for n in integer if plan.weights_of(n) is DType.INT8]
+
+
+def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
+    """Bits of a code, the same for all layers that may have one, so that weights take a share of a byte each.
+
+    Empty where others take too much.
+    """
+    layers = codable(model, plan)
+    plan = replace(plan, code_bits={n.outputs[0].name: 8.0 for n in layers})
+    sizes = {n: counted(n, plan) for n in model.graph.nodes if weights_of(n)}
+    coded, total = sum(sizes[n] for n in layers), sum(sizes.values())
+    others = sum(sizes[n] * stored_bytes(n, plan) for n in sizes if n not in layers)
+    bits = 8 * (share * total - others) / max(coded, 1)
+    return {n.outputs[0].name: bits for n in layers} if bits >= LEAST_BITS else {}
+
+
+def allotted(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
+    """As many bits altogether as in `plan`, so that layers add least noise, of which each adds so much with these.
+
+    Noise of a weight falls by four with each bit, and is best the same for all layers ("reverse water-filling").
+    """
+    layers, sizes = list(noise), np.array([counted(n, plan) for n in noise], float)
+    given = np.array([plan.code_bits[n.outputs[0].name] for n in layers])
+    wanted = given + np.log2(np.maximum([noise[n] for n in layers], 1e-30) / np.maximum(sizes, 1)) / 2
+    low, high = LEAST_BITS - wanted.max(), 8 - wanted.min()
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        is_more = sizes @ np.clip(wanted + middle, LEAST_BITS, 8) > sizes @ given
+        low, high = (low, middle) if is_more else (middle, high)
+    found = np.clip(wanted + low, LEAST_BITS, 8)
+    return dict(plan.code_bits) | {n.outputs[0].name: float(b) for n, b in zip(layers, found, strict=True)}
 
 
 def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], share: float) -> list[str]:

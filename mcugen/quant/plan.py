@@ -67,6 +67,8 @@ class Plan:
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()
     compensated: bool = False
+    code_bits: Mapping[str, float] = field(default_factory=dict)
+    """Of layers with weights of 8 bits, by name: what a code (mcugen.kernels.coded) may take on average of each."""
     shared: Mapping[str, int] = field(default_factory=dict)
     """The number of the set of layers whose weights and scales are equal, by name: they have the same codes."""
     constants: Mapping[str, Array] = field(default_factory=dict)
@@ -81,8 +83,8 @@ class Plan:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether some weights have fewer than 8 bits."""
-        return bool(self.few_bits or self.two_bits)
+        """Whether some weights have fewer than 8 bits, or take fewer by a code."""
+        return bool(self.few_bits or self.two_bits or self.code_bits)
 
     @property
     def compensates(self) -> bool:
@@ -98,6 +100,10 @@ class Plan:
         if node.outputs[0].name in self.two_bits:
             return DType.INT2
         return DType.INT4 if node.outputs[0].name in self.few_bits else DType.INT8
+
+    def code_bits_of(self, node: Node) -> float | None:
+        """What a code of a layer's weights may take on average; None: they need none."""
+        return self.code_bits.get(node.outputs[0].name) if self.weights_of(node) is DType.INT8 else None
 
     def shares(self, node: Node) -> tuple[int, DType] | None:
         """What a layer has in common with those of the same codes; None: it has its own."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 import onnx
 
@@ -81,6 +82,8 @@ class Quantization:
         if self.plan.few_bits and scheme.weights is not DType.INT4:
             count = len(self.plan.few_bits)
             parts.append(f"{count} layer{'s' * (count > 1)} with weights of 4 bits")
+        if count := len(self.plan.code_bits):
+            parts.append(f"{count} layer{'s' * (count > 1)} with weights for a code")
         if count := len(self.plan.two_bits):
             parts.append(f"{count} layer{'s' * (count > 1)} with weights of 2 bits")
         return ", ".join(parts)
@@ -88,6 +91,9 @@ class Quantization:
 
 MOST_KEPT = 4
 """Quantized models that are remembered."""
+
+NARROWLY = 0.998
+"""Of a share of bytes, what is aimed at where that was missed by a little."""
 
 MOST_RETURNS = 3
 """Times that layers may return to 8 bits because of what others do."""
@@ -109,15 +115,17 @@ class Quantizer:
     progress: Progress = no_progress
     compensates: bool = False
     """Whether weights of 8 bits, too, make good a part of what layers before have lost."""
+    code_bits: Mapping[str, float] = field(default_factory=dict)
+    """By layer, what a code may take of each weight of 8 bits on average."""
     _choices: dict[Group, Choice] = field(default_factory=dict, init=False)
     """Of groups that are not `_own`."""
-    _made: dict[tuple[frozenset[tuple[str, DType]], bool], Quantization] = field(default_factory=dict, init=False)
+    _made: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(default_factory=dict, init=False)
     """What was made last without known weights, as it is asked for again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
     """What weights of 4 bits add to the outputs, by what was asked for."""
     _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
     """What was found last, by layers' precision."""
-    _rounded_plans: dict[tuple[frozenset[tuple[str, DType]], frozenset[str], frozenset[str], bool], Plan] = field(
+    _rounded_plans: dict[tuple[frozenset[Any], frozenset[str], frozenset[str], frozenset[Any], bool], Plan] = field(
         default_factory=dict, init=False
     )
 
@@ -134,7 +142,7 @@ class Quantizer:
         layers = dict(wanted or {})
         if known is not None:
             return self._quantize(layers, known)
-        asked = frozenset(layers.items()), self.compensates
+        asked = frozenset(layers.items()), frozenset(self.code_bits.items()), self.compensates
         if asked not in self._made:
             self._made = dict(list(self._made.items())[1 - MOST_KEPT :])
             self._made[asked] = self._quantize(layers, None)
@@ -161,6 +169,7 @@ class Quantizer:
         self._require_layers(wanted)
         assignment = self._assigned(wanted)
         plan = self._plan(assignment)
+        plan.code_bits = self.code_bits
         cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
         able = [*self.bearing_few_bits(plan), *cells]
         plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
@@ -207,6 +216,37 @@ class Quantizer:
         ways = few_bits.ways(self._noise[asked], room, most)
         return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
 
+    def coded(self, wanted: Mapping[str, DType], share: float) -> dict[str, float]:
+        """`code_bits` by which weights of 8 bits take a share of their bytes by a code, of least noise as far as found.
+
+        Empty where that cannot be.
+        """
+        even = few_bits.even_bits(self.model, self._sized(wanted), share)
+        if not even:
+            return {}
+        plan = self._coded_plan(wanted, even)
+        layers = [n for n in few_bits.codable(self.model, plan) if n in few_bits.candidates(self.model, plan)]
+        noise = few_bits.weight_noise(self.model, plan, layers, self.samples)
+        ways = [even, few_bits.allotted(noise, plan)]
+        return min((self._within(wanted, way, share) for way in ways), key=lambda way: self._coded_noise(wanted, way))
+
+    def _within(self, wanted: Mapping[str, DType], bits: Mapping[str, float], share: float) -> dict[str, float]:
+        """Fewer bits, if rounded weights take more than that by a code, as those rounded to nearest do not."""
+        found = few_bits.stored_share(self.model, self._coded_plan(wanted, bits))
+        less = min(NARROWLY * share / found, 1.0) if found > share else 1.0
+        return {name: each * less for name, each in bits.items()}
+
+    def _coded_noise(self, wanted: Mapping[str, DType], bits: Mapping[str, float]) -> float:
+        return self._coded_plan(wanted, bits).noise or 0.0
+
+    def _coded_plan(self, wanted: Mapping[str, DType], bits: Mapping[str, float]) -> Plan:
+        """With weights rounded by the samples."""
+        before, self.code_bits = self.code_bits, bits
+        try:
+            return self._refined(self._planned(wanted)[1])
+        finally:
+            self.code_bits = before
+
     def narrowest(self, wanted: Mapping[str, DType]) -> dict[str, DType]:
         """`wanted` with weights of 2 bits, or 4, wherever that can be: what takes the least bytes."""
         able = few_bits.candidates(self.model, self._planned(wanted)[1])
@@ -245,7 +285,8 @@ class Quantizer:
 
     def _refined(self, plan: Plan) -> Plan:
         """With weights rounded by the samples; the last ones are remembered, as they are asked for again."""
-        asked = frozenset(plan.precision.items()), plan.few_bits, plan.two_bits, plan.compensated
+        coded = frozenset(plan.code_bits.items())
+        asked = frozenset(plan.precision.items()), plan.few_bits, plan.two_bits, coded, plan.compensated
         if asked not in self._rounded_plans:
             self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MOST_KEPT :])
             self._rounded_plans[asked] = self._rounded(plan, self.samples)
@@ -264,7 +305,7 @@ class Quantizer:
         """The channels that never change with weights of 8 bits, which those of fewer bits are to leave so."""
         asked = frozenset(plan.precision.items())
         if asked not in self._constant:
-            wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset()))
+            wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset(), code_bits={}))
             self._constant = {asked: constants_of(self._imported(wide), plan.activations)}
         return self._constant[asked]
 

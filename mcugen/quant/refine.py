@@ -84,7 +84,7 @@ def refine(
     for node in layers:
         alike = [n for n in layers if plan.shares(n) == plan.shares(node) is not None] or [node]
         moments = _profiled(alike, profile) if plan.scheme.correct_bias else None
-        codes = plain_codes(node, plan.scheme, plan.weights_of(node), _living(node, plan, moments is not None))
+        codes = _plain_codes(node, plan, _living(node, plan, moments is not None))
         plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
     return plan
 
@@ -160,7 +160,7 @@ class _Walk:
         """By `moments`, if they are known."""
         plan, can_correct = self.plan, _can_correct(node, self.plan)
         living = _living(node, plan, unfolded is not None and can_correct)
-        codes = plain_codes(node, plan.scheme, plan.weights_of(node), living)
+        codes = _plain_codes(node, plan, living)
         if unfolded is None:
             return codes
         moments = moments or self._noted(Moments(crossed=plan.compensates), unfolded)
@@ -255,7 +255,7 @@ class _Gathering(_Walk):
         shares = self.plan.shares(node)
         if shares is not None and unfolded is not None:
             self._noted(self._found.setdefault(shares, Moments(crossed=self.plan.compensates)), unfolded)
-        return plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
+        return _plain_codes(node, self.plan, None)
 
 
 class _Unfolded:
@@ -281,6 +281,11 @@ def _of_unfolded(node: Node, arrays: Sequence[Array]) -> tuple[Array]:
     """The reference of a plain product by its rows."""
     assert isinstance(node.op, Weighted)
     return (node.op.of_unfolded(node.sig, *arrays),)
+
+
+def _plain_codes(node: Node, plan: Plan, living: Array | None) -> Codes:
+    """Weights rounded to nearest, as the plan has them."""
+    return plain_codes(node, plan.scheme, plan.weights_of(node), living, plan.code_bits_of(node))
 
 
 def _living(node: Node, plan: Plan, can_correct: bool) -> Array:

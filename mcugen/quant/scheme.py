@@ -55,8 +55,8 @@ def activation_codes(lows: Array, highs: Array, dtype: DType, scheme: Scheme) ->
     lows, highs = np.minimum(lows, 0.0), np.maximum(highs, 0.0)
     least, most = dtype.limits
     if scheme.symmetric or dtype is DType.INT16:
-        return _scales(np.maximum(-lows, highs) / most, scheme), np.zeros(len(lows))
-    scales = _scales((highs - lows) / (most - least), scheme)
+        return usable_scales(np.maximum(-lows, highs) / most, scheme), np.zeros(len(lows))
+    scales = usable_scales((highs - lows) / (most - least), scheme)
     return scales, np.clip(np.rint(least - lows / scales), least, most)
 
 
@@ -75,10 +75,10 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
     other = tuple(a for a in range(weights.ndim) if a != axis)
     most = np.abs(weights.astype(np.float64)).max(other if scheme.per_channel else None, initial=0.0)
     least = most.max(initial=0.0) * LEAST_CHANNEL
-    return _scales(np.maximum(np.atleast_1d(most), least) / WEIGHT_LIMITS[dtype][1], scheme)
+    return usable_scales(np.maximum(np.atleast_1d(most), least) / WEIGHT_LIMITS[dtype][1], scheme)
 
 
-def _scales(steps: Array, scheme: Scheme) -> Array:
+def usable_scales(steps: Array, scheme: Scheme) -> Array:
     """Usable scales of at least these steps: float32 values, or powers of two."""
     steps = np.maximum(steps, LEAST_SCALE)
     if scheme.power_of_two:

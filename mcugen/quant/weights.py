@@ -11,12 +11,13 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
+from mcugen.kernels.coded import best_code
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import Conv
 from mcugen.ops.packed import packs
 from mcugen.options import TWO_BITS
 from mcugen.quant.plan import Codes
-from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
+from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, usable_scales, weight_scales
 
 (GROUP_OF_TWO_BITS,) = TWO_BITS.values()
 """Of fully connected layers; convolutions have a scale a channel."""
@@ -35,8 +36,21 @@ def takes_two_bits(node: Node) -> bool:
     return packs(np.resize(limits, layer_weights(node)[0].shape), GROUP_OF_TWO_BITS)
 
 
-def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8, living: Array | None = None) -> Codes:
-    """Weights, or those that are `living`, rounded to nearest, in INT8, INT4 or INT2."""
+HALVINGS = 24
+"""Of the range in which a layer's scale is sought."""
+
+
+def plain_codes(
+    node: Node,
+    scheme: Scheme,
+    dtype: DType = DType.INT8,
+    living: Array | None = None,
+    code_bits: float | None = None,
+) -> Codes:
+    """Weights, or those that are `living`, rounded to nearest, in INT8, INT4 or INT2.
+
+    Where their code may take so many bits on average, scales are as large as it needs.
+    """
     weights, axis = layer_weights(node)
     weights = weights if living is None else living
     group = {DType.INT4: scheme.group, DType.INT2: GROUP_OF_TWO_BITS}.get(dtype, 0)
@@ -45,7 +59,46 @@ def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8, living: A
         if packs(grouped.weights, group):
             return grouped
     scales = weight_scales(weights, axis, scheme, dtype)
-    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype), weights)
+    codes = Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype)
+    return nearest_codes(codes, weights) if code_bits is None else _coarse_codes(codes, weights, scheme, code_bits)
+
+
+def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> Codes:
+    """With the smallest scales that let a code take so many bits of each weight on average.
+
+    They go with the square root of a channel's weights: equal ones would give all channels the same error, and those
+    in proportion the same bits.
+    """
+    other = tuple(a for a in range(weights.ndim) if a != codes.axis)
+    size = np.square(weights, dtype=np.float64).mean(other if len(codes.scales) > 1 else None).reshape(-1) ** 0.25
+    if not size.any():
+        return nearest_codes(codes, weights)
+
+    def coarser(times: float) -> Codes:
+        scales = usable_scales(np.maximum(codes.scales, times * size), scheme)
+        return nearest_codes(replace(codes, scales=scales), weights)
+
+    if stored_bits(coarser(0.0)) <= bits:
+        return coarser(0.0)
+    low, high = 0.0, float(np.max(codes.scales * WEIGHT_LIMITS[DType.INT8][1] / np.maximum(size, size.max() / 256)))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stored_bits(coarser(middle)) > bits else (low, middle)
+    return coarser(high)
+
+
+def stored_bits(codes: Codes) -> float:
+    """Of a weight in flash by the shortest code, on average."""
+    kept = in_flash(codes)
+    return best_code(kept)[1] / kept.size if kept.size else 0.0
+
+
+def in_flash(codes: Codes) -> Array:
+    """The codes without those of outputs and of inputs that are all 0, which drop out."""
+    by_output = np.moveaxis(codes.weights, codes.axis, 0)
+    parts = by_output.reshape(len(by_output), by_output.shape[1] if by_output.ndim > 1 else 1, -1)
+    kept: Array = parts[parts.any((1, 2))][:, parts.any((0, 2))]
+    return kept
 
 
 def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: int, dtype: DType) -> Codes:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are stored by a code, and decoded to the arena once, just before their layer.
+
+Layers read them there as any others, by the same kernels. That takes less flash, more time, and more RAM where a
+layer's weights are large beside its activations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mcugen.board import Board
+from mcugen.fitting.budget import use_of
+from mcugen.hir.types import DType
+from mcugen.kernels.choose import ENOUGH, NEARLY
+from mcugen.kernels.coded import Code, code_of
+from mcugen.lir.program import DECODE_WEIGHTS, PREPARING, Buffer, Instr, Program, Space
+from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
+from mcugen.memory.place import copied_bytes, memory_of_arena
+from mcugen.memory.plan import Planned, plan_memory
+from mcugen.memory.verify_plan import verify_plan
+from mcugen.options import CompileOptions
+
+LEAST_SAVED = 128
+"""Bytes that a code must be shorter: its call and parameters take some, and time to begin with."""
+
+PER_WEIGHT, PER_CALL = 15.0, 6000.0
+"""Instructions of decoding, by estimate (`tests/test_decoding.py`); a call fills its table."""
+
+TRIES = 6
+"""So often memory is planned, with fewer codes, until it is no more than allowed."""
+
+
+def with_codes(program: Program, board: Board, options: CompileOptions) -> Program:
+    """A planned program with weights decoded before their layers, where that takes less flash, and RAM is there.
+
+    That is what the goal of least flash asks for, if it saves more than that gives for time's sake.
+    """
+    if not _may_decode(program, options):
+        return program
+    before, use, most = Planned.of(program), use_of(program, board, options), _room(program, board, options)
+    if options.max_flash is not None and use.flash <= options.max_flash:
+        return program
+    coded = dict(_codes(program))
+    for _ in range(TRIES if coded else 0):
+        made = _with_estimates(with_decoded_weights(program, coded), program)
+        plan_memory(made)
+        if made.arena_size <= most and NEARLY * use_of(made, board, options).flash <= use.flash:
+            verify_plan(made)
+            return made
+        coded.pop(max(coded, key=lambda b: b.nbytes))
+        if made.arena_size <= most or not coded:
+            break
+    before.restore(program)
+    return program
+
+
+def _may_decode(program: Program, options: CompileOptions) -> bool:
+    """Whether weights may lie in flash as they are not read."""
+    is_told = options.weights_in_file or options.checked_indices or options.cores > 1
+    return options.optimize == "flash" and not is_told and program.lesson is None and not program.symbols
+
+
+def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
+    """Constants with their codes where these are shorter, if only layers alone read them."""
+    readers = defaultdict[Buffer, list[Instr]](list)
+    for instr in program.instrs:
+        for operand in instr.operands:
+            readers[operand.buffer].append(instr)
+    in_blocks = {id(program.instrs[i]) for whole in program.wholes() if len(whole) > 1 for i in whole}
+    outputs = {endpoint.buffer for endpoint in program.outputs}
+    for buffer, found in readers.items():
+        is_alone = not any(id(instr) in in_blocks or instr.kernel in PREPARING for instr in found)
+        if not is_alone or not is_read(buffer) or buffer in outputs:
+            continue
+        assert buffer.data is not None
+        code = code_of(buffer.data)
+        if code is not None and code.nbytes + LEAST_SAVED * len(found) < buffer.nbytes:
+            yield buffer, _decoded(buffer, code)
+
+
+def _decoded(constant: Buffer, code: Code) -> Decoded:
+    coded = Buffer(f"{constant.name}.coded", DType.UINT8, code.coded.size, Space.CONST, code.coded)
+    plain = None
+    if code.plain is not None:
+        plain = Buffer(f"{constant.name}.plain", DType.INT32, code.plain.size, Space.CONST, code.plain)
+    return Decoded([coded, *([] if plain is None else [plain])], lambda held: code.call(held, coded, plain))
+
+
+def _room(program: Program, board: Board, options: CompileOptions) -> float:
+    """Bytes that the arena may take."""
+    others = program.state_size + copied_bytes(program, board, options.place)
+    most = ENOUGH * min(board.total_ram, memory_of_arena(board, options.place).room) - others
+    if options.max_ram is not None:
+        most = min(most, options.max_ram - others)
+    return max(most, program.arena_size)
+
+
+def _with_estimates(made: Program, before: Program) -> Program:
+    """With what decoding takes, by layer."""
+    estimates = dict(before.layer_estimates)
+    for instr in (i for i in made.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
+        estimates[instr.name] += PER_CALL + PER_WEIGHT * instr.operand("y").buffer.nbytes
+    more = sum(estimates.values()) - sum(before.layer_estimates.values())
+    known = before.instructions_estimate
+    return replace(made, layer_estimates=estimates, instructions_estimate=None if known is None else known + more)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are stored by a code, and decoded to the arena before their layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from onnx_models import Net, assert_close, random_feeds
+
+from mcugen import CompileOptions, compile_model
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.fitting.budget import use_of
+from mcugen.hir.interpreter import interpret
+from mcugen.kernels.choose import ENOUGH
+from mcugen.kernels.coded import Code, code_of, digits_of
+from mcugen.lir.program import DECODE_WEIGHTS, Instr
+from mcugen.simulate import Setup, simulate
+
+FLASH = CompileOptions("net", optimize="flash")
+ROOMY = 2**20
+"""Bytes of flash, of which there are enough then: nothing is decoded."""
+
+
+def coarse(seed: int, *shape: int, spread: float = 4.0) -> np.ndarray:
+    """Codes as coarse scales leave them, and a few large ones."""
+    random = np.random.default_rng(seed)
+    codes = np.rint(random.laplace(0, spread, shape))
+    return np.where(random.random(shape) < 0.002, random.integers(-128, 128, shape), np.clip(codes, -127, 127)).astype(
+        np.int8
+    )
+
+
+def network(channels: int = 24, spread: float = 4.0, side: int = 12) -> onnx.ModelProto:
+    """Convolutions of several kinds, depthwise and pointwise ones among them, and a fully connected layer."""
+    net = Net(21)
+    x = net.fake(net.input("x", 1, 4, side, side), 0.05, 3)
+    for number, (before, size, groups) in enumerate(
+        ((4, 3, 1), (channels, 3, channels), (channels, 1, 1), (channels, 3, 1))
+    ):
+        codes = coarse(number, channels, before // groups, size, size, spread=spread)
+        weights = net.dequantize(net.const(codes, np.int8), 0.01)
+        pads = [size // 2] * 4
+        x = net.fake(net.op("Conv", x, weights, pads=pads, group=groups, out=f"c{number}"), 0.3, -5)
+    flat = net.op("Flatten", net.fake(net.op("GlobalAveragePool", x), 0.3, -5), axis=1)
+    rows = net.dequantize(net.const(coarse(9, 10, channels, spread=spread), np.int8), 0.01)
+    net.output(net.fake(net.op("Gemm", flat, rows, transB=1, out="d"), 1.0, 0))
+    return net.model()
+
+
+def decoding(compiled: CompiledModel) -> list[Instr]:
+    return [i for i in compiled.program.instrs if i.kernel == DECODE_WEIGHTS]
+
+
+def numbers_of(data: np.ndarray, count: int, remainder: int) -> list[int]:
+    """As the code is described: bit by bit."""
+    bits = iter("".join(f"{byte:08b}" for byte in data))
+    found = []
+    for _ in range(count):
+        prefix = 0
+        while prefix < 16 and next(bits) == "0":
+            prefix += 1
+        rest, number = (8, 0) if prefix == 16 else (remainder, prefix)
+        for _ in range(rest):
+            number = 2 * number + int(next(bits))
+        found.append(-(number + 1) // 2 if number % 2 else number // 2)
+    return found
+
+
+def decoded(code: Code) -> np.ndarray:
+    """Words in rows, by what is stored of them."""
+    rows, before, inner, after = (getattr(code.params, n) or 0 for n in ("rows", "before", "inner", "after"))
+    numbers = np.array(numbers_of(code.coded, rows * inner * 4, code.params.remainder), np.int64)
+    words = (numbers.reshape(rows, inner, 4) << [0, 8, 16, 24]).sum(-1).astype(np.int64)
+    assert code.plain is not None
+    plain = code.plain.reshape(rows, before + after)
+    return np.concatenate([plain[:, :before], words.astype(np.uint32).view(np.int32), plain[:, before:]], 1)
+
+
+@settings(max_examples=60)
+@given(arrays.arrays(np.int32, st.integers(1, 30), elements=st.integers(-(2**31), 2**31 - 1)))
+def test_digits_are_those_of_the_words(words: np.ndarray):
+    digits = digits_of(words).astype(np.int64)
+    assert ((digits << [0, 8, 16, 24]).sum(-1).astype(np.uint32).view(np.int32) == words).all()
+
+
+def test_weights_that_are_packed_in_halves_are_digits_again():
+    """As kernels pack two channels: 256 times the odd one and the even one, of which each may be negative."""
+    codes = coarse(1, 4, 50).astype(np.int64)
+    halves = (codes[0::2] + 256 * codes[1::2]).astype("<i2")
+    words = np.ascontiguousarray(halves).view("<i4")
+    digits = digits_of(words).reshape(2, -1, 2, 2)
+    assert (digits[:, :, 0, 0] == codes[0::2, 0::2]).all()
+    assert np.abs(digits[:, :, 1, 0] - codes[0::2, 1::2]).max() <= 1
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(0, 3), st.integers(1, 20), st.integers(0, 3))
+def test_words_come_back_with_what_is_not_coded(seed: int, rows: int, before: int, inner: int, after: int):
+    random = np.random.default_rng(seed)
+    words = random.integers(-(2**31), 2**31, (rows, before + inner + after)).astype(np.int32)
+    words[:, before : before + inner] = coarse(seed, rows, inner, 4).view(np.int32)[..., 0]
+    code = code_of(words)
+    assert code is not None
+    assert (decoded(code) == words).all()
+
+
+def test_biases_beside_weights_are_left_alone():
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (16, 36)).astype(np.int32)
+    words[:, 2:-2] = coarse(0, 16, 32, 4).view(np.int32)[..., 0]
+    code = code_of(words)
+    assert code is not None
+    assert (code.params.before, code.params.inner, code.params.after) == (2, 32, 2)
+    assert code.nbytes < 0.75 * words.nbytes
+
+
+@pytest.mark.parametrize(
+    "board",
+    [
+        "host",
+        *(pytest.param(b, marks=pytest.mark.qemu) for b in ("nrf52840", "rt1060", "corstone300")),
+        *(pytest.param(b, marks=pytest.mark.riscv) for b in ("rv32imc", "rv32imafc")),
+    ],
+)
+def test_layers_compute_the_same_from_decoded_weights(board: str):
+    model, hardware = network(), load_board(board)
+    compiled = compile_model(model, hardware, FLASH)
+    plain = compile_model(model, hardware, replace(FLASH, max_flash=ROOMY))
+    assert len(decoding(compiled)) >= 2 and not decoding(plain)
+    assert compiled.program.weights_size < 0.8 * plain.program.weights_size
+    feeds = random_feeds(model)
+    run = simulate(compiled.bundle, hardware, [feeds], measure=False, setup=Setup(sanitize=board == "host"))
+    assert_close(run.outputs[0], interpret(compiled.graph, feeds))
+
+
+def test_damaged_codes_write_no_more_than_the_weights():
+    """Whatever the bits are, as many weights come of them: the sanitizer sees each write."""
+    compiled = compile_model(network(), "host", FLASH)
+    for instr in decoding(compiled):
+        coded = instr.operand("x").buffer
+        assert coded.data is not None
+        coded.data = np.full(coded.count, 255, np.uint8)  # more codes than weights
+    feeds = random_feeds(network())
+    assert simulate(compiled.bundle, load_board("host"), [feeds], measure=False, setup=Setup(sanitize=True)).outputs
+
+
+@pytest.mark.qemu
+def test_decoding_takes_a_dozen_instructions_a_weight():
+    """As the estimate has it, within a fifth."""
+    model = network(64, 4.0, 4)
+    compiled = compile_model(model, "nrf52840", FLASH)
+    plain = compile_model(model, "nrf52840", replace(FLASH, max_flash=ROOMY))
+    weights = sum(i.operand("y").buffer.nbytes for i in decoding(compiled))
+    feeds = random_feeds(model)
+    counts = [c.simulate([feeds]).instructions for c in (compiled, plain)]
+    assert counts[0] is not None and counts[1] is not None
+    assert weights > 40_000 and counts[0] - counts[1] < 15.5 * weights
+    estimates = [c.program.instructions_estimate or 0.0 for c in (compiled, plain)]
+    assert estimates[0] - estimates[1] == pytest.approx(counts[0] - counts[1], rel=0.2)
+
+
+def test_not_where_little_is_saved_or_weights_are_read_otherwise():
+    assert not decoding(compile_model(network(spread=40.0), "nrf52840", FLASH))
+    model = network()
+    assert not decoding(compile_model(model, "nrf52840", replace(FLASH, optimize="balanced")))
+    for more in ({"weights_reader": True}, {"updatable": True}, {"checked_indices": True}):
+        assert not decoding(compile_model(model, "nrf52840", replace(FLASH, **more)))  # type: ignore[arg-type]
+
+
+def test_weights_whose_room_in_the_arena_is_too_large_stay_as_they_are():
+    model = network(48)
+    everywhere = compile_model(model, "nrf52840", FLASH)
+    most = everywhere.program.arena_size - 4096
+    within = compile_model(model, "nrf52840", replace(FLASH, max_ram=most))
+    assert within.program.arena_size <= most
+    assert len(decoding(within)) < len(decoding(everywhere))
+    assert everywhere.program.arena_size <= ENOUGH * load_board("nrf52840").total_ram
+
+
+def test_balanced_decodes_where_nothing_else_fits():
+    model = network()
+    least = compile_model(model, "nrf52840", FLASH)
+    plain = compile_model(model, "nrf52840", replace(FLASH, max_flash=ROOMY))
+    uses = [use_of(c.program, load_board("nrf52840"), c.options).flash for c in (least, plain)]
+    budget = (uses[0] + min(uses)) // 2 + 500
+    assert uses[0] + 1000 < uses[1]
+    made = compile_model(model, "nrf52840", CompileOptions("net", max_flash=budget))
+    assert decoding(made)
+
+
+def test_the_report_counts_decoding_with_its_layer():
+    compiled = compile_model(network(), "nrf52840", FLASH)
+    program = compiled.program
+    for layer in program.layers():
+        kernels = [program.instrs[i].kernel for i in layer]
+        if DECODE_WEIGHTS in kernels:
+            assert program.head(layer).kernel != DECODE_WEIGHTS
+            assert program.macs_of(layer) > 0
