@@ -22,6 +22,7 @@ from elftools.elf.elffile import ELFFile
 from onnx_models import Net, random_feeds
 from portable_models import POOL, net_of, portable_models
 from shared_models import roomy
+from test_decoding import network as coded_network
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle, Port
@@ -200,7 +201,10 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
         for feeds in [random_feeds(net, seed=1)]
         for half in (False, True)
     ]
-    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer]
+    decoded = compile_model(coded_network(), target, CompileOptions(name="decoded", optimize="flash"))
+    turned = compile_model(turned_and_added(), target, CompileOptions(name="turned"))
+    others = [(m, random_feeds(net, seed=1)) for m, net in ((decoded, coded_network()), (turned, turned_and_added()))]
+    candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer, *others]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
     missed = set().union(*(kernel_functions(model) for model, _ in known))
     assert len(missed) > 50
@@ -211,6 +215,15 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
         if not known:
             break
     assert missed == set()
+
+
+def turned_and_added() -> onnx.ModelProto:
+    """A matrix of bytes, large enough for blocks, with rows and columns beside them; sums of int16 of one scale."""
+    net = Net(21)
+    net.output(net.op("Transpose", net.input("x", 2, 47, 18, dtype=np.int8), out="y", perm=[0, 2, 1]), dtype=np.int8)
+    a, b = (net.dequantize(net.input(name, 31, dtype=np.int16), 0.001, 0, np.int16) for name in "ab")
+    net.output(net.quantize(net.op("Add", a, b), 0.001, 0, np.int16, out="sum"), dtype=np.int16)
+    return net.model()
 
 
 def kernel_functions(model: CompiledModel) -> set[str]:
