@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx_models import Net, assert_close, random_feeds
 
+import mcugen.fitting
 from mcugen import CompileOptions, compile_model
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.fitting.budget import use_of
+from mcugen.fitting.decoding import TILE
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import ENOUGH
 from mcugen.kernels.coded import Code, code_of, digits_of
@@ -181,6 +183,22 @@ def test_weights_whose_room_in_the_arena_is_too_large_stay_as_they_are():
     assert within.program.arena_size <= most
     assert len(decoding(within)) < len(decoding(everywhere))
     assert everywhere.program.arena_size <= ENOUGH * load_board("nrf52840").total_ram
+
+
+@pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
+def test_a_large_layer_is_decoded_in_portions(board: str, monkeypatch: pytest.MonkeyPatch):
+    """Of its channels, each as large as a tile: the arena has no room for all of its weights at once."""
+    model, hardware = network(48), load_board(board)
+    with monkeypatch.context() as patch:
+        patch.setattr(mcugen.fitting, "in_tiles", lambda *_: None)
+        whole = compile_model(model, hardware, FLASH)
+    tiled, feeds = compile_model(model, hardware, FLASH), random_feeds(model)
+    assert len(decoding(tiled)) > len(decoding(whole))
+    assert max(i.operand("y").buffer.nbytes for i in decoding(tiled)) <= TILE
+    assert tiled.program.arena_size < 0.8 * whole.program.arena_size
+    assert tiled.program.weights_size < 1.02 * whole.program.weights_size
+    run = simulate(tiled.bundle, hardware, [feeds], measure=False, setup=Setup(sanitize=board == "host"))
+    assert_close(run.outputs[0], interpret(tiled.graph, feeds))
 
 
 def test_balanced_decodes_where_nothing_else_fits():

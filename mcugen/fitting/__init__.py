@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
-from mcugen.fitting.decoding import with_codes
+from mcugen.fitting.decoding import better_of, in_tiles, with_codes
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
@@ -275,7 +275,12 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
     made = _for_its_goal(graph, board, options, Streamings(board, is_streamed_in=options.stream_input))
-    return with_codes(made, board, options)
+    tiled = in_tiles(graph, made, options)
+    ways = [with_codes(made, board, options)]
+    if tiled is not None:
+        other = _for_its_goal(tiled, board, options, Streamings(board, is_streamed_in=options.stream_input))
+        ways.append(with_codes(other, board, options))
+    return better_of(ways, board, options)
 
 
 def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Program:

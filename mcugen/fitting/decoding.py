@@ -7,27 +7,34 @@ layer's weights are large beside its activations.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import use_of
+from mcugen.fitting.budget import Budget, use_of
+from mcugen.fitting.portions import channels_of, divided
+from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
-from mcugen.kernels.choose import ENOUGH, NEARLY
+from mcugen.kernels.choose import ENOUGH, NEARLY, Cost
 from mcugen.kernels.coded import Code, code_of
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARING, Buffer, Instr, Program, Space
 from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
+from mcugen.memory.peak import moments
 from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 
 LEAST_SAVED = 128
 """Bytes that a code must be shorter: its call and parameters take some, and time to begin with."""
 
 PER_WEIGHT, PER_CALL = 15.0, 6000.0
 """Instructions of decoding, by estimate (`tests/test_decoding.py`); a call fills its table."""
+
+TILE = 10_240
+"""Bytes of weights that are decoded at once though the arena has no room for them: each portion is a call."""
 
 TRIES = 6
 """So often memory is planned, with fewer codes, until it is no more than allowed."""
@@ -55,6 +62,32 @@ def with_codes(program: Program, board: Board, options: CompileOptions) -> Progr
             break
     before.restore(program)
     return program
+
+
+def in_tiles(graph: Graph, program: Program, options: CompileOptions) -> Graph | None:
+    """The graph of a planned program with layers in portions whose weights, once they are decoded, find room where the
+    arena has some while the layer runs, or take TILE bytes; None if there are no such layers.
+    """
+    if not _may_decode(program, options):
+        return None
+    coded, held, taken = {buffer for buffer, _ in _codes(program)}, Counter[str](), Counter[str]()
+    for instr, moment in zip(program.instrs, moments(program)[1:], strict=False):
+        held[instr.name] += sum({o.buffer: o.buffer.nbytes for o in instr.operands if o.buffer in coded}.values())
+        taken[instr.name] = max(taken[instr.name], moment.nbytes)
+    rooms = {name: max(program.arena_size - taken[name], TILE) for name, nbytes in held.items() if nbytes}
+    large = [node for node in graph.nodes if held[node.outputs[0].name] > rooms.get(node.outputs[0].name, math.inf)]
+    return divided(graph, {n: some for n in large if (some := channels_of(n, rooms[n.output.name].__ge__))})
+
+
+def better_of(programs: Sequence[Program], board: Board, options: CompileOptions) -> Program:
+    """The better trade of time, RAM and flash, of those within the limits for these if any are."""
+
+    def rank(program: Program) -> tuple[float, float]:
+        use = use_of(program, board, options)
+        cost = Cost(program.instructions_estimate or 0.0, use.ram, use.flash)
+        return Budget.of(options).excess(use), cost.rank(GOALS[0])
+
+    return min(programs, key=rank)
 
 
 def _may_decode(program: Program, options: CompileOptions) -> bool:

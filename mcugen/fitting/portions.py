@@ -9,10 +9,10 @@ weight comes from slow memory once, and no RAM is taken for a copy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mcugen.board import Board, Cache
+from mcugen.board import Board
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Divisible
 from mcugen.lir.program import Program
@@ -39,20 +39,12 @@ def in_portions(graph: Graph, program: Program, board: Board, options: CompileOp
     if cache is None or options.cores > 1 or options.weights_reader or graph.lesson is not None:
         return None
     saved = _saved(program, board, options)
-    places = {node: place for place, node in enumerate(graph.nodes)}
-    chosen = {
-        places[node]: channels
-        for node in graph.nodes
-        if saved[node.outputs[0].name] > 0 and (channels := _channels(node, cache))
-    }
+    waiting = [node for node in graph.nodes if saved[node.outputs[0].name] > 0]
+    chosen = {node: some for node in waiting if (some := channels_of(node, lambda n: cache.missed(n) == 0))}
     least = LEAST_SAVED * (program.instructions_estimate or 0.0)
-    if not chosen or sum(saved[graph.nodes[place].output.name] for place in chosen) < least:
+    if sum(saved[node.output.name] for node in chosen) < least:
         return None
-    other = graph.copy()
-    nodes = list(other.nodes)
-    for place, channels in chosen.items():
-        _divide(other, nodes[place], channels)
-    return other
+    return divided(graph, chosen)
 
 
 def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[str, float]:
@@ -67,17 +59,29 @@ def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[s
     return saved
 
 
-def _channels(node: Node, cache: Cache) -> int:
-    """Of a portion whose weights the cache holds, with no more portions than need be; 0 where there is none."""
+def channels_of(node: Node, holds: Callable[[int], bool]) -> int:
+    """Of a portion of whose weights, as so many bytes, that holds, with no more portions than need be; 0 where there is
+    none, or where no portion is needed.
+    """
     if not isinstance(node.op, Divisible) or not node.op.has_channels_alone(node.sig, node.inputs):
         return 0
     channels, nbytes = node.output.type.shape[-1], sum(v.type.nbytes for v in node.inputs[1:] if v is not None)
     for unit in (TOGETHER, TOGETHER // 4):
         for count in range(2, min(MOST_PORTIONS, channels // unit) + 1):
             each = -(-channels // (unit * count)) * unit
-            if cache.missed(nbytes * each // channels) == 0:
+            if holds(nbytes * each // channels):
                 return each if each < channels else 0
     return 0
+
+
+def divided(graph: Graph, chosen: Mapping[Node, int]) -> Graph | None:
+    """The graph with these nodes in portions of so many channels; None if there are none."""
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    other = graph.copy()
+    nodes = list(other.nodes)
+    for node, channels in chosen.items():
+        _divide(other, nodes[places[node]], channels)
+    return other if chosen else None
 
 
 def _divide(graph: Graph, node: Node, channels: int) -> None:
