@@ -121,12 +121,12 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_
 
 
 def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
-    """By block of channels: what their sums start with, their weights, their multipliers if any."""
+    """By block of channels [blocks, words]: what their sums start with, their weights, their multipliers if any."""
     parts = [bias, words]
     if sums.multiplier is not None:
         missing = bias.size - len(sums.multiplier)
         parts.append(np.pad(sums.multiplier.astype(np.int64), (0, missing)).reshape(bias.shape))
-    return np.concatenate(parts, axis=1).astype(np.uint32).view(np.int32).reshape(-1)
+    return np.concatenate(parts, axis=1).astype(np.uint32).view(np.int32)
 
 
 def nibbles_of_pairs(weights: Array, sums: Sums) -> Array:
@@ -464,7 +464,6 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     by_blocks = in_pairs(spec, laid, block)
     interleave = nibbles_of_fours if fours else nibbles_of_pairs
     words = interleave(by_blocks, paired) if nibbles else stream(by_blocks, paired, 2, packed)
-    words = words.reshape(len(by_blocks) // block, -1)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
     operands = {
         "x": site.x,
@@ -590,7 +589,6 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
     words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
-    words = words.reshape(-(-len(laid) // 4), -1)
     operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
         size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)

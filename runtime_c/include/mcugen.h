@@ -419,15 +419,19 @@ static inline uint32_t mcugen_add_halves(uint32_t a, uint32_t b)
     return ((a & 0x7fff7fffu) + (b & 0x7fff7fffu)) ^ tops;
 }
 
-#if defined(MCUGEN_DSP)
 /* The same, limited to 16 bits each. */
 static inline uint32_t mcugen_add_saturated(uint32_t a, uint32_t b)
 {
+#if defined(MCUGEN_DSP)
     uint32_t sums;
     __asm__("qadd16 %0, %1, %2" : "=r"(sums) : "r"(a), "r"(b));
     return sums;
-}
+#else
+    const int32_t first = mcugen_signed(a), second = mcugen_signed(b);
+    const int32_t low = mcugen_saturate16(mcugen_low16(first) + mcugen_low16(second));
+    return mcugen_pair(low, mcugen_saturate16(mcugen_high16(first) + mcugen_high16(second)));
 #endif
+}
 
 /* Halves plus bytes 0 and 2, or 1 and 3. */
 static inline uint32_t mcugen_add_even_bytes(uint32_t halves, uint32_t bytes)
