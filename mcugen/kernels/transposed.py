@@ -396,7 +396,8 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
     streams, pitch = [], max(rows.pitches)
     for phase in spec.phases:
         padded = np.pad(phase.rows, ((0, 0), (0, -phase.depth % 8))).reshape(phase.channels, -1, dsp_conv.GROUP)
-        streams.append(dsp_conv.stream(padded[:, :, dsp_conv.WIDENED], dsp_conv.sums_of(phase, True), 2, True))
+        words = dsp_conv.stream(padded[:, :, dsp_conv.WIDENED], dsp_conv.sums_of(phase, True), 2, True)
+        streams.append(words.reshape(-1))
     shape = ConvShape.of_rows(spec.windows, pitch, head.channels)
     walk = dsp_conv.Walk(
         runs_w=1, run_step=0, units=0, unit=8, is_padded=0, ring_h=1, pitch=0, margin=0, before=0, pair_h=1, right=0
