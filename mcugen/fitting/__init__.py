@@ -148,7 +148,8 @@ def _divided(
         ways.append((_for_goal(GOALS[0]), GOALS[0]))
     for build, goal in ways:
         base = asked.program if goal == asked.goal else build(graph, board, options)
-        if (divided := in_portions(graph, base, board, options)) is not None:
+        copying = options if options.optimize == "speed" or asked.copies is None else asked.copies.options
+        if (divided := in_portions(graph, base, board, copying)) is not None:
             made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
             fits = not budget.excess(made.use)
             may_be_asked_for = taken is whole and goal != asked.goal  # as `balanced`, which must not be the faster one

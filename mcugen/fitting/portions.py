@@ -33,7 +33,7 @@ LEAST_SAVED = 0.1
 
 def in_portions(graph: Graph, program: Program, board: Board, options: CompileOptions) -> Graph | None:
     """The graph of a program with those layers in portions that wait for weights again and again, but for weights that
-    users want in RAM, and without other copies; None if none do.
+    start-up copies by the options, and without other copies; None if none do.
     """
     cache = board.cache(memory_of_weights(board, options.place), "data")
     if cache is None or options.cores > 1 or options.weights_reader or graph.lesson is not None:
@@ -48,7 +48,7 @@ def in_portions(graph: Graph, program: Program, board: Board, options: CompileOp
 
 
 def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[str, float]:
-    """Cycles by layer that it waits beyond reading its constants once, but for those that users want in RAM."""
+    """Cycles by layer that it waits beyond reading its constants once, but for those that start-up copies."""
     slow = memory_of_weights(board, options.place)
     copied = copies_of(program, board, options.place)
     saved = defaultdict[str, float](float)
