@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
-from mcugen.fitting.decoding import better_of, in_tiles, with_codes
+from mcugen.fitting.decoding import better_of, codes_of, in_tiles, with_codes
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
@@ -146,9 +146,9 @@ def _divided(
     ways: list[tuple[Build, str]] = [(_as_asked, options.optimize)]
     if options.optimize == "speed" and taken.waits > LEAST_SAVED * taken.instructions:
         ways.append((_for_goal(GOALS[0]), GOALS[0]))
+    copying = options if options.optimize == "speed" or asked.copies is None else asked.copies.options
     for build, goal in ways:
         base = asked.program if goal == asked.goal else build(graph, board, options)
-        copying = options if options.optimize == "speed" or asked.copies is None else asked.copies.options
         if (divided := in_portions(graph, base, board, copying)) is not None:
             made = staged(attempt(AS_ASKED, build, goal, options, divided), board, options)
             fits = not budget.excess(made.use)
@@ -276,12 +276,13 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
     made = _for_its_goal(graph, board, options, Streamings(board, is_streamed_in=options.stream_input))
-    tiled = in_tiles(graph, made, options)
-    ways = [with_codes(made, board, options)]
-    if tiled is not None:
-        other = _for_its_goal(tiled, board, options, Streamings(board, is_streamed_in=options.stream_input))
-        ways.append(with_codes(other, board, options))
-    return better_of(ways, board, options)
+    codes = codes_of(made, board, options)
+    tiled = in_tiles(graph, made, codes)
+    whole = with_codes(made, codes, board, options)
+    if tiled is None:
+        return whole
+    other = _for_its_goal(tiled, board, options, Streamings(board, is_streamed_in=options.stream_input))
+    return better_of([whole, with_codes(other, codes_of(other, board, options), board, options)], board, options)
 
 
 def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Program:

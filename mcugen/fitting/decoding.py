@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mcugen.board import Board
@@ -40,18 +40,29 @@ TRIES = 6
 """So often memory is planned, with fewer codes, until it is no more than allowed."""
 
 
-def with_codes(program: Program, board: Board, options: CompileOptions) -> Program:
+Codes = Mapping[Buffer, Decoded]
+"""Constants by what is stored of them."""
+
+
+def codes_of(program: Program, board: Board, options: CompileOptions) -> Codes:
+    """Those that are shorter, for the goal of least flash; none where weights are to stay, or fit the budget."""
+    if not _may_decode(program, options):
+        return {}
+    if options.max_flash is not None and use_of(program, board, options).flash <= options.max_flash:
+        return {}
+    return dict(_codes(program))
+
+
+def with_codes(program: Program, codes: Codes, board: Board, options: CompileOptions) -> Program:
     """A planned program with weights decoded before their layers, where that takes less flash, and RAM is there.
 
     That is what the goal of least flash asks for, if it saves more than that gives for time's sake.
     """
-    if not _may_decode(program, options):
+    if not codes:
         return program
     before, use, most = Planned.of(program), use_of(program, board, options), _room(program, board, options)
-    if options.max_flash is not None and use.flash <= options.max_flash:
-        return program
-    coded = dict(_codes(program))
-    for _ in range(TRIES if coded else 0):
+    coded = dict(codes)
+    for _ in range(TRIES):
         made = _with_estimates(with_decoded_weights(program, coded), program)
         plan_memory(made)
         if made.arena_size <= most and NEARLY * use_of(made, board, options).flash <= use.flash:
@@ -64,15 +75,15 @@ def with_codes(program: Program, board: Board, options: CompileOptions) -> Progr
     return program
 
 
-def in_tiles(graph: Graph, program: Program, options: CompileOptions) -> Graph | None:
+def in_tiles(graph: Graph, program: Program, codes: Codes) -> Graph | None:
     """The graph of a planned program with layers in portions whose weights, once they are decoded, find room where the
     arena has some while the layer runs, or take TILE bytes; None if there are no such layers.
     """
-    if not _may_decode(program, options):
+    if not codes:
         return None
-    coded, held, taken = {buffer for buffer, _ in _codes(program)}, Counter[str](), Counter[str]()
+    held, taken = Counter[str](), Counter[str]()
     for instr, moment in zip(program.instrs, moments(program)[1:], strict=False):
-        held[instr.name] += sum({o.buffer: o.buffer.nbytes for o in instr.operands if o.buffer in coded}.values())
+        held[instr.name] += sum({o.buffer: o.buffer.nbytes for o in instr.operands if o.buffer in codes}.values())
         taken[instr.name] = max(taken[instr.name], moment.nbytes)
     rooms = {name: max(program.arena_size - taken[name], TILE) for name, nbytes in held.items() if nbytes}
     large = [node for node in graph.nodes if held[node.outputs[0].name] > rooms.get(node.outputs[0].name, math.inf)]

@@ -227,7 +227,7 @@ net (int16[5, 7] a, int16[5, 7] b) => (int16[5, 7] y)
 def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> bool:
     """y = saturate(x0 + x1) of int16 tensors of one shape; False: `sum_of` is another, or there is no kernel."""
     kernel, one, y = ADD_S16, 1 << sum_of.shift, node.output.type
-    fits = kernel.needs <= builder.features and not kernel.lacks & builder.features and not builder.any_size
+    fits = kernel.runs_on(builder.features) and not builder.any_size
     alike = all(t.dtype is DType.INT16 and t.shape == y.shape for t in (*node.sig.inputs, y) if t is not None)
     if not fits or not alike or sum_of.factors != (one, one) or sum_of.offset >> sum_of.shift:
         return False
@@ -284,7 +284,7 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
     """Emits one instruction for a product of int8 tensors; False: there is no kernel."""
     rows, kernel = RowsOfInt8.of(node.sig), MUL_S8
     requantize = spec.product.for_high_word() if spec.product else None
-    fits = kernel.needs <= builder.features and not kernel.lacks & builder.features and not builder.any_size
+    fits = kernel.runs_on(builder.features) and not builder.any_size
     if requantize is None or requantize.shift != 32 or spec.limits != DType.INT8.limits or rows is None or not fits:
         return False
     (multiplier,) = requantize.multiplier

@@ -269,9 +269,13 @@ class Kernel:
     evaluate: Reference | None = None
     example: str = ""
 
+    def runs_on(self, features: frozenset[str]) -> bool:
+        """Whether the CPU allows it, and what is asked for besides."""
+        return self.needs <= features and not self.lacks & features
+
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
-        if not self.needs <= features or self.lacks & features:
+        if not self.runs_on(features):
             return False
         layer = spec_of(node)
         return all(holds(layer) for holds in self.when)

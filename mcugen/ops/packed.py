@@ -246,11 +246,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         shape = ConvShape.of_rows(node.output.type.count // channels, depth, channels)
         spec = ConvSpec(x, w, node.output.type, weights, more[0] if more else None, self.clamp, shape)
         features = builder.features
-        kernel = next(
-            k
-            for k in kernels.DENSE
-            if k.needs <= features and not k.lacks & features and all(holds(spec) for holds in k.when)
-        )
+        kernel = next(k for k in kernels.DENSE if k.runs_on(features) and all(holds(spec) for holds in k.when))
         assert kernel.emit is not None
         made = kernel.emit(spec, Site(builder, node, kernel))
         for call in made if isinstance(made, list) else [made]:

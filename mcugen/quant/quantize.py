@@ -241,11 +241,7 @@ class Quantizer:
 
     def _coded_plan(self, wanted: Mapping[str, DType], bits: Mapping[str, float]) -> Plan:
         """With weights rounded by the samples."""
-        before, self.code_bits = self.code_bits, bits
-        try:
-            return self._refined(self._planned(wanted)[1])
-        finally:
-            self.code_bits = before
+        return self._refined(replace(self._planned(wanted)[1], code_bits=bits))
 
     def narrowest(self, wanted: Mapping[str, DType]) -> dict[str, DType]:
         """`wanted` with weights of 2 bits, or 4, wherever that can be: what takes the least bytes."""
