@@ -39,7 +39,7 @@ def in_short_steps(
     for _ in range(MOST_TRIALS):
         compiled = make(wanted)
         each = longest_steps(compiled, measure(compiled))
-        names = [compiled.program.head(layer).name for layer in compiled.program.layers()]
+        names = [compiled.program.completing(layer).name for layer in compiled.program.layers()]
         slow = {name: cycles for name, cycles in zip(names, each, strict=True) if cycles > limit}
         if not slow:
             return with_steps(compiled, limit, each)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -97,6 +98,25 @@ def test_portions_compute_what_the_layer_does(model: onnx.ModelProto) -> None:
     compiled, feeds = compile_model(model, HOST, FLASH), random_feeds(model)
     assert layers(compiled.program) > 1
     assert_close(outputs_in_c(compiled, feeds), interpret(compiled.graph, feeds))
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_before_people_portions_are_one_layer(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the name, the shape and the products of the whole."""
+    before, found = whole(model, RT1060, monkeypatch), compile_model(model, RT1060, FLASH)
+
+    def computed(compiled: CompiledModel) -> list[tuple[str, int]]:
+        return [(layer.name, layer.macs) for layer in compiled.report.layers if layer.macs]
+
+    def listed(compiled: CompiledModel) -> list[str]:
+        return re.findall(
+            r"^ \*  +\d+  (\S+ +\d[\dx]* \w+) ",
+            next(text for name, text in compiled.bundle.files.items() if name.endswith("net.h")),
+            re.MULTILINE,
+        )
+
+    assert computed(found) == computed(before)
+    assert set(listed(found)) == set(listed(before)) != set()
 
 
 def test_channels_of_a_group_are_no_layer_of_their_own() -> None:

@@ -28,8 +28,11 @@ class Layer:
 
 def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object, ...], str]) -> list[Layer]:
     """The layers in order; `functions` are the C functions of kernels, by Instr.function_key."""
-    heads = [program.head(layer) for layer in program.layers()]
-    return [Layer(i.name, titles[i.name], _result(i), functions.get(i.function_key, i.kernel)) for i in heads]
+    ends = [(program.head(layer), program.completing(layer)) for layer in program.layers()]
+    return [
+        Layer(end.name, titles[end.name], _result(end), functions.get(head.function_key, head.kernel))
+        for head, end in ends
+    ]
 
 
 def _result(instr: Instr) -> str:

@@ -85,15 +85,17 @@ def divided(graph: Graph, chosen: Mapping[Node, int]) -> Graph | None:
 
 
 def _divide(graph: Graph, node: Node, channels: int) -> None:
-    """So many channels by each layer, whose results are joined."""
-    out = node.output.type
+    """So many channels by each portion; their results are joined, and all that remains one layer."""
+    out, layer = node.output.type, node.layer or 1 + max(other.layer for other in graph.nodes)
     parts = []
     for start in range(0, out.shape[-1], channels):
         stop = min(start + channels, out.shape[-1])
         inputs = [node.input(0), *(v and _some(graph, v, start, stop) for v in node.inputs[1:])]
         name, type_ = f"{node.output.name}.{start}", out.with_shape((*out.shape[:-1], stop - start), out.layout)
-        parts.append(graph.add(node.op, inputs, node.origin, names=[name], types=[type_], before=node).output)
-    graph.rewrite(node, Concat(out.rank - 1), parts, types=[out])
+        parts.append(graph.add(node.op, inputs, node.origin, names=[name], types=[type_], before=node))
+    whole = graph.rewrite(node, Concat(out.rank - 1), [part.output for part in parts], types=[out])
+    for made in (*parts, whole):
+        made.layer = layer
 
 
 def _some(graph: Graph, value: Value, start: int, stop: int) -> Value:

@@ -65,15 +65,24 @@ class Value:
 
 
 class Node:
-    """One application of an operator. `origin` names the ONNX nodes it stems from (untrusted text)."""
+    """One application of an operator. `origin` names the ONNX nodes it stems from (untrusted text).
+
+    Nodes one behind the other with the same `layer`, other than 0, compute one layer of the model in portions.
+    """
 
     def __init__(
-        self, op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Value], origin: Sequence[str]
+        self,
+        op: Operator,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value],
+        origin: Sequence[str],
+        layer: int = 0,
     ) -> None:
         self.op = op
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.origin = tuple(dict.fromkeys(origin))
+        self.layer = layer
         for output in outputs:
             output.producer = self
         for index, value in enumerate(inputs):
@@ -399,7 +408,7 @@ class Graph:
         other.inputs, other.output_names = [values[v] for v in self.inputs], list(self.output_names)
         other.outputs = [values[v] for v in self.outputs]
         other.nodes = [
-            Node(n.op, [values[v] if v else None for v in n.inputs], [values[v] for v in n.outputs], n.origin)
+            Node(n.op, [values[v] if v else None for v in n.inputs], [values[v] for v in n.outputs], n.origin, n.layer)
             for n in self.nodes
         ]
         other.sizes = self.sizes and {key: replace(s, value=values[s.value]) for key, s in self.sizes.items()}

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from itertools import groupby
 from typing import Protocol, runtime_checkable
 
 from mcugen.errors import VerificationError
@@ -89,6 +91,12 @@ def lower_nodes(graph: Graph, builder: Builder) -> None:
 
 
 def _lower(nodes: Iterable[Node], builder: Builder) -> None:
+    for layer, portions in groupby(nodes, lambda node: node.layer):
+        with builder.one_layer() if layer else nullcontext():
+            _lower_each(portions, builder)
+
+
+def _lower_each(nodes: Iterable[Node], builder: Builder) -> None:
     for node in nodes:
         if (kernel := builder.of_library(node)) is not None:
             builder.emit_by(kernel, node)

@@ -486,16 +486,26 @@ class Program:
         return spans
 
     def head(self, layer: range) -> Instr:
-        """The instruction that speaks for a layer: of a group, the marker of its outermost block, but for forks."""
+        """The instruction that speaks for a layer: of a group, the marker of its outermost block, but for forks; else
+        the first that computes.
+        """
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
             return next(i for i in instrs if i.control is Control.NONE and not i.moves_nothing)
         computing = next(i for i in instrs if i.kernel not in PREPARING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
+    def completing(self, layer: range) -> Instr:
+        """The instruction whose result is the layer's: of portions the one that joins them, else what speaks for it."""
+        head, last = self.head(layer), self.instrs[layer[-1]]
+        is_joined = last.group and head.name != last.name and Control.NONE is head.control is last.control
+        return last if is_joined and not self.is_side(layer) else head
+
     def macs_of(self, layer: range) -> int:
-        """Multiply-accumulates of a layer; those of a side of a fork are its instructions'."""
-        if not self.is_side(layer):
+        """Multiply-accumulates of a layer: of a block its marker's, else those of all its instructions, as of a side of
+        a fork.
+        """
+        if self.head(layer).control is not Control.NONE:
             return self.head(layer).macs
         return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
 

@@ -705,7 +705,7 @@ def _layers(program: Program) -> list[Layer]:
     layers = [(program.head(span), span) for span in program.layers()]
     return [
         Layer(
-            name=instr.name,
+            name=program.completing(span).name,
             origin=list(instr.origin),
             op=instr.op,
             kernel=instr.kernel,

@@ -191,8 +191,9 @@ def _row(
     most = busiest(times[index + 1] for index in layer)
     blocks = tuple(block_of[b] for b in most.buffers if b.nbytes)
     scratch = sum(b.nbytes for b in blocks if b.kind == "scratch")
-    name = layer_title(head.name, head.origin)
-    reason = whole.get(head.name, "")
+    own = program.completing(layer).name
+    name = layer_title(own, head.origin)
+    reason = whole.get(own, "")
     return Row(name, head.op, head.kernel, layer[0], layer[-1], most.nbytes, scratch, blocks, reason)
 
 

@@ -358,7 +358,7 @@ def _layers(report: Report, width: int) -> Table:
     rows = [(str(i), *(show(layer) for *_, show in columns)) for i, layer in enumerate(report.layers)]
     heads = ("#", *(head for head, *_ in columns))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(rows))))
     _add_name_column(table, "layer", width, heads, rows)
     for column in heads[1:]:
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
