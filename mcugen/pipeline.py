@@ -209,7 +209,7 @@ def lowered(
 
     Without `kernels`, they are chosen within the limits of the board.
     """
-    costs = cost_table(board.cpu)
+    costs = cost_table(board.cpu, board.features)
     choices = Kernels(graph, board, options, any_size).within() if kernels is None else dict(kernels)
     remarks = unmeasured(graph, board.features, costs, any_size)
     widens = _widens(graph, board, options)
@@ -236,7 +236,7 @@ class Kernels:
         self._choice = Choice(
             graph,
             board.features,
-            _with_waits(cost_table(board.cpu), board, options),
+            _with_waits(cost_table(board.cpu, board.features), board, options),
             options.optimize,
             family=options.family,
             wanted=options.kernels,

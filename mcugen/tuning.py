@@ -95,11 +95,11 @@ def _require(compiled: CompiledModel) -> None:
 
 def _candidates(graph: Graph, target: Board, most: int) -> Iterator[Candidate]:
     """The kernels that promise most, of each layer that has several, with and without copies of what they read."""
-    costs = cost_table(target.cpu)
+    costs = cost_table(target.cpu, target.features)
     for node in graph.nodes:
         fitting = fitting_kernels(node, target.features, any_size=False)
         if len(fitting) > 1:
-            best = sorted(fitting, key=lambda kernel: costs.instructions(node, kernel))[:most]
+            best = sorted(fitting, key=lambda kernel: costs.time(node, kernel))[:most]
             yield from (Candidate(node, kernel, copies) for kernel in best for copies in (False, True))
 
 

@@ -269,8 +269,8 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
     helper = board.helper
     assert helper is not None
     other = board.other_kind or board
-    first = Side(board.features, cost_table(board.cpu), 1.0, helper.first_paces)
-    second = Side(other.features, cost_table(other.cpu), helper.pace, helper.paces)
+    first = Side(board.features, cost_table(board.cpu, board.features), 1.0, helper.first_paces)
+    second = Side(other.features, cost_table(other.cpu, other.features), helper.pace, helper.paces)
     return Forms(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
 
 

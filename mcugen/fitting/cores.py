@@ -107,7 +107,7 @@ class Side:
             return self.pace * _PER_ELEMENT * node.output.type.count
         node = self.alike(node)
         if (node, kernel.name) not in self._times:
-            self._times[node, kernel.name] = self.costs.instructions(node, kernel)
+            self._times[node, kernel.name] = self.costs.time(node, kernel)
         return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
 
     def nearest(self, node: Node, wanted: Kernel | None) -> Kernel | None:

@@ -173,7 +173,7 @@ class Streaming:
 
     def _lightest(self, node: Node, found: Sequence[Kernel]) -> Kernel:
         """The kernel with the least scratch memory, and of those the fastest."""
-        return min(found, key=lambda k: (self._scratch(node, k), self._costs.instructions(node, k)))
+        return min(found, key=lambda k: (self._scratch(node, k), self._costs.time(node, k)))
 
     def _scratch(self, node: Node, kernel: Kernel) -> int:
         return trial(node, kernel, self._features).program.scratch_size
@@ -339,7 +339,7 @@ class Streaming:
                 for node in layer.body.nodes
                 if (found := fitting_kernels(node, self._features, any_size=False))
             }
-            instructions = sum(self._costs.instructions(node, k) for node, k in choices.items())
+            instructions = sum(self._costs.time(node, k) for node, k in choices.items())
             self._bodies[layer.body] = instructions, self._working_memory(layer.body, choices)
         return self._bodies[layer.body]
 
@@ -404,7 +404,7 @@ class Streamings:
     def of(self, graph: Graph) -> Streaming:
         """That of a graph."""
         if graph not in self._found:
-            costs = cost_table(self._board.cpu)
+            costs = cost_table(self._board.cpu, self._board.features)
             made = Streaming(graph, self._board.features, costs, is_streamed_in=self._is_streamed_in)
             self._found[graph] = made
         return self._found[graph]

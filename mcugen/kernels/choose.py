@@ -244,7 +244,7 @@ def offers_of(
 def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int) -> list[Candidate]:
     """Candidates that count by cycles of the core, if those of all of them were fitted."""
     cycles = [costs.cycles(node, c.kernel) for c in offer]
-    known = [(c, n - costs.instructions(node, c.kernel)) for c, n in zip(offer, cycles, strict=True) if n is not None]
+    known = [(c, n - costs.time(node, c.kernel)) for c, n in zip(offer, cycles, strict=True) if n is not None]
     if len(known) < len(offer) or any(c.is_measured for c in offer):
         return offer
     return [_taking(c, times * more) for c, more in known]
@@ -292,7 +292,7 @@ def estimated_cycles(
             k: costs.cycles(node, k) for k in fitting_kernels(node, features, any_size=False, wanted=(kernel.name,))
         }
         known = fits.get(kernel) if None not in fits.values() else None
-        return costs.instructions(node, kernel) + costs.stalls(node, kernel) if known is None else known
+        return costs.time(node, kernel) + costs.stalls(node, kernel) if known is None else known
 
     return sum(times * cycles(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)
 
@@ -417,7 +417,7 @@ def _candidate(
     if measured is not None:
         return Candidate(kernel, times * measured, flash, ram, is_measured=True)
     waits, stalls = times * costs.waits(program), times * costs.stalls(node, kernel)
-    return Candidate(kernel, times * costs.instructions(node, kernel) + waits, flash, ram, stalls, waits)
+    return Candidate(kernel, times * costs.time(node, kernel) + waits, flash, ram, stalls, waits)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:

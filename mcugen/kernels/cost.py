@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
-from mcugen.lir.kernel import Kernel
+from mcugen.kernels.loops import FloatLoops
+from mcugen.lir.kernel import SEPARATE_SUMS, Kernel
 from mcugen.lir.program import Program
 from mcugen.resources import resource_dir
 
@@ -52,6 +53,9 @@ class KernelCost:
     shared: int = 0
 
 
+FMA_STALLS = 2
+"""Cycles beyond its own that VFMA takes on cores that reward sums apart from products (mcugen.memory.loops)."""
+
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
@@ -74,6 +78,9 @@ class CostTable:
     core: str = ""
     """Whose cycles count where plans are compared by time; none: those of no core."""
 
+    sums_apart: bool = False
+    """Whether kernels that can add products of floats by instructions of their own do so, which no fit saw."""
+
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
 
@@ -88,7 +95,13 @@ class CostTable:
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
-        return _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
+        fitted = _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
+        return fitted + self.sums_apart * _has_loops(kernel) * _products(node, kernel)
+
+    def time(self, node: Node, kernel: Kernel) -> float:
+        """Its instructions, and where some kernels add products by instructions of their own, what others stall."""
+        stalls = FMA_STALLS * self.sums_apart * (not _has_loops(kernel)) * _products(node, kernel)
+        return self.instructions(node, kernel) + stalls
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
         """Whether what the kernel does with the node was measured."""
@@ -112,13 +125,29 @@ class CostTable:
         return self.kernels.get(kernel, UNKNOWN)
 
 
+def _has_loops(kernel: Kernel) -> bool:
+    """Whether its loops over floats are written as a board rewards it."""
+    return FloatLoops in kernel.options
+
+
+def _products(node: Node, kernel: Kernel) -> float:
+    """Multiplications of floats."""
+    x = node.inputs[0]
+    is_float = x is not None and x.type.dtype.is_float
+    return kernel.products * node.op.macs(node.sig) if is_float else 0.0
+
+
 def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
     return kernel.slowdown_of(node) * sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 
 
+def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
+    """The measured costs of a CPU, of inner loops as `features` ask for them."""
+    return replace(_measured(cpu), sums_apart=SEPARATE_SUMS in features)
+
+
 @cache
-def cost_table(cpu: str) -> CostTable:
-    """The measured costs of a CPU."""
+def _measured(cpu: str) -> CostTable:
     folder = resource_dir("boards") / "costs"
     path = folder / f"{ALIKE.get(cpu, cpu)}.json"
     return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")), cpu)

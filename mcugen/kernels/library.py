@@ -37,7 +37,7 @@ def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs
         return min(fitting, key=lambda k: trial(node, k, features).program.weights_size)
     if not costs.knows(node, fitting[0]):
         return fitting[0]
-    return min((k for k in fitting if costs.knows(node, k)), key=lambda k: costs.instructions(node, k))
+    return min((k for k in fitting if costs.knows(node, k)), key=lambda k: costs.time(node, k))
 
 
 def references(graph: Graph, program: Program) -> dict[Node, Reference]:

@@ -99,6 +99,7 @@ CONV: tuple[Kernel, ...] = (
         emit=emit,
         extra=GRID.work,
         spends=True,
+        products=4 / 9,
         loads=8 / (9 * GRID.across),  # 16 transformed weights for nine; each serves four tiles
     ),
 )

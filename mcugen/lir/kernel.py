@@ -231,6 +231,8 @@ class Kernel:
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
     Where a word is loaded several times before others are, `sweeps` is how often it goes through all of them, at most.
 
+    `products` is how many multiplications a multiply-accumulate of the layer takes.
+
     `stalls` are, by core, the cycles that a unit of `extra` takes beyond the instructions that were measured: loads of
     several words, and what waits for them; less than none where a core has loops of its own that issue two at once.
 
@@ -261,6 +263,7 @@ class Kernel:
     any_size: bool = False
     spends: bool = False
     loads: float = 0.25
+    products: float = 1.0
     sweeps: float = 1.0
     stalls: Mapping[str, float] = field(default_factory=dict, hash=False)
     library: str = ""
