@@ -35,7 +35,6 @@ from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.fitting.budget import use_of
-from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.latency import Pace, time_of
 from mcugen.options import CompileOptions
@@ -56,11 +55,6 @@ LEAST_COST = 1e-3
 
 NEGLIGIBLE = 0.05
 """Share of all noise that the quietest layers may make together whose costs are not looked at."""
-
-WORK_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
-"""Of an estimate, where nothing can be measured; without an FPU, float32 takes SOFT_FLOAT times as many."""
-
-SOFT_FLOAT = 10
 
 LEAST_JUDGED = 4
 """Samples that each half must have to be judged by what the other one tells."""
@@ -149,12 +143,8 @@ class _Trial:
 
     @property
     def estimate(self) -> int:
-        """Instructions, by the costs of kernels, or by multiply-accumulates where these were not measured."""
-        by_kernels = self.compiled.program.instructions_estimate
-        if by_kernels is not None:
-            return round(by_kernels)
-        soft = 1 if self.board.name == "host" or "fpu" in self.board.features else SOFT_FLOAT
-        return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
+        """Instructions, by the costs of kernels."""
+        return round(self.compiled.program.instructions_estimate or 0.0)
 
     @property
     def cost(self) -> Cost:
@@ -212,16 +202,6 @@ def _loudest(noise: Mapping[str, float]) -> list[str]:
             break
         quiet.add(name)
     return [name for name in noise if name not in quiet]
-
-
-def _work(graph: Graph, soft: int) -> int:
-    """Multiply-accumulates, and elements of all results, in units of the type that they are computed in."""
-    total = 0
-    for node in graph.nodes:
-        dtype = node.inputs[0].type.dtype if node.inputs and node.inputs[0] is not None else DType.INT8
-        factor = WORK_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
-        total += factor * (node.op.macs(node.sig) + sum(v.type.count for v in node.outputs))
-    return total
 
 
 @dataclass

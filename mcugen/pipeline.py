@@ -16,7 +16,15 @@ from mcugen.hir.printer import print_graph
 from mcugen.hir.traits import Widenable
 from mcugen.hir.types import Array
 from mcugen.hir.verify import Verifier, verify_graph
-from mcugen.kernels.choose import ENOUGH, Choice, Limits, estimated_cycles, estimated_instructions, unmeasured
+from mcugen.kernels.choose import (
+    ENOUGH,
+    Choice,
+    Limits,
+    estimated_cycles,
+    estimated_instructions,
+    time_without_choice,
+    unmeasured,
+)
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
@@ -215,10 +223,12 @@ def lowered(
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
     program.layer_estimates = estimated_instructions(graph, costs, choices)
-    program.instructions_estimate = sum(program.layer_estimates.values()) if choices else None
+    others = time_without_choice(graph, board.features, costs, choices)
+    program.instructions_estimate = (sum(program.layer_estimates.values()) + others) or None
     if options.optimize in (GOALS[0], "speed") and choices:
         timed = replace(costs, core=board.core)
-        program.cycles_estimate = estimated_cycles(graph, board.features, timed, choices)
+        cycles = estimated_cycles(graph, board.features, timed, choices)
+        program.cycles_estimate = None if cycles is None else cycles + others
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"
         remedy = "compile without it: the input lies in the arena then"

@@ -559,14 +559,24 @@ def cycles_of(found: CompiledModel) -> int:
 
 
 DIMS = {"st_mobilenet_v2_035_128": {"unk__608": 1}, "st_yamnet_256": {"unk__120": 1}}
-ZOO = (
-    *("deeploy_cct_1_32", "deeploy_tinyvit", "deeploy_transformer_int", "dory_eegnet_int", "dory_frontnet_int"),
-    *("dory_tcn_int", "esp_tcn_stream", "st_mobilenet_v2_035_128", "st_yamnet_256"),
-)
 ROOMY = ("rt1060", "rp2350", "rp2350_psram", "stm32h743", "stm32n657", "nrf52840")
 """Whose weights lie in slow flash, or whose arena does behind a cache."""
-MISSED = ("st_yamnet_256", "rp2350_psram")
-"""1.322 times: in float, whose sums of VFMA take three cycles instead of two there, for fewer instructions."""
+FUSED = ("ds_cnn_kws_f32", "mnist_cntk", "mnist_cntk_opset8_original", "pt_tcn_dynamo", "pt_tcn_legacy")
+WINOGRAD = ("pt_resnet_s_dynamo", "pt_resnet_s_legacy", "resnet8_cifar10_f32", "resnet8_cifar10_f32_nhwc")
+MISSED = {
+    *itertools.product(FUSED, ("nrf52840", "rp2350", "rp2350_psram")),
+    *itertools.product(("pt_bilstm_dynamo", "pt_bilstm_legacy"), ("nrf52840",)),
+    *itertools.product(("pt_mlp_dynbatch_dynamo", "pt_mlp_dynbatch_legacy"), ("rp2350", "rp2350_psram")),
+    *itertools.product(WINOGRAD, ("rt1060", "rp2350_psram")),
+    *itertools.product(
+        ("mobilenet_v1_025_vww_f32", "mobilenet_v1_025_vww_f32_nhwc", "st_yamnet_256"), ("rp2350_psram",)
+    ),
+}
+"""1.26 to 1.6 times, all in float. On Cortex-M4 and M33 `balanced` keeps VFMA, of three cycles where a product and its
+sum take two, as its instructions are bounded (tests/test_performance.py); Winograd's weights and working memory take
+twice the RAM, of boards whose largest part of it is not on the chip.
+"""
+ROOMY_IN_CI = (("esp_tcn_stream", "rt1060"), ("resnet8_cifar10_int8_qdq", "rt1060"))
 
 
 @pytest.mark.qemu
@@ -574,11 +584,11 @@ MISSED = ("st_yamnet_256", "rp2350_psram")
 @pytest.mark.parametrize(
     ("name", "board"),
     [
-        ("esp_tcn_stream", "rt1060"),
-        ("resnet8_cifar10_int8_qdq", "rt1060"),
+        *ROOMY_IN_CI,
         *(
-            pytest.param(*cell, marks=[pytest.mark.slow, *[pytest.mark.xfail(strict=True)] * (cell == MISSED)])
-            for cell in itertools.product(ZOO, ROOMY)
+            pytest.param(*cell, marks=[pytest.mark.slow, *[pytest.mark.xfail(strict=True)] * (cell in MISSED)])
+            for cell in itertools.product(EVERY, ROOMY)
+            if cell not in ROOMY_IN_CI
         ),
     ],
 )

@@ -12,7 +12,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.kernels.choose import fitting_kernels
-from mcugen.kernels.cost import CostTable
+from mcugen.kernels.cost import PER_ELEMENT, CostTable
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD
@@ -52,9 +52,6 @@ MOST_FLASH = 4 / 3
 
 PER_BYTE = 0.5
 """Instructions of copying."""
-
-_PER_ELEMENT = 8.0
-"""Instructions of a layer without measured kernels, by what it makes."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Side:
         """Of a node by a kernel, or as its operator writes it, in instructions of the first core."""
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
-            return self.pace * _PER_ELEMENT * node.output.type.count
+            return self.pace * PER_ELEMENT * node.output.type.count
         node = self.alike(node)
         if (node, kernel.name) not in self._times:
             self._times[node, kernel.name] = self.costs.time(node, kernel)

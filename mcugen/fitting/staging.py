@@ -67,9 +67,13 @@ def with_copies(program: Program, board: Board, options: CompileOptions) -> Comp
 
 
 def _is_slow(waits: float, program: Program) -> bool:
-    """Whether it is more than MOST_SLOWDOWN times as slow for that; cores take a cycle an instruction, or less."""
+    """Whether it is more than MOST_SLOWDOWN times as slow for that; cores take a cycle an instruction, or less. What is
+    known roughly counts only where it is the larger part.
+    """
     instructions = program.instructions_estimate or 0.0
-    work = min(instructions, program.cycles_estimate or instructions)
+    known = sum(program.layer_estimates.values())
+    stalls = min((program.cycles_estimate or instructions) - instructions, 0.0)
+    work = max(known + stalls, instructions - known)
     return waits > max((MOST_SLOWDOWN - 1) * work, LEAST_WAITS)
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.kernels.cost import CostTable
+from mcugen.kernels.cost import CostTable, rough_time
 from mcugen.kernels.library import alone, library_kernels, own_kernel
 from mcugen.kernels.weighted import half_weights
 from mcugen.lir.kernel import HALVES, SHORT_LOOPS, SPENDING, Kernel
@@ -64,7 +64,7 @@ MAX_ROUNDS = 8
 class Limits:
     """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body.
 
-    `instructions` are those of nodes with a choice, by estimate.
+    `instructions` are those of all nodes, by estimate.
     """
 
     ram: int
@@ -106,6 +106,14 @@ class Candidate:
     def cycles(self) -> float:
         """As far as they are known."""
         return self.instructions + self.stalls
+
+
+@dataclass(frozen=True)
+class Others:
+    """Of the nodes without a choice, the bytes of RAM that one takes at most, and the instructions of all."""
+
+    ram: int
+    time: float
 
 
 @dataclass(frozen=True)
@@ -173,23 +181,27 @@ class Choice:
 
     def slowest(self, limits: Limits) -> float:
         """The most instructions that `balanced` may take, waits left out."""
-        offered, floor = self._offered(limits)
-        return _slowest(_without_waits(offered), limits, floor)
+        offered, others = self._offered(limits)
+        return _slowest(_without_waits(offered), limits, others)
 
     def _taken(self, limits: Limits) -> dict[Node, Kernel]:
         """One of the kernels that fit each node; other nodes have those of a library."""
         if all(len(found) == 1 for found in self._fitting.values()):
             return {node: found[0] for node, found in self._fitting.items()}
-        offered, floor = self._offered(limits)
-        taken = _search(offered, self._goal, limits, floor)
+        offered, others = self._offered(limits)
+        taken = _search(offered, self._goal, limits, others)
         return {node: candidate.kernel for node, candidate in zip(self._offers[0], taken, strict=True)}
 
-    def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], int]:
-        """For each node its candidates, as they count; the RAM that other nodes take."""
-        offers, others = self._offers
+    def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], Others]:
+        """For each node its candidates, as they count; what other nodes take."""
+        offers, rams = self._offers
         outer = set(self._graph.nodes)
         offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
-        return offered, max(others.values(), default=0)
+        return offered, Others(max(rams.values(), default=0), self._time_of_others)
+
+    @cached_property
+    def _time_of_others(self) -> float:
+        return time_without_choice(self._graph, self._features, self._costs, self._fitting)
 
     @cached_property
     def _offers(self) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
@@ -278,6 +290,20 @@ def _compared(
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
     """Of the nodes that have these kernels, in one inference, by the names of their first outputs."""
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
+
+
+def time_without_choice(graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node]) -> float:
+    """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured.
+
+    It matters where little else is computed, as in recurrent networks: waits and copies are weighed against it.
+    """
+    found = 0.0
+    for node, times in _nodes(graph):
+        if node not in settled and not node.op.bodies:
+            kernel = own_kernel(node, features)
+            is_known = kernel is not None and costs.knows(node, kernel)
+            found += times * (costs.time(node, kernel) if kernel and is_known else rough_time(node, features))
+    return found
 
 
 def estimated_cycles(
@@ -429,12 +455,12 @@ def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
 
 
 class _Plan:
-    """A candidate for each node, and the running totals. `floor` is the RAM that other nodes take."""
+    """A candidate for each node, and the running totals, with what `others` take, which have no choice."""
 
-    def __init__(self, taken: Sequence[Candidate], floor: int) -> None:
+    def __init__(self, taken: Sequence[Candidate], others: Others) -> None:
         self.taken = list(taken)
-        self._instructions = sum(c.instructions for c in taken)
-        self._ram = _Largest([floor, *(c.ram for c in taken)])
+        self._instructions = others.time + sum(c.instructions for c in taken)
+        self._ram = _Largest([others.ram, *(c.ram for c in taken)])
         self._users: Counter[int] = Counter()
         self._flash = sum(self._add_code(candidate) for candidate in taken)
 
@@ -505,25 +531,25 @@ class _Largest:
             del self._counts[old]
 
 
-def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
+def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, others: Others) -> list[Candidate]:
     """The best by the goal. For `speed` that takes fewest instructions, where they are sure to be faster. `balanced`
     goes by waits only where that is clearly better, as estimates of them err.
     """
-    taken = _best(offers, goal, limits, floor)
+    taken = _best(offers, goal, limits, others)
     if goal == "balanced" and any(c.waits for offer in offers for c in offer):
-        plain = _balanced(offers, limits, floor)
-        return taken if _is_clearly_better(_Plan(taken, floor), _Plan(plain, floor), limits) else plain
+        plain = _balanced(offers, limits, others)
+        return taken if _is_clearly_better(_Plan(taken, others), _Plan(plain, others), limits) else plain
     if goal != "speed":
         return taken
-    surely = _where_faster(taken, _balanced(offers, limits, floor))
-    fits = limits.missed(_Plan(surely, floor).cost()) <= limits.missed(_Plan(taken, floor).cost())
+    surely = _where_faster(taken, _balanced(offers, limits, others))
+    fits = limits.missed(_Plan(surely, others).cost()) <= limits.missed(_Plan(taken, others).cost())
     return surely if fits else taken
 
 
-def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
+def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> list[Candidate]:
     """What that goal takes, which knows of no waits."""
     plain = _without_waits(offers)
-    taken = _best(plain, "balanced", limits, floor)
+    taken = _best(plain, "balanced", limits, others)
     return [offer[given.index(c)] for offer, given, c in zip(offers, plain, taken, strict=True)]
 
 
@@ -542,15 +568,15 @@ def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list
     return [quick if is_faster(quick, slow) else slow for quick, slow in zip(fast, other, strict=True)]
 
 
-def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
-    """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
+def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, others: Others) -> list[Candidate]:
+    """The best end of the descents from the extremes."""
     if goal == "flash":
-        return _traded(offers, limits, floor)
-    free = best = _best_end(offers, floor, _within(limits, lambda cost: cost.rank(goal)))
+        return _traded(offers, limits, others)
+    free = best = _best_end(offers, others, _within(limits, lambda cost: cost.rank(goal)))
     if goal == "balanced":
-        fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, floor)))
+        fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, others)))
         rank = _within(fast, lambda cost: cost.rank(goal))
-        best = _best_end(offers, floor, rank)
+        best = _best_end(offers, others, rank)
         # that limit may end descents early; estimates of RAM do not tell small differences
         if _is_clearly_better(free, best, fast):
             best = free
@@ -569,35 +595,35 @@ def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
     return lambda cost: (*limits.missed(cost), worth(cost))
 
 
-def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> list[Candidate]:
+def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> list[Candidate]:
     """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash; one that is
     hardly slower than `balanced` if there is any.
     """
-    least = _best_end(offers, floor, _within(limits, lambda cost: cost.rank("flash"))).cost()
+    least = _best_end(offers, others, _within(limits, lambda cost: cost.rank("flash"))).cost()
     most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
     if limits.flash < most.flash:
         most = replace(most, flash=max(limits.flash, least.flash))
     long = [[c for c in offer if SHORT_LOOPS not in c.kernel.needs] or offer for offer in offers]
-    slowest = MOST_SLOWER * _Plan(_best(long, "balanced", limits, floor), floor).cost().instructions
+    slowest = MOST_SLOWER * _Plan(_best(long, "balanced", limits, others), others).cost().instructions
     quick = replace(most, instructions=min(limits.instructions, slowest))
-    found = _best_trade(offers, most, floor)
+    found = _best_trade(offers, most, others)
     if any(quick.missed(found.cost())):
-        faster = _best_trade(offers, quick, floor)
+        faster = _best_trade(offers, quick, others)
         found = found if any(quick.missed(faster.cost())) else faster
     return found.taken
 
 
-def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> _Plan:
+def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> _Plan:
     """Of time and flash, in which the last bytes of flash count."""
 
     def trade(cost: Cost) -> float:
         return math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
 
     rank = _within(limits, trade)
-    found = _best_end(offers, floor, rank)
+    found = _best_end(offers, others, rank)
     while True:
-        others = [_end(start, offers, floor, rank) for start in _with_one_kernel(found.taken, offers)]
-        better = min(others, key=lambda plan: rank(plan.cost()), default=found)
+        rivals = [_end(start, offers, others, rank) for start in _with_one_kernel(found.taken, offers)]
+        better = min(rivals, key=lambda plan: rank(plan.cost()), default=found)
         if rank(better.cost()) >= rank(found.cost()):
             return found
         found = better
@@ -609,23 +635,23 @@ def _with_one_kernel(taken: Sequence[Candidate], offers: Sequence[Sequence[Candi
         yield [next((c for c in offer if c.kernel.name == name), old) for offer, old in zip(offers, taken, strict=True)]
 
 
-def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> float:
+def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> float:
     """The most instructions that `balanced` may take: where there is room, bytes that it saves serve nobody."""
     room = Limits(int(ENOUGH * limits.ram), int(ENOUGH * limits.flash), limits.taken)
-    fastest = _best_end(offers, floor, _within(room, lambda cost: cost.rank("speed"))).cost()
+    fastest = _best_end(offers, others, _within(room, lambda cost: cost.rank("speed"))).cost()
     return math.inf if room.excess(fastest) else MOST_SLOWDOWN * fastest.instructions
 
 
-def _best_end(offers: Sequence[Sequence[Candidate]], floor: int, rank: Rank) -> _Plan:
+def _best_end(offers: Sequence[Sequence[Candidate]], others: Others, rank: Rank) -> _Plan:
     """Of what the descents come to, that of the least rank."""
     starts = {tuple(map(id, start)): start for start in _starts(offers)}
-    ends = [_end(start, offers, floor, rank) for start in starts.values()]
+    ends = [_end(start, offers, others, rank) for start in starts.values()]
     return min(ends, key=lambda plan: rank(plan.cost()))
 
 
-def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], floor: int, rank: Rank) -> _Plan:
+def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], others: Others, rank: Rank) -> _Plan:
     """What a descent comes to."""
-    plan = _Plan(start, floor)
+    plan = _Plan(start, others)
     _descend(plan, offers, rank)
     return plan
 

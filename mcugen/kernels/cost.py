@@ -60,6 +60,23 @@ UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
 
+PER_MAC, PER_ELEMENT = 3.0, 8.0
+"""Instructions of layers without costs, by what they multiply, and what they read or write: simple C, few functions."""
+
+SOFT_FLOAT = 40.0
+"""How many times that floats take without an FPU."""
+
+
+def rough_time(node: Node, features: frozenset[str]) -> float:
+    """Instructions of a node of whose kernels nothing is known; none where it moves data, as that may vanish."""
+    if node.op.moves_data:
+        return 0.0
+    given = [v for v in node.inputs if v is not None and not v.is_constant]
+    is_soft = "fpu" not in features and any(v.type.dtype.is_float for v in (*given, *node.outputs))
+    elements = max(sum(v.type.count for v in values) for values in (given, node.outputs))
+    return (SOFT_FLOAT if is_soft else 1.0) * (PER_MAC * node.op.macs(node.sig) + PER_ELEMENT * elements)
+
+
 def no_waits(program: Program) -> float:
     """As if constants lay in memory that keeps pace with the CPU."""
     del program

@@ -436,9 +436,9 @@ class Program:
     """Of a pipeline over frames: the moves between the first part, which one core runs for a frame, and the second,
     which another core runs for the frame before at the same time. See mcugen.lir.frames."""
     instructions_estimate: float | None = None
-    """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
+    """By measured costs of kernels, roughly of those that have none; None before it is known."""
     cycles_estimate: float | None = None
-    """Cycles of the same layers on memory that keeps pace, where time is a goal and the core is known."""
+    """Cycles of the same on memory that keeps pace, where time is a goal and the core is known."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
     """Instructions of each of these layers, by the names of their instructions."""
 

@@ -14,15 +14,13 @@ def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Names of mcugen.lir.kernel, for weights in this memory.
 
     Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without. Sums
-    apart from products are nearly twice the instructions for less time, where these are not waited for: `balanced`
-    takes them but on a Cortex-M4, whose instructions a product other tools publish (tests/test_performance.py).
+    apart from products are nearly twice the instructions, which `speed` alone takes, where these are not waited for.
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None
-    takes_sums_apart = goal == "speed" or (goal == "balanced" and board.core != "cortex-m4")
     wishes = {
         PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
-        SEPARATE_SUMS: board.core in SLOW_FMA and takes_sums_apart and keeps_pace,
+        SEPARATE_SUMS: board.core in SLOW_FMA and goal == "speed" and keeps_pace,
         SHORT_LOOPS: goal == "flash",
         SPENDING: goal == "speed",
         WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,

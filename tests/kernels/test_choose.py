@@ -9,8 +9,9 @@ from typing import Any
 import measure_costs
 import numpy as np
 import pytest
-from onnx_models import Net, optimized
+from onnx_models import Net, optimized, random_feeds
 
+from mcugen import compile_model
 from mcugen.board import load_board
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph
@@ -174,6 +175,27 @@ def test_kernels_without_a_measurement_have_a_guess() -> None:
     assert table.instructions(node, unknown) == guess > 0
     assert table.code_of({("f",): "a user's own"}) == {("f",): UNKNOWN.code}
     assert cost_table("no such cpu") is not None
+
+
+def recurrent_network() -> Net:
+    """24 steps of an LSTM of 16 units, which has but one kernel."""
+    net, random = Net(), np.random.default_rng(3)
+    x = net.input("x", 24, 1, 10)
+    weights = [net.const(random.normal(size=(1, 64, columns)) * 0.2) for columns in (10, 16)]
+    (y,) = net.ops("LSTM", x, *weights, outs=["y"], hidden_size=16)
+    net.output(y)
+    return net
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", "rp2040"])
+def test_layers_without_a_choice_are_estimated_too(board: str) -> None:
+    """Roughly: waits and copies are weighed against what is computed, which else would seem to be nothing."""
+    model = recurrent_network().model()
+    compiled = compile_model(model, board)
+    counted = compiled.simulate([random_feeds(model)]).instructions
+    assert counted is not None and compiled.program.instructions_estimate is not None
+    assert 0.4 < compiled.program.instructions_estimate / counted < 2.5
 
 
 def test_helpers_of_a_kernel_are_there_once() -> None:
