@@ -91,7 +91,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Operator
         call_softmax(node, builder, self.spec(node))
 
 
-@onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8", "softmax_s16"))
+@onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8", "softmax_s8_dsp", "softmax_s16"))
 @onnx_operator("LogSoftmax", kernels=("log_softmax_f32", "log_softmax_f64", "log_softmax_s8", "log_softmax_s16"))
 def _import_softmax(node: OnnxNode) -> list[Value]:
     node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
