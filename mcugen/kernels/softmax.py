@@ -185,7 +185,8 @@ SOFTMAX_DSP = Kernel(
     needs=frozenset({"dsp"}),
     lacks=frozenset({"mve"}),
     example="""<ir_version: 10, opset_import: ["": 21]>
-net (int8[4, 16] a) => (int8[4, 16] y) <float scale = {0.0625}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
+net (int8[4, 16] a) => (int8[4, 16] y)
+<float scale = {0.0625}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
   x = DequantizeLinear(a, scale, zero)
   shares = Softmax(x)
   y = QuantizeLinear(shares, finer, least)
