@@ -97,7 +97,15 @@ class MaskOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(Options):
+class ShareOptions(Options):
+    """How exponentials become codes."""
+
+    shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
+    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(ShareOptions):
     """The output's codes."""
 
     y_t: Annotated[str, "C type of y"]
@@ -105,8 +113,6 @@ class CodeOptions(Options):
     low: Annotated[int, "the least code"]
     high: Annotated[int, "the largest code"]
     joined: Annotated[bool, "whether elements of a row lie side by side"]
-    shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
-    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
 
 
 _EXP = reads("exp_table", "exponentials by the difference from the largest, or by its low byte", DType.INT32)
@@ -129,7 +135,7 @@ _VARIES = "the largest element and the length of the sum are looked for"
 
 def _rounds(instr: Instr) -> int:
     """Of the loop that shifts a sum to the left: once a row, 31 at most. Others of a division are shorter."""
-    outer, inner = instr.params["outer"], instr.params["inner"]
+    outer, inner = instr.params["outer"], instr.params.get("inner", 1)
     assert isinstance(outer, int) and isinstance(inner, int)
     return 31 * outer * inner
 
@@ -181,7 +187,8 @@ SOFTMAX_DSP = Kernel(
         scratch("e", "exponentials of a row", DType.INT32),
     ),
     params=(AxisWalk, Probabilities),
-    options=(CodeOptions,),
+    without=frozenset({"inner"}),
+    options=(ShareOptions,),
     needs=frozenset({"dsp"}),
     lacks=frozenset({"mve"}),
     example="""<ir_version: 10, opset_import: ["": 21]>
@@ -218,7 +225,7 @@ def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
         SOFTMAX_DSP,
         operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.depth)},
         [walk, Probabilities.of(fixed)],
-        [_code_options(y.dtype, walk, fixed)],
+        [ShareOptions(shift_more=fixed.shift != 32, long=walk.depth >= LONG)],
         overlaps=overlap(x, y, Traversal.forward(x.count)),
     )
     builder.call(node, call)
