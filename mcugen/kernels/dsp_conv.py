@@ -659,7 +659,7 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     params = Strip(pixels=shape.out_w, strip=strip, out_c=shape.out_c, zero=sums.params.zero)
     free = spec.overlaps(windows(shape, in_turn(shape.out_w, strip)))
     options = PointwiseOptions(in_c=shape.in_c)
-    return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_c}x{shape.out_c}")
+    return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_c}")
 
 
 _CODES8 = (int8_tensors, high_word)
@@ -818,7 +818,7 @@ PIXELS: tuple[Kernel, ...] = (
         operands=(reads("x", "input", DType.INT8), _W, writes("y", "output", DType.INT8), _PATCH),
         params=(Strip,),
         options=(PointwiseOptions,),
-        baked=frozenset({"out_c"}),
+        uniform=frozenset({"out_c"}),
         needs=_DSP,
         when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
         loads=0.0,

@@ -165,7 +165,7 @@ WRITTEN_OUT = 4
 BLOCK = 4
 """Bytes of a word: rows and columns that are turned at a time."""
 
-FEWEST_BY_BLOCKS = 1536
+FEWEST_BY_BLOCKS = 768
 """Elements from which on that is worth its code, some 120 bytes: it takes two instructions an element less, or four."""
 
 

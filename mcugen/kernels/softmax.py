@@ -14,7 +14,7 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, TensorType
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, no_rounds, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, no_rounds, reads, scratch, writes
 from mcugen.lir.program import Buffer, Instr, Wide
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
@@ -97,7 +97,15 @@ class MaskOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(Options):
+class ShareOptions(Options):
+    """How exponentials become codes."""
+
+    shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
+    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(ShareOptions):
     """The output's codes."""
 
     y_t: Annotated[str, "C type of y"]
@@ -105,8 +113,6 @@ class CodeOptions(Options):
     low: Annotated[int, "the least code"]
     high: Annotated[int, "the largest code"]
     joined: Annotated[bool, "whether elements of a row lie side by side"]
-    shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
-    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
 
 
 _EXP = reads("exp_table", "exponentials by the difference from the largest, or by its low byte", DType.INT32)
@@ -129,7 +135,7 @@ _VARIES = "the largest element and the length of the sum are looked for"
 
 def _rounds(instr: Instr) -> int:
     """Of the loop that shifts a sum to the left: once a row, 31 at most. Others of a division are shorter."""
-    outer, inner = instr.params["outer"], instr.params["inner"]
+    outer, inner = instr.params["outer"], instr.params.get("inner", 1)
     assert isinstance(outer, int) and isinstance(inner, int)
     return 31 * outer * inner
 
@@ -167,6 +173,34 @@ def _log_softmax(dtype: DType) -> Kernel:
     )
 
 
+FEWEST, MOST = 8, 256
+"""Elements of rows whose exponentials are kept: four bytes of each."""
+
+SOFTMAX_DSP = Kernel(
+    "softmax_s8_dsp",
+    varies=_VARIES,
+    rounds=_rounds,
+    what="exp(x - max) / sum of exp(x - max) of int8 rows, by a table of exponentials, each of which is looked up once",
+    operands=(
+        *_operands(DType.INT8, masked=False)[:-1],
+        writes("y", "output", DType.INT8),
+        scratch("e", "exponentials of a row", DType.INT32),
+    ),
+    params=(AxisWalk, Probabilities),
+    without=frozenset({"inner"}),
+    options=(ShareOptions,),
+    needs=frozenset({"dsp"}),
+    lacks=frozenset({"mve"}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int8[4, 16] a) => (int8[4, 16] y)
+<float scale = {0.0625}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
+  x = DequantizeLinear(a, scale, zero)
+  shares = Softmax(x)
+  y = QuantizeLinear(shares, finer, least)
+}""",
+)
+"""What it keeps is no more than the tensor: rows are FEWEST at the least."""
+
 _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT16)
 SOFTMAX = {dtype: _softmax(dtype) for dtype in _TYPES}
 LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
@@ -174,6 +208,31 @@ LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
 
 def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     """Input 1, if there is one, is the mask."""
+    if not _call_dsp(node, builder, spec):
+        _call_any(node, builder, spec)
+
+
+def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
+    """Rows whose exponentials are kept; False: they are too short, too long or too few, or there is no kernel."""
+    x, y, walk, fixed = spec.x, spec.y, spec.walk, spec.fixed
+    is_wanted = isinstance(fixed, FixedSoftmax) and x.dtype is y.dtype is DType.INT8 and walk.inner == 1
+    is_worth_it = FEWEST <= walk.depth <= min(MOST, x.count // 4) and spec.mask is None
+    if not is_wanted or not is_worth_it or builder.any_size or not SOFTMAX_DSP.runs_on(builder.features):
+        return False
+    assert isinstance(fixed, FixedSoftmax)
+    operands = {"x": builder.buffer(node.input(0)), **_tables(builder, fixed.exp), "y": builder.buffer(node.output)}
+    call = Call(
+        SOFTMAX_DSP,
+        operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.depth)},
+        [walk, Probabilities.of(fixed)],
+        [ShareOptions(shift_more=fixed.shift != 32, long=walk.depth >= LONG)],
+        overlaps=overlap(x, y, Traversal.forward(x.count)),
+    )
+    builder.call(node, call)
+    return True
+
+
+def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     x, y, walk, fixed, masked = spec.x, spec.y, spec.walk, spec.fixed, spec.mask is not None
     operands, params = {"x": builder.buffer(node.input(0))}, list[Params]([walk])
     options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None or not spec.log else []

@@ -11,7 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
-from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating
+from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.softmax import SoftmaxSpec, call_softmax
@@ -24,7 +24,7 @@ from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
 @dataclass(frozen=True)
-class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Operator):
+class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifiable, Operator):
     """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm.
 
     The softmax along the last axis may have a constant mask, bools whose shape is x's but for leading axes of
@@ -81,6 +81,14 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Operator
         """The axis follows; with a mask it is the last."""
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Of codes, a row of one element is always 1: an attention that sees one place. Of reals it may be NaN."""
+        sig, y = node.sig, node.output
+        if len(sig.inputs) > 1 or y.type.shape[self.axis] > 1 or y.type.quant is None or self._fixed(sig) is None:
+            return None
+        (codes,) = self.evaluate(sig, np.zeros(y.type.shape, sig.input(0).dtype.numpy))
+        return graph.constant(f"{y.name}.one", codes, y.type.quant)
+
     def spec(self, node: Node) -> SoftmaxSpec:
         """Its types."""
         mask = node.input(1).type if len(node.inputs) > 1 else None
@@ -91,7 +99,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Operator
         call_softmax(node, builder, self.spec(node))
 
 
-@onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8", "softmax_s16"))
+@onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8", "softmax_s8_dsp", "softmax_s16"))
 @onnx_operator("LogSoftmax", kernels=("log_softmax_f32", "log_softmax_f64", "log_softmax_s8", "log_softmax_s16"))
 def _import_softmax(node: OnnxNode) -> list[Value]:
     node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
