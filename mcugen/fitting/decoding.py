@@ -18,7 +18,8 @@ from mcugen.fitting.portions import channels_of, divided
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
 from mcugen.kernels.choose import ENOUGH, NEARLY, Cost
-from mcugen.kernels.coded import Code, code_of
+from mcugen.kernels.coded import LEAST_SAVED, Code, code_of
+from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARING, Buffer, Instr, Program, Space
 from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
 from mcugen.memory.peak import moments
@@ -26,12 +27,6 @@ from mcugen.memory.place import copied_bytes, memory_of_arena
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
-
-LEAST_SAVED = 128
-"""Bytes that a code must be shorter: its call and parameters take some, and time to begin with."""
-
-PER_WEIGHT, PER_CALL = 15.0, 6000.0
-"""Instructions of decoding, by estimate (`tests/test_decoding.py`); a call fills its table."""
 
 TILE = 10_240
 """Bytes of weights that are decoded at once though the arena has no room for them: each portion is a call."""
@@ -63,7 +58,7 @@ def with_codes(program: Program, codes: Codes, board: Board, options: CompileOpt
     before, use, most = Planned.of(program), use_of(program, board, options), _room(program, board, options)
     coded = dict(codes)
     for _ in range(TRIES):
-        made = _with_estimates(with_decoded_weights(program, coded), program)
+        made = _with_estimates(with_decoded_weights(program, coded), program, cost_table(board.cpu))
         plan_memory(made)
         if made.arena_size <= most and NEARLY * use_of(made, board, options).flash <= use.flash:
             verify_plan(made)
@@ -142,11 +137,11 @@ def _room(program: Program, board: Board, options: CompileOptions) -> float:
     return max(most, program.arena_size)
 
 
-def _with_estimates(made: Program, before: Program) -> Program:
+def _with_estimates(made: Program, before: Program, costs: CostTable) -> Program:
     """With what decoding takes, by layer."""
     estimates = dict(before.layer_estimates)
     for instr in (i for i in made.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
-        estimates[instr.name] += PER_CALL + PER_WEIGHT * instr.operand("y").buffer.nbytes
+        estimates[instr.name] += costs.decoding(instr.operand("y").buffer.nbytes)
     more = sum(estimates.values()) - sum(before.layer_estimates.values())
     known = before.instructions_estimate
     return replace(made, layer_estimates=estimates, instructions_estimate=None if known is None else known + more)

@@ -15,7 +15,7 @@ from typing import Any
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Program
+from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.resources import resource_dir
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
@@ -56,6 +56,10 @@ UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
 
+DECODING = KernelCost({"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520)
+"""Of weights, on CPUs where that was not measured."""
+
+
 def no_waits(program: Program) -> float:
     """As if constants lay in memory that keeps pace with the CPU."""
     del program
@@ -90,6 +94,11 @@ class CostTable:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
         return _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
 
+    def decoding(self, weights: int) -> float:
+        """Instructions that it takes to decode so many weights of a layer (mcugen.fitting.decoding), by estimate."""
+        per = self._cost(DECODE_WEIGHTS).per[""]
+        return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
+
     def knows(self, node: Node, kernel: Kernel) -> bool:
         """Whether what the kernel does with the node was measured."""
         return self._per(node, kernel) is not None
@@ -109,7 +118,7 @@ class CostTable:
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
     def _cost(self, kernel: str) -> KernelCost:
-        return self.kernels.get(kernel, UNKNOWN)
+        return self.kernels.get(kernel, DECODING if kernel == DECODE_WEIGHTS else UNKNOWN)
 
 
 def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
