@@ -22,7 +22,7 @@ from mcugen.quant.sensitivity import MOST_MACS, judged_tensors, power
 from mcugen.quant.weights import HALVINGS, in_flash, real_weights, stored_bits
 
 WIDE_SHARE = 0.2
-"""Of all weights: so many may keep 8 bits."""
+"""Of all weights, those that drop out, too: so many may keep 8 bits."""
 
 STEPS = 1024
 """Sizes that are told apart where it is chosen which weights have 8 bits."""
@@ -77,7 +77,7 @@ def promising(
 
     Names of layers, the most promising first.
     """
-    sizes = {n: counted(n, plan) for n in layers}
+    sizes = {n: count(n) for n in layers}
     return ways(weight_noise(model, plan, layers, samples), sizes, WIDE_SHARE * sum(sizes.values()), FINALISTS)
 
 
