@@ -41,7 +41,7 @@ from mcugen.kernels.cost import cost_table
 from mcugen.latency import Pace, time_of
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
-from mcugen.quant.few_bits import FINALISTS, stored_share, weights_in_flash
+from mcugen.quant.few_bits import FINALISTS, counted, stored_share, weights_in_flash
 from mcugen.quant.plan import Codes
 from mcugen.quant.qdq import stored_name
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
@@ -471,19 +471,18 @@ class Search:
     @cached_property
     def _times(self) -> Times:
         """By drafts of the model with weights of 8 and of 4 bits."""
-        few = drafted(
-            self.quantizer.draft({**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}), self.board, self.options
-        )[1]
+        maker, coarse = self.quantizer, {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
+        few = drafted(maker.draft(coarse), self.board, self.options)[1]
         before, after = (
             {n: made.layer_estimates.get(stored_name(n), made.layer_estimates.get(n, 0.0)) for n in self._layers}
             for made in (self._wide, few)
         )
-        table, plan = cost_table(self.board.cpu), self.quantizer.quantize(self.fixed).plan
-        sizes = {n: plan.layers[n].weights.size for n in self._layers if n in plan.layers}
+        table, plan = cost_table(self.board.cpu), maker.quantize(coarse).plan
+        nodes = {n.outputs[0].name: n for n in maker.model.graph.nodes}
         return Times(
             max(self._wide.instructions_estimate or 0.0, 1.0),
             {n: after[n] - before[n] for n in self._layers},
-            {n: table.decoding(size) for n, size in sizes.items()},
+            {n: table.decoding(counted(nodes[n], plan)) for n in self._layers},
         )
 
     @cached_property

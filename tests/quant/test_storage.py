@@ -104,7 +104,9 @@ def test_weights_that_drop_out_count_for_no_share():
     model = net.model()
     source = load(model)
     scheme = Scheme()
-    made = quantizer(source, float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12))
+    made = quantizer(
+        source, float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12)
+    )
     for plan in (
         made.quantize({"c1": DType.INT4}).plan,
         made.with_code_bits({"c1": 5.0}).quantize().plan,
