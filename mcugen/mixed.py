@@ -339,12 +339,11 @@ class Search:
         if share is None or not self._may_code:
             yield narrow
         elif self.options.optimize == "flash":
-            coded = self._coded(share, narrow)
-            yield from [narrow] if coded is None else [coded, narrow]
+            yield from self._coded(share, narrow)
+            yield narrow
         else:
             yield narrow
-            coded = self._coded(share, narrow)
-            yield from [] if coded is None else [coded]
+            yield from self._coded(share, narrow)
 
     def _within_budget(self) -> tuple[float | None, _Trial]:
         """In int8, or with as many weights of 4 bits as are needed, and then the share of their bytes.
@@ -442,9 +441,9 @@ class Search:
         """Whether weights of 8 bits may be so coarse that a code of them is short."""
         return bool(self.quantizer.samples) and self.quantizer.scheme.weights is DType.INT8
 
-    def _coded(self, share: float, narrow: _Trial) -> _Trial | None:
-        """With weights of which a code takes that share, some with 4 bits perhaps, if that leaves less noise than what
-        is `narrow`, and the program decodes them: the board must have room for that, and the goal must bear it.
+    def _coded(self, share: float, narrow: _Trial) -> Iterator[_Trial]:
+        """With weights of which a code takes that share, some with 4 bits perhaps, where that leaves less noise than
+        what is `narrow`, and the program decodes them: the board must have room for that, and the goal must bear it.
         """
         maker, times = self.quantizer, self._times
         favour = FAVOUR[self.options.optimize]
@@ -454,13 +453,9 @@ class Search:
         ranks = {n: self._stored_noise(way) * times.of(way) ** favour for n, way in enumerate(ways)}
         before = self._noise_left(narrow.wanted)
         for way in (ways[n] for n in sorted(ranks, key=ranks.__getitem__)):
-            if self._stored_noise(way) >= before:
-                continue
-            with suppress(DoesNotFitError):
-                coded = self._made(way.wanted, self._quantized(way), has_own_weights=True)
-                if self._saves(coded, share):
-                    return coded
-        return None
+            coded = self._made(way.wanted, self._quantized(way), has_own_weights=True)
+            if self._stored_noise(way) < before and self._fits(coded) and self._saves(coded, share):
+                yield coded
 
     def _quantized(self, way: Storage) -> Quantization:
         return self.quantizer.with_code_bits(way.bits).quantize(way.wanted)
