@@ -36,12 +36,16 @@ from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.fitting.budget import use_of
 from mcugen.hir.types import Array, DType
+from mcugen.kernels.cost import cost_table
 from mcugen.latency import Pace, time_of
+from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
-from mcugen.quant.few_bits import FINALISTS, stored_share, weights_in_flash
+from mcugen.quant.few_bits import FINALISTS, counted, stored_share, weights_in_flash
 from mcugen.quant.plan import Codes
+from mcugen.quant.qdq import stored_name
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress, quantizer
 from mcugen.quant.samples import halves
+from mcugen.quant.storage import Storage, Times
 from mcugen.report.tradeoffs import Goal, Tradeoff
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
@@ -72,6 +76,9 @@ SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35
 
 SURELY = 0.85
 """Of the bytes that a code saves by the count of its bits, what must be saved in flash."""
+
+FAVOUR = {"flash": 1 / 16, "ram": 1 / 16, "balanced": 1.0, "speed": 16.0}
+"""Percent of noise that a percent of all time may cost, by goal, where weights are stored by codes or in 4 bits."""
 
 MISJUDGED = 1.05
 """Times the room that an estimate of flash may be which turns out to fit."""
@@ -178,6 +185,7 @@ class Round:
     best: Sequence[Mapping[str, Array]]
     codes: Mapping[str, Codes]
     dtype: DType
+    code_bits: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -235,29 +243,25 @@ class Search:
     """Of a deadline, which the fastest program must keep."""
     is_crossed: bool = False
     steps: list[Tradeoff] = field(default_factory=list)
-    _may_code: bool = field(default=True, init=False)
-    """Whether weights of 8 bits may be so coarse that a code of them is short."""
 
     def run(self) -> Quantization:
         """The cheapest model found that meets the goal; ConstraintError if none does, DoesNotFitError: none in time."""
-        self._start()
-        try:
-            return self._found()
-        except ConstraintError:
-            if not self.quantizer.code_bits:
-                raise
-        self.quantizer.code_bits, self._may_code = {}, False
-        self._start()
-        return self._found()
-
-    def _found(self) -> Quantization:
-        """From where it starts."""
-        now = self._first
-        if not self._accept(now, "", LADDER[0]):
-            now = self._ascend(now)
-            now = self._descend(now)
-            now = self._cheapest(now)
-        return now.quantization
+        self._reference = self._exact(self.samples.inputs)
+        starts, refused = list[_Trial](), None
+        for start in self._starts():
+            self._begin(start)
+            if self._accept(start, "", LADDER[0]):
+                return start.quantization
+            starts.append(start)
+        for start in sorted(starts, key=lambda each: each.quantization.plan.noise or 0.0):
+            if len(starts) > 1:
+                self._begin(start)
+            try:
+                return self._cheapest(self._descend(self._ascend(start))).quantization
+            except ConstraintError as error:
+                refused = error
+        assert refused is not None
+        raise refused
 
     def told(self, kind: str) -> str:
         """How the model that was found is judged, by samples of a kind of mcugen.evaluation.accuracy.KINDS."""
@@ -270,10 +274,10 @@ class Search:
         told = f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
         return f"{told}; {doubt}" if doubt else told
 
-    def _start(self) -> None:
-        """All layers in int8, some with weights of 4 bits where the budget asks for it; the float model's outputs."""
-        self._reference = self._exact(self.samples.inputs)
-        self._first = self._within_budget()
+    def _begin(self, start: _Trial) -> None:
+        """From all layers in int8, with weights that are stored in one of several ways."""
+        self._first = start
+        self.quantizer = self.quantizer.with_code_bits(start.quantization.plan.code_bits)
         self._codes = dict(self._first.quantization.plan.layers)
         self._halves = list(self._crossed())
         if self.pace is not None and not self._is_timely(self._first.quantization):
@@ -307,18 +311,36 @@ class Search:
         known = self.quantizer.samples or self.samples.inputs
         return known[:PROBED] if self.options.states else [known[i] for i in spread(len(known), PROBED)]
 
-    def _within_budget(self) -> _Trial:
-        """The model in int8, or with as many weights of 4 bits as are needed. DoesNotFitError, ConstraintError."""
-        if self.demand.max_weights is not None:
-            return self._narrowed(self.demand.max_weights)
+    def _starts(self) -> Iterator[_Trial]:
+        """The model in int8, or with weights that take fewer bytes: that first which serves the goal best if it is
+        precise enough. DoesNotFitError, ConstraintError.
+        """
+        share, narrow = self._within_budget()
+        if share is None or not self._may_code:
+            yield narrow
+        elif self.options.optimize == "flash":
+            yield from self._coded(share, narrow)
+            yield narrow
+        else:
+            yield narrow
+            yield from self._coded(share, narrow)
+
+    def _within_budget(self) -> tuple[float | None, _Trial]:
+        """In int8, or with as many weights of 4 bits as are needed, and then the share of their bytes.
+
+        DoesNotFitError, ConstraintError.
+        """
+        share = self.demand.max_weights
+        if share is not None:
+            return (share, self._narrowed(share)) if share < 1 else (None, self.trial(self.fixed))
         try:
-            return self.trial(self.fixed)
+            return None, self.trial(self.fixed)
         except DoesNotFitError:
             if not self._layers:
                 raise
             return self._first_that_fits()
 
-    def _first_that_fits(self) -> _Trial:
+    def _first_that_fits(self) -> tuple[float, _Trial]:
         """With the largest share of bytes that fits; DoesNotFitError, if weights of 2 and 4 bits wherever that can be
         do not.
 
@@ -336,8 +358,8 @@ class Search:
         for share in shares[first:-1]:
             with suppress(DoesNotFitError):
                 self._draft(self._way(share))
-                return self._narrowed(share)
-        return self._narrowed(least)
+                return share, self._narrowed(share)
+        return least, self._narrowed(least)
 
     def _shares_that_may_fit(self) -> tuple[float, float]:
         """Between which the best one is; DoesNotFitError with the least that there is, if none fits.
@@ -387,39 +409,66 @@ class Search:
 
     def _narrowed(self, share: float) -> _Trial:
         """Weights that take such a share of their bytes as int8, in the best of some promising ways."""
-        ways = self.quantizer.narrowed(self.fixed, self._layers, share, WAYS) if share < 1 else []
+        ways = self.quantizer.narrowed(self.fixed, self._layers, share, WAYS)
         if len(ways) > FINALISTS:
             narrow = self.quantizer.quantize({**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}).plan.layers
             wide = self.quantizer.quantize(self.fixed).plan.layers
             ways.sort(key=lambda way: self._noise_of(way, {**wide, **{n: narrow[n] for n in way if n in narrow}}))
-        wanted = min(ways[:FINALISTS], key=self._noise_left) if len(ways) > 1 else (*ways, self.fixed)[0]
-        return self._coded(share, self.trial(wanted)) if share < 1 else self.trial(wanted)
+        return self.trial(min(ways[:FINALISTS], key=self._noise_left) if len(ways) > 1 else ways[0])
 
-    def _coded(self, share: float, narrow: _Trial) -> _Trial:
-        """Where flash matters most, weights of 8 bits of which a code takes that share, if that leaves less noise than
-        what is `narrow`, and the board has room to decode them.
+    @property
+    def _may_code(self) -> bool:
+        """Whether weights of 8 bits may be so coarse that a code of them is short."""
+        return bool(self.quantizer.samples) and self.quantizer.scheme.weights is DType.INT8
+
+    def _coded(self, share: float, narrow: _Trial) -> Iterator[_Trial]:
+        """With weights of which a code takes that share, some with 4 bits perhaps, where that leaves less noise than
+        what is `narrow`, and the program decodes them: the board must have room for that, and the goal must bear it.
         """
-        maker = self.quantizer
-        is_meant = self.options.optimize == "flash" and maker.scheme.weights is DType.INT8
-        if not (is_meant and maker.samples and self._may_code):
-            return narrow
-        noise, before = self._noise_left(narrow.wanted), maker.code_bits
-        maker.code_bits = maker.coded(self.fixed, share)
-        if maker.code_bits and self._noise_left(self.fixed) < noise:
-            with suppress(DoesNotFitError):
-                if self._saves(coded := self.trial(self.fixed), share):
-                    return coded
-        maker.code_bits = before
-        return narrow
+        maker, times = self.quantizer, self._times
+        favour = FAVOUR[self.options.optimize]
+        ways = [Storage(self.fixed, maker.coded(self.fixed, share))]
+        mixed = maker.stored(self.fixed, self._layers, share, times, favour)
+        ways = [way for way in (*ways, mixed) if way is not None and way.bits]
+        ranks = {n: self._stored_noise(way) * times.of(way) ** favour for n, way in enumerate(ways)}
+        before = self._noise_left(narrow.wanted)
+        for way in (ways[n] for n in sorted(ranks, key=ranks.__getitem__)):
+            coded = self._made(way.wanted, self._quantized(way), has_own_weights=True)
+            if self._stored_noise(way) < before and self._fits(coded) and self._saves(coded, share):
+                yield coded
+
+    def _quantized(self, way: Storage) -> Quantization:
+        return self.quantizer.with_code_bits(way.bits).quantize(way.wanted)
+
+    def _stored_noise(self, way: Storage) -> float:
+        return self._quantized(way).plan.noise or 0.0
+
+    @cached_property
+    def _times(self) -> Times:
+        """By drafts of the model with weights of 8 and of 4 bits."""
+        maker, coarse = self.quantizer, {**self.fixed, **dict.fromkeys(self._layers, DType.INT4)}
+        few = drafted(maker.draft(coarse), self.board, self.options)[1]
+        before, after = (
+            {n: made.layer_estimates.get(stored_name(n), made.layer_estimates.get(n, 0.0)) for n in self._layers}
+            for made in (self._wide, few)
+        )
+        table, plan = cost_table(self.board.cpu), maker.quantize(coarse).plan
+        nodes = {n.outputs[0].name: n for n in maker.model.graph.nodes}
+        return Times(
+            max(self._wide.instructions_estimate or 0.0, 1.0),
+            {n: after[n] - before[n] for n in self._layers},
+            {n: table.decoding(counted(nodes[n], plan)) for n in self._layers},
+        )
+
+    @cached_property
+    def _wide(self) -> Program:
+        """A draft with all weights as they are in 8 bits."""
+        return drafted(self.quantizer.draft(self.fixed), self.board, self.options)[1]
 
     def _saves(self, coded: _Trial, share: float) -> bool:
-        """Whether flash has about as much less as a code of all weights promises: none may be left as they are."""
-        maker, plan = self.quantizer, coded.quantization.plan
-        kept, maker.code_bits = maker.code_bits, {}
-        _, wide = drafted(maker.draft(self.fixed), self.board, self.options)
-        maker.code_bits = kept
-        promised = (1 - share) * weights_in_flash(maker.model, plan)
-        return wide.weights_size - coded.compiled.program.weights_size >= SURELY * promised
+        """Whether flash has about as much less as all weights promise: none may be left as they are."""
+        promised = (1 - share) * weights_in_flash(self.quantizer.model, coded.quantization.plan)
+        return self._wide.weights_size - coded.compiled.program.weights_size >= SURELY * promised
 
     def _noise_left(self, wanted: Mapping[str, DType]) -> float:
         """With weights of its own: on the samples that these were rounded by, else of the outputs."""
@@ -527,7 +576,16 @@ class Search:
             return order
         layers = list(self._candidates(now, dtype))
         raised = {**now.wanted, **dict.fromkeys(layers, dtype)}
-        asked = Round(now.wanted, now.precision, now.cost, raised, self._probe(raised), self._codes, dtype)
+        asked = Round(
+            now.wanted,
+            now.precision,
+            now.cost,
+            raised,
+            self._probe(raised),
+            self._codes,
+            dtype,
+            self.quantizer.code_bits,
+        )
         what = f"sensitivity to {dtype.value}"
         noise = {name: each or 0.0 for name, each in self._ask(what, [Question(asked, name) for name in layers])}
         loud = _loudest(noise)
@@ -550,7 +608,7 @@ class Search:
     def answer(self, question: Question) -> Answer:
         """By the model that this search is of; whoever asks may be another process."""
         asked, layer = question.round, question.layer
-        self._codes = dict(asked.codes)
+        self._codes, self.quantizer = dict(asked.codes), self.quantizer.with_code_bits(asked.code_bits)
         if not question.of_growth:
             return self._mse(self._probe({**asked.raised, layer: asked.precision[layer]}), asked.best)
         trial = self._trial({**asked.wanted, layer: asked.dtype}, layer)

@@ -175,6 +175,29 @@ def test_not_where_little_is_saved_or_weights_are_read_otherwise():
         assert not decoding(compile_model(model, "nrf52840", replace(FLASH, **more)))  # type: ignore[arg-type]
 
 
+@pytest.mark.qemu
+def test_a_balance_decodes_where_flash_falls_more_than_time_grows():
+    """Of many pixels, beside which decoding is little; never where speed is the goal and nothing limits flash."""
+    for side, count in ((12, 0), (32, 3)):
+        model = network(32, side=side)
+        compiled = compile_model(model, "nrf52840", replace(FLASH, optimize="balanced"))
+        assert len(decoding(compiled)) == count
+        assert not decoding(compile_model(model, "nrf52840", replace(FLASH, optimize="speed")))
+    assert compiled.program.weights_size < 9_500
+    feeds = random_feeds(model)
+    assert_close(compiled.simulate([feeds]).outputs[0], interpret(compiled.graph, feeds))
+
+
+def test_a_limit_of_flash_asks_for_codes():
+    """By the kernels of the goal as far as that is enough."""
+    model = network(24, side=24)
+    fast = replace(FLASH, optimize="speed")
+    limited = compile_model(model, "nrf52840", replace(fast, max_flash=18_000))
+    assert decoding(limited) and use_of(limited.program, limited.board, fast).flash <= 18_000
+    least = compile_model(model, "nrf52840", FLASH).program.instructions_estimate or 0.0
+    assert (limited.program.instructions_estimate or 0.0) < 1.1 * least
+
+
 def test_weights_whose_room_in_the_arena_is_too_large_stay_as_they_are():
     model = network(48)
     everywhere = compile_model(model, "nrf52840", FLASH)

@@ -567,7 +567,7 @@ MISSED = {
     *itertools.product(FUSED, ("nrf52840", "rp2350", "rp2350_psram")),
     *itertools.product(("pt_bilstm_dynamo", "pt_bilstm_legacy"), ("nrf52840",)),
     *itertools.product(("pt_mlp_dynbatch_dynamo", "pt_mlp_dynbatch_legacy"), ("rp2350", "rp2350_psram")),
-    *itertools.product(WINOGRAD, ("rt1060", "rp2350_psram")),
+    *itertools.product(WINOGRAD, ("rt1060", "rp2350_psram", "stm32h743")),
     *itertools.product(
         ("mobilenet_v1_025_vww_f32", "mobilenet_v1_025_vww_f32_nhwc", "st_yamnet_256"), ("rp2350_psram",)
     ),

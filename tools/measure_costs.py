@@ -45,6 +45,7 @@ from mcugen.importer.load import load
 from mcugen.kernels.cost import TERMS, work
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
+from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.lir.spec import library_kernels_of, own_kernels
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.pipeline import optimize
@@ -448,6 +449,9 @@ def one_channel() -> onnx.ModelProto:
 KINDS = ("int8", "int16", "float32")
 FOUR_BITS = 7
 """The greatest code of weights."""
+DECODED = tuple((4, 4, depth, count, 3, 3, 1, 1) for depth, count in ((16, 16), (24, 24), (32, 32), (24, 40), (16, 48)))
+CODED, ROOM = 15, 2**22
+"""The greatest of those that a code is much shorter for; and flash enough for all as they are."""
 
 
 def models(kind: str) -> list[onnx.ModelProto]:
@@ -512,6 +516,29 @@ def observe(model: bytes, board_name: str, kernel: str, code_only: bool = False)
         return [k for k in own_kernels(node.op) if k.name == kernel]
 
     return _observed(model, board_name, options, named, code_only)
+
+
+def observe_decoding(board_name: str, code_only: bool = False) -> Found:
+    """Weights that are decoded before their layers, beside the same layers without that."""
+    board, model = roomy(board_name), convolutions("int8", DECODED, CODED)
+    board = replace(board, cflags=(*board.cflags, "-fno-inline-functions-called-once"))  # all functions have a symbol
+    options = CompileOptions(name="costs", optimize="flash")
+    compiled, plain = (compile_model(model, board, replace(options, max_flash=most)) for most in (None, ROOM))
+    programs = [each.program for each in (compiled, plain)]
+    decoded = {i.name: i.operand("y").buffer.nbytes for i in compiled.program.instrs if i.kernel == DECODE_WEIGHTS}
+    with tempfile.TemporaryDirectory() as folder:
+        build_target(compiled.bundle, board, find_machine(board), Path(folder), hooks=False)
+        code = _code_of(compiled, DECODE_WEIGHTS, Path(folder))
+    runs = [] if code_only else [
+        simulate(each.bundle, board, [random_inputs(each)], per_layer=True) for each in (compiled, plain)
+    ]  # fmt: skip
+    counts = [
+        {program.head(layer).name: n for layer, n in zip(program.layers(), run.layer_instructions or (), strict=True)}
+        for program, run in zip(programs, runs, strict=False)
+    ]
+    same = [name for name in decoded if all(name in count for count in counts)] if counts else []
+    terms = {n: tuple({"calls": 1, "weights": decoded[n]}.get(term, 0) for term in TERMS) for n in same}
+    return {DECODE_WEIGHTS: ([("", Observation(terms[n], counts[0][n] - counts[1][n])) for n in same], code)}
 
 
 def observe_own(model: bytes, board_name: str) -> Found:
@@ -732,6 +759,8 @@ def measure(
         data = model.SerializeToString()
         jobs.append((f"{board_name}, the library", True, pool.submit(observe_library, data, board_name, library)))
         jobs.append((f"{board_name}, against the library", True, pool.submit(observe_own, data, board_name)))
+    if all_own and only in DECODE_WEIGHTS:
+        jobs.append((f"{board_name} {DECODE_WEIGHTS}", False, pool.submit(observe_decoding, board_name, code_only)))
     found: dict[str, Measured] = defaultdict(Measured)
     for title, is_compared, job in jobs:
         try:

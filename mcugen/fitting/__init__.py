@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
-from mcugen.fitting.decoding import better_of, codes_of, in_tiles, with_codes
+from mcugen.fitting.decoding import Codes, better_of, codes_of, in_tiles, with_codes
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
@@ -275,14 +275,38 @@ def _forms(board: Board, options: CompileOptions) -> Forms:
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    made = _for_its_goal(graph, board, options, Streamings(board, is_streamed_in=options.stream_input))
-    codes = codes_of(made, board, options)
+    return _with_codes(graph, board, options, must_save=False)
+
+
+def _decoding(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """With weights by a code wherever that is shorter: kernels of the goal as asked, or of one that takes less flash.
+
+    What kernels are chosen by knows nothing of codes: it has no limit.
+    """
+    budget, attempts = Budget.of(options), list[Attempt]()
+    for goal in dict.fromkeys((options.optimize, GOALS[0], "flash")):
+        free = replace(options, optimize=goal, max_flash=None)
+        program = _with_codes(graph, board, free, must_save=True)
+        attempts.append(Attempt("", program, use_of(program, board, options)))
+        if not budget.excess(attempts[-1].use):
+            break
+    return _best(attempts, budget)
+
+
+def _with_codes(graph: Graph, board: Board, options: CompileOptions, *, must_save: bool) -> Program:
+    """For its goal, with weights decoded before their layers where that serves it, or saves flash that `must` be."""
+
+    def coded(way: Graph) -> tuple[Program, Codes]:
+        made = _for_its_goal(way, board, options, Streamings(board, is_streamed_in=options.stream_input))
+        return made, codes_of(made, board, options, must_save=must_save)
+
+    made, codes = coded(graph)
     tiled = in_tiles(graph, made, codes)
-    whole = with_codes(made, codes, board, options)
+    whole = with_codes(made, codes, board, options, must_save=must_save)
     if tiled is None:
         return whole
-    other = _for_its_goal(tiled, board, options, Streamings(board, is_streamed_in=options.stream_input))
-    return better_of([whole, with_codes(other, codes_of(other, board, options), board, options)], board, options)
+    other = with_codes(*coded(tiled), board, options, must_save=must_save)
+    return better_of([whole, other], board, options)
 
 
 def _for_its_goal(graph: Graph, board: Board, options: CompileOptions, streamings: Streamings) -> Program:
@@ -462,6 +486,7 @@ FALLBACKS: tuple[Fallback, ...] = (
     Fallback("layers in groups, row by row", ("ram",), _in_groups, in_rows=True),
     Fallback("a balance of time and memory", ("ram", "flash"), _for_goal(GOALS[0]), GOALS[0], in_rows=True),
     Fallback("results of a run computed again for gradients", ("ram",), _recomputed, of_lessons=True),
+    Fallback("weights by a code", ("flash",), _decoding),
     Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram", in_rows=True),
     Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )

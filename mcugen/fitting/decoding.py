@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mcugen.board import Board
-from mcugen.fitting.budget import Budget, use_of
+from mcugen.fitting.budget import Budget, Use, use_of
 from mcugen.fitting.portions import channels_of, divided
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType
 from mcugen.kernels.choose import ENOUGH, NEARLY, Cost
-from mcugen.kernels.coded import Code, code_of
+from mcugen.kernels.coded import LEAST_SAVED, Code, code_of
+from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.program import DECODE_WEIGHTS, PREPARING, Buffer, Instr, Program, Space
 from mcugen.lir.weights import Decoded, is_read, with_decoded_weights
 from mcugen.memory.peak import moments
@@ -27,14 +28,11 @@ from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
 
-LEAST_SAVED = 128
-"""Bytes that a code must be shorter: its call and parameters take some, and time to begin with."""
-
-PER_WEIGHT, PER_CALL = 15.0, 6000.0
-"""Instructions of decoding, by estimate (`tests/test_decoding.py`); a call fills its table."""
-
 TILE = 10_240
 """Bytes of weights that are decoded at once though the arena has no room for them: each portion is a call."""
+
+SURELY_BETTER = 0.95
+"""How many times the product of time, RAM and flash a program that decodes weights may have at most for a balance."""
 
 TRIES = 6
 """So often memory is planned, with fewer codes, until it is no more than allowed."""
@@ -44,35 +42,62 @@ Codes = Mapping[Buffer, Decoded]
 """Constants by what is stored of them."""
 
 
-def codes_of(program: Program, board: Board, options: CompileOptions) -> Codes:
-    """Those that are shorter, for the goal of least flash; none where weights are to stay, or fit the budget."""
-    if not _may_decode(program, options):
+def codes_of(program: Program, board: Board, options: CompileOptions, *, must_save: bool = False) -> Codes:
+    """Those that are shorter; none where weights are to stay, or fit the budget.
+
+    For the goal of least flash, and where flash `must` be saved, all of them; for a balance those that save more of the
+    flash than they take of the time, each as a share of what the program takes; for other goals none.
+    """
+    is_for_flash = must_save or options.optimize == "flash"
+    if not _may_decode(program, options) or not (is_for_flash or options.optimize == GOALS[0]):
         return {}
-    if options.max_flash is not None and use_of(program, board, options).flash <= options.max_flash:
+    flash = use_of(program, board, options).flash
+    if is_for_flash and options.max_flash is not None and flash <= options.max_flash:
         return {}
-    return dict(_codes(program))
+    found = dict(_codes(program))
+    if is_for_flash or not program.instructions_estimate:
+        return found if is_for_flash else {}
+    costs, time = cost_table(board.cpu), program.instructions_estimate
+    return {b: d for b, d in found.items() if d.saved(b) / flash > costs.decoding(b.nbytes) / time}
 
 
-def with_codes(program: Program, codes: Codes, board: Board, options: CompileOptions) -> Program:
-    """A planned program with weights decoded before their layers, where that takes less flash, and RAM is there.
+def with_codes(
+    program: Program, codes: Codes, board: Board, options: CompileOptions, *, must_save: bool = False
+) -> Program:
+    """A planned program with weights decoded before their layers, where that serves the goal, and RAM is there.
 
-    That is what the goal of least flash asks for, if it saves more than that gives for time's sake.
+    That of least flash asks for it, if it saves more than that gives for time's sake, and so does what `must` save
+    flash, if it saves any; a balance, if the product of time, RAM and flash is less.
     """
     if not codes:
         return program
     before, use, most = Planned.of(program), use_of(program, board, options), _room(program, board, options)
     coded = dict(codes)
     for _ in range(TRIES):
-        made = _with_estimates(with_decoded_weights(program, coded), program)
+        made = _with_estimates(with_decoded_weights(program, coded), program, cost_table(board.cpu))
         plan_memory(made)
-        if made.arena_size <= most and NEARLY * use_of(made, board, options).flash <= use.flash:
+        taken = made, use_of(made, board, options)
+        if made.arena_size <= most and _pays(taken, (program, use), options.optimize, must_save):
             verify_plan(made)
             return made
         coded.pop(max(coded, key=lambda b: b.nbytes))
-        if made.arena_size <= most or not coded:
+        if not coded or (made.arena_size <= most and options.optimize != GOALS[0]):
             break
     before.restore(program)
     return program
+
+
+def _pays(made: tuple[Program, Use], whole: tuple[Program, Use], goal: str, must_save: bool) -> bool:
+    """Whether a program with decoded weights serves the goal better than the one as it was."""
+    flash, before = made[1].flash, whole[1].flash
+    if must_save:
+        return flash < before
+    return NEARLY * flash <= before if goal == "flash" else _rank(*made) < _rank(*whole) + math.log(SURELY_BETTER)
+
+
+def _rank(program: Program, use: Use) -> float:
+    """How a balance sees time, RAM and flash."""
+    return Cost(program.instructions_estimate or 0.0, use.ram, use.flash).rank(GOALS[0])
 
 
 def in_tiles(graph: Graph, program: Program, codes: Codes) -> Graph | None:
@@ -95,8 +120,7 @@ def better_of(programs: Sequence[Program], board: Board, options: CompileOptions
 
     def rank(program: Program) -> tuple[float, float]:
         use = use_of(program, board, options)
-        cost = Cost(program.instructions_estimate or 0.0, use.ram, use.flash)
-        return Budget.of(options).excess(use), cost.rank(GOALS[0])
+        return Budget.of(options).excess(use), _rank(program, use)
 
     return min(programs, key=rank)
 
@@ -104,7 +128,7 @@ def better_of(programs: Sequence[Program], board: Board, options: CompileOptions
 def _may_decode(program: Program, options: CompileOptions) -> bool:
     """Whether weights may lie in flash as they are not read."""
     is_told = options.weights_in_file or options.checked_indices or options.cores > 1
-    return options.optimize == "flash" and not is_told and program.lesson is None and not program.symbols
+    return not is_told and program.lesson is None and not program.symbols
 
 
 def _codes(program: Program) -> Iterator[tuple[Buffer, Decoded]]:
@@ -142,11 +166,11 @@ def _room(program: Program, board: Board, options: CompileOptions) -> float:
     return max(most, program.arena_size)
 
 
-def _with_estimates(made: Program, before: Program) -> Program:
+def _with_estimates(made: Program, before: Program, costs: CostTable) -> Program:
     """With what decoding takes, by layer."""
     estimates = dict(before.layer_estimates)
     for instr in (i for i in made.instrs if i.kernel == DECODE_WEIGHTS and i.name in estimates):
-        estimates[instr.name] += PER_CALL + PER_WEIGHT * instr.operand("y").buffer.nbytes
+        estimates[instr.name] += costs.decoding(instr.operand("y").buffer.nbytes)
     more = sum(estimates.values()) - sum(before.layer_estimates.values())
     known = before.instructions_estimate
     return replace(made, layer_estimates=estimates, instructions_estimate=None if known is None else known + more)

@@ -30,6 +30,9 @@ REMAINDERS = range(8)
 TABLE = 256
 """Codes of 8 bits or less are looked up."""
 
+LEAST_SAVED = 128
+"""Bytes that a code of a layer's weights must be shorter: its call and parameters take some, and time to begin with."""
+
 READ_AHEAD = 4
 """Bytes that decoding may read beyond the last code."""
 

@@ -16,7 +16,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
 from mcugen.kernels.loops import FloatLoops
 from mcugen.lir.kernel import SEPARATE_SUMS, Kernel
-from mcugen.lir.program import Program
+from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.resources import resource_dir
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
@@ -59,6 +59,9 @@ FMA_STALLS = 2
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
+
+DECODING = KernelCost({"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520)
+"""Of weights, on CPUs where that was not measured."""
 
 PER_MAC, PER_ELEMENT = 3.0, 8.0
 """Instructions of layers without costs, by what they multiply, and what they read or write: simple C, few functions."""
@@ -120,6 +123,11 @@ class CostTable:
         stalls = FMA_STALLS * self.sums_apart * (not _has_loops(kernel)) * _products(node, kernel)
         return self.instructions(node, kernel) + stalls
 
+    def decoding(self, weights: int) -> float:
+        """Instructions that it takes to decode so many weights of a layer (mcugen.fitting.decoding), by estimate."""
+        per = self._cost(DECODE_WEIGHTS).per[""]
+        return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
+
     def knows(self, node: Node, kernel: Kernel) -> bool:
         """Whether what the kernel does with the node was measured."""
         return self._per(node, kernel) is not None
@@ -139,7 +147,7 @@ class CostTable:
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
     def _cost(self, kernel: str) -> KernelCost:
-        return self.kernels.get(kernel, UNKNOWN)
+        return self.kernels.get(kernel, DECODING if kernel == DECODE_WEIGHTS else UNKNOWN)
 
 
 def _has_loops(kernel: Kernel) -> bool:

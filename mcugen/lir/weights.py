@@ -96,6 +96,10 @@ class Decoded:
     stored: Sequence[Buffer]
     call: Callable[[Buffer], Call]
 
+    def saved(self, constant: Buffer) -> int:
+        """Bytes that are fewer than the constant's."""
+        return constant.nbytes - sum(buffer.nbytes for buffer in self.stored)
+
 
 def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) -> Program:
     """Another program, in which constants are decoded to buffers of their own just before the instruction that reads

@@ -6,7 +6,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -23,7 +22,7 @@ from mcugen.quant.sensitivity import MOST_MACS, judged_tensors, power
 from mcugen.quant.weights import HALVINGS, in_flash, real_weights, stored_bits
 
 WIDE_SHARE = 0.2
-"""Of all weights: so many may keep 8 bits."""
+"""Of all weights, those that drop out, too: so many may keep 8 bits."""
 
 STEPS = 1024
 """Sizes that are told apart where it is chosen which weights have 8 bits."""
@@ -78,18 +77,18 @@ def promising(
 
     Names of layers, the most promising first.
     """
-    room = WIDE_SHARE * sum(map(count, layers))
-    return ways(weight_noise(model, plan, layers, samples), room, FINALISTS)
+    sizes = {n: count(n) for n in layers}
+    return ways(weight_noise(model, plan, layers, samples), sizes, WIDE_SHARE * sum(sizes.values()), FINALISTS)
 
 
-def ways(noise: Mapping[Node, float], room: float, most: int) -> list[list[str]]:
+def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, most: int) -> list[list[str]]:
     """Names of layers that keep weights of 4 bits, of those whose `noise` is known: up to so many ways, the best first.
 
     So many weights as there is `room` for return to 8 bits: of those layers that together add most noise to the
     outputs, where each is thought to add what it does by itself. No way promises more than NEAR times the least noise.
     """
     layers, values = list(noise), list(noise.values())
-    found = most_valuable(values, [count(n) for n in layers], room, most)
+    found = most_valuable(values, [sizes[n] for n in layers], room, most)
     left = [sum(v for i, v in enumerate(values) if i not in wide) for wide in found]
     near = [wide for wide, rest in zip(found, left, strict=True) if rest <= NEAR * left[0]]
     return [[n.outputs[0].name for i, n in enumerate(layers) if i not in wide] for wide in near]
@@ -122,35 +121,30 @@ def _superior(choices: Sequence[tuple[int, float, int]], most: int) -> list[tupl
 
 
 def stored_share(model: FloatModel, plan: Plan) -> float:
-    """Bytes of all layers' weights, and of the scales of groups, relative to a byte for each weight."""
-    nbytes, total = 0.0, 0
-    for node in (n for n in model.graph.nodes if weights_of(n)):
-        size = counted(node, plan)
-        codes = plan.layers.get(node.outputs[0].name)
-        nbytes += size * stored_bytes(node, plan)
-        nbytes += 4.0 * codes.scales.size if codes is not None and codes.group else 0.0
-        total += size
-    return nbytes / max(total, 1)
-
-
-def weights_in_flash(model: FloatModel, plan: Plan) -> int:
-    """All weights of layers that have a code, but for those that drop out."""
-    return sum(counted(n, plan) for n in model.graph.nodes if plan.code_bits_of(n) is not None)
+    """Bytes of all layers' weights that lie in flash, relative to a byte for each of them."""
+    layers = [n for n in model.graph.nodes if weights_of(n)]
+    return sum(stored_bytes(n, plan) for n in layers) / max(sum(counted(n, plan) for n in layers), 1)
 
 
 def stored_bytes(node: Node, plan: Plan) -> float:
-    """Of a weight of a layer."""
+    """Of a layer's weights, and of the scales of groups."""
+    size, codes = counted(node, plan), plan.layers.get(node.outputs[0].name)
     if plan.precision_of(node) is DType.FLOAT32:
-        return 4.0
-    codes = plan.layers.get(node.outputs[0].name)
-    most = BYTES[plan.weights_of(node)]
-    return most if codes is None or plan.code_bits_of(node) is None else min(most, stored_bits(codes) / 8)
+        return 4.0 * size
+    if codes is not None and plan.code_bits_of(node) is not None:
+        return size * min(1.0, stored_bits(codes) / 8)
+    return size * BYTES[plan.weights_of(node)] + (4.0 * codes.scales.size if codes is not None and codes.group else 0)
 
 
 def counted(node: Node, plan: Plan) -> int:
-    """Weights of a layer, where they have a code: those in flash."""
+    """Weights of a layer in flash: without those that drop out, as far as the plan's codes tell."""
     codes = plan.layers.get(node.outputs[0].name)
-    return count(node) if codes is None or plan.code_bits_of(node) is None else in_flash(codes).size
+    return count(node) if codes is None else in_flash(codes).size
+
+
+def weights_in_flash(model: FloatModel, plan: Plan) -> int:
+    """Of all layers."""
+    return sum(counted(n, plan) for n in model.graph.nodes)
 
 
 def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
@@ -158,7 +152,7 @@ def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
 
     Negative where 4 bits are too much already.
     """
-    return 2 * sum(map(count, model.graph.nodes)) * (share - stored_share(model, plan))
+    return 2 * weights_in_flash(model, plan) * (share - stored_share(model, plan))
 
 
 def codable(model: FloatModel, plan: Plan) -> list[Node]:
@@ -173,10 +167,8 @@ def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
     Empty where others take too much.
     """
     layers = codable(model, plan)
-    plan = replace(plan, code_bits={n.outputs[0].name: 8.0 for n in layers})
-    sizes = {n: counted(n, plan) for n in model.graph.nodes if weights_of(n)}
-    coded, total = sum(sizes[n] for n in layers), sum(sizes.values())
-    others = sum(sizes[n] * stored_bytes(n, plan) for n in sizes if n not in layers)
+    coded, total = sum(counted(n, plan) for n in layers), weights_in_flash(model, plan)
+    others = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
     bits = 8 * (share * total - others) / max(coded, 1)
     return {n.outputs[0].name: bits for n in layers} if bits >= LEAST_BITS else {}
 
@@ -205,9 +197,8 @@ def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Arra
     layers = [n for n in candidates(model, plan) if n.outputs[0].name in plan.two_bits]
     codes = {n: plan.layers[n.output.name] for n in layers}
     noise = weight_noise(model, plan, layers, samples)
-    total = sum(map(count, model.graph.nodes))
     more = [round(c.weights.size * BYTES[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()]
-    room = total * (share - stored_share(model, plan))
+    room = weights_in_flash(model, plan) * (share - stored_share(model, plan))
     (back,) = most_valuable([noise[n] for n in layers], more, room)
     return [n.output.name for i, n in enumerate(layers) if i not in back]
 

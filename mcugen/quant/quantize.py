@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -32,6 +33,7 @@ from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.samples import in_own_order
 from mcugen.quant.scheme import Scheme, activation_params
+from mcugen.quant.storage import Known, Storage, Times, cheapest, options_of
 from mcugen.quant.weights import takes_two_bits
 
 OPSET_INT16 = 21
@@ -205,16 +207,62 @@ class Quantizer:
         few of them as will do. ConstraintError if neither is enough.
         """
         coarse = {**wanted, **dict.fromkeys(layers, DType.INT4)}
-        room = few_bits.room_for_wide(self.model, self._sized(coarse), share)
+        sized = self._sized(coarse)
+        room = few_bits.room_for_wide(self.model, sized, share)
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
+        noise = self._few_noise(coarse)
+        ways = few_bits.ways(noise, {n: few_bits.counted(n, sized) for n in noise}, room, most)
+        return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
+
+    def _few_noise(self, coarse: Mapping[str, DType]) -> dict[Node, float]:
+        """What each layer of 4 bits adds to the outputs, where all these have them."""
         asked = frozenset(coarse.items()), self.compensates
         if asked not in self._noise:
             plan = self.quantize(coarse).plan
             few = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name in plan.few_bits]
             self._noise[asked] = few_bits.weight_noise(self.model, plan, few, self.samples)
-        ways = few_bits.ways(self._noise[asked], room, most)
-        return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
+        return self._noise[asked]
+
+    def with_code_bits(self, bits: Mapping[str, float]) -> Quantizer:
+        """Another one of the same model, samples and ranges, whose weights of 8 bits take so many by a code."""
+        made = copy(self)
+        made.code_bits = bits
+        return made
+
+    def stored(
+        self, wanted: Mapping[str, DType], layers: Sequence[str], share: float, times: Times, favour: float
+    ) -> Storage | None:
+        """Of least noise and time within a share of the bytes as int8: codes, and 4 bits for some of the `layers`.
+
+        A percent of all time may cost `favour` percent of the noise. None where neither is enough.
+        """
+        even = few_bits.even_bits(self.model, self._sized(wanted), share)
+        if not even:
+            return None
+        plan = self._coded_plan(wanted, even)
+        noise = self._code_noise(plan)
+        few = self._few_noise({**wanted, **dict.fromkeys(layers, DType.INT4)})
+        plain = self._sized(wanted).layers
+        known = {n: Known.of(n, plan, plain[n.output.name], noise[n], few.get(n)) for n in noise}
+        others = (n for n in self.model.graph.nodes if few_bits.weights_of(n) and n not in known)
+        total = few_bits.weights_in_flash(self.model, plan)
+        room = share * total - sum(few_bits.stored_bytes(n, plan) for n in others)
+        options = {n.output.name: options_of(n.output.name, each, times) for n, each in known.items()}
+        found = cheapest(options, room, favour * sum(noise.values()) / times.whole)
+        if found is None:
+            return None
+        few_bit = [name for name, option in found.items() if option.dtype is DType.INT4]
+        bits = {name: option.bits for name, option in found.items() if option.bits is not None}
+        made = {**wanted, **dict.fromkeys(few_bit, DType.INT4)}
+        return Storage(made, self._within(made, bits, share))
+
+    def _code_noise(self, plan: Plan) -> dict[Node, float]:
+        """What each layer adds to the outputs by such codes."""
+        able = few_bits.candidates(self.model, plan)
+        return few_bits.weight_noise(
+            self.model, plan, [n for n in few_bits.codable(self.model, plan) if n in able], self.samples
+        )
 
     def coded(self, wanted: Mapping[str, DType], share: float) -> dict[str, float]:
         """`code_bits` by which weights of 8 bits take a share of their bytes by a code, of least noise as far as found.
@@ -225,9 +273,7 @@ class Quantizer:
         if not even:
             return {}
         plan = self._coded_plan(wanted, even)
-        layers = [n for n in few_bits.codable(self.model, plan) if n in few_bits.candidates(self.model, plan)]
-        noise = few_bits.weight_noise(self.model, plan, layers, self.samples)
-        ways = [even, few_bits.allotted(noise, plan)]
+        ways = [even, few_bits.allotted(self._code_noise(plan), plan)]
         return min((self._within(wanted, way, share) for way in ways), key=lambda way: self._coded_noise(wanted, way))
 
     def _within(self, wanted: Mapping[str, DType], bits: Mapping[str, float], share: float) -> dict[str, float]:
