@@ -203,7 +203,9 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     ]
     decoded = compile_model(coded_network(), target, CompileOptions(name="decoded", optimize="flash"))
     turned = compile_model(turned_and_added(), target, CompileOptions(name="turned"))
-    others = [(m, random_feeds(net, seed=1)) for m, net in ((decoded, coded_network()), (turned, turned_and_added()))]
+    widths = compile_model(of_several_widths(), target, CompileOptions(name="widths"))
+    made = ((decoded, coded_network()), (turned, turned_and_added()), (widths, of_several_widths()))
+    others = [(model, random_feeds(net, seed=1)) for model, net in made]
     candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer, *others]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
     missed = set().union(*(kernel_functions(model) for model, _ in known))
@@ -223,6 +225,16 @@ def turned_and_added() -> onnx.ModelProto:
     net.output(net.op("Transpose", net.input("x", 2, 47, 18, dtype=np.int8), out="y", perm=[0, 2, 1]), dtype=np.int8)
     a, b = (net.dequantize(net.input(name, 31, dtype=np.int16), 0.001, 0, np.int16) for name in "ab")
     net.output(net.quantize(net.op("Add", a, b), 0.001, 0, np.int16, out="sum"), dtype=np.int16)
+    return net.model()
+
+
+def of_several_widths() -> onnx.ModelProto:
+    """Dense layers of 8 and 16 channels for 128 tokens, which share one function where there is one for pixels."""
+    net, random = Net(21), np.random.default_rng(4)
+    for width in (8, 16):
+        x = net.dequantize(net.input(f"x{width}", 128, 8, dtype=np.int8), 0.05, 3, np.int8)
+        w = net.dequantize(net.const(random.integers(-127, 128, (8, width)), np.int8), 0.01, 0, np.int8)
+        net.output(net.quantize(net.op("MatMul", x, w), 0.4, 5, np.int8, out=f"y{width}"), dtype=np.int8)
     return net.model()
 
 

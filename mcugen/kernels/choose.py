@@ -110,10 +110,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Others:
-    """Of the nodes without a choice, the bytes of RAM that one takes at most, and the instructions of all."""
+    """Of the nodes without a choice, the bytes of RAM that one takes at most, and the instructions of all: those that
+    count in trades, and those besides.
+    """
 
     ram: int
     time: float
+    besides: float
 
 
 @dataclass(frozen=True)
@@ -182,13 +185,14 @@ class Choice:
     def slowest(self, limits: Limits) -> float:
         """The most instructions that `balanced` may take, waits left out."""
         offered, others = self._offered(limits)
-        return _slowest(_without_waits(offered), limits, others)
+        return _slowest(_without_waits(offered), limits, others) + others.besides
 
     def _taken(self, limits: Limits) -> dict[Node, Kernel]:
         """One of the kernels that fit each node; other nodes have those of a library."""
         if all(len(found) == 1 for found in self._fitting.values()):
             return {node: found[0] for node, found in self._fitting.items()}
         offered, others = self._offered(limits)
+        limits = replace(limits, instructions=limits.instructions - others.besides)
         taken = _search(offered, self._goal, limits, others)
         return {node: candidate.kernel for node, candidate in zip(self._offers[0], taken, strict=True)}
 
@@ -197,11 +201,14 @@ class Choice:
         offers, rams = self._offers
         outer = set(self._graph.nodes)
         offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
-        return offered, Others(max(rams.values(), default=0), self._time_of_others)
+        return offered, Others(max(rams.values(), default=0), *self._time_of_others)
 
     @cached_property
-    def _time_of_others(self) -> float:
-        return time_without_choice(self._graph, self._features, self._costs, self._fitting)
+    def _time_of_others(self) -> tuple[float, float]:
+        """As it counts, and as it does not: what is known roughly counts where it is the larger part."""
+        others = time_without_choice(self._graph, self._features, self._costs, self._fitting)
+        known = sum(min(c.instructions for c in offer) for offer in self._offers[0].values())
+        return (others, 0.0) if others > known else (0.0, others)
 
     @cached_property
     def _offers(self) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
