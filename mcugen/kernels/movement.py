@@ -17,7 +17,7 @@ from mcugen.hir.types import Array, DType, Shape, TensorType, as_stored
 from mcugen.kernels.walks import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopyOptions, Offsets, Run, Walk
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
+from mcugen.lir.kernel import SHORT_LOOPS, Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
 from mcugen.lir.program import Access, Buffer, Gathered, element_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 
@@ -166,7 +166,9 @@ BLOCK = 4
 """Bytes of a word: rows and columns that are turned at a time."""
 
 FEWEST_BY_BLOCKS = 768
-"""Elements from which on that is worth its code, some 120 bytes: it takes two instructions an element less, or four."""
+"""Elements from which on that is worth its code, some 120 bytes: it takes two instructions an element less, or four.
+Where flash matters most, twice as many.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +285,8 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
         if 15 * rows < 2**8 and columns >= rows:
             return "scattered"
         return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
-    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= FEWEST_BY_BLOCKS
+    least = FEWEST_BY_BLOCKS * (2 if SHORT_LOOPS in site.features else 1)
+    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= least
     return "blocks" if "dsp" in site.features and large else ""
 
 
