@@ -61,7 +61,8 @@ def alone(node: Node, features: frozenset[str]) -> Builder:
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
     """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
     names = {instr.kernel for instr in alone(node, features).program.instrs}
-    way = f"{node.op.name}_{node.sig.input(0).dtype.value}"
+    first = next((v for v in node.inputs if v is not None), node.outputs[0])
+    way = f"{node.op.name}_{first.type.dtype.value}"
     return Kernel(names.pop(), way=lambda _: way) if len(names) == 1 else None
 
 

@@ -82,9 +82,18 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Of codes, a row of one element is always 1: an attention that sees one place. Of reals it may be NaN."""
+        """Of codes, a row of one element is always 1: an attention that sees one place. Of reals it may be NaN.
+
+        What the caller sees is computed: a library may round it otherwise.
+        """
         sig, y = node.sig, node.output
-        if len(sig.inputs) > 1 or y.type.shape[self.axis] > 1 or y.type.quant is None or self._fixed(sig) is None:
+        if (
+            graph.is_output(y)
+            or len(sig.inputs) > 1
+            or y.type.shape[self.axis] > 1
+            or y.type.quant is None
+            or self._fixed(sig) is None
+        ):
             return None
         (codes,) = self.evaluate(sig, np.zeros(y.type.shape, sig.input(0).dtype.numpy))
         return graph.constant(f"{y.name}.one", codes, y.type.quant)
