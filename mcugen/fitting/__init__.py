@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
-from mcugen.fitting.decoding import Codes, better_of, codes_of, in_tiles, with_codes
+from mcugen.fitting.decoding import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
 from mcugen.fitting.frames import pipelined_program
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
@@ -47,9 +47,6 @@ IN_PART = "kernels chosen for some weights in RAM"
 
 SURELY = 0.97
 """How many times the cycles that were estimated kernels chosen for weights in RAM take at most: estimates err."""
-
-SURELY_BETTER = 0.95
-"""How many times the product of time, RAM and flash layers in portions may have at most for a balance."""
 
 NEARBY = 1.1
 """Estimates of the RAM of groups may be so much too high."""

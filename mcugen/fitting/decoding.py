@@ -32,7 +32,9 @@ TILE = 10_240
 """Bytes of weights that are decoded at once though the arena has no room for them: each portion is a call."""
 
 SURELY_BETTER = 0.95
-"""How many times the product of time, RAM and flash a program that decodes weights may have at most for a balance."""
+"""How many times the product of time, RAM and flash a program may have at most for a balance, if it has layers in
+portions or decodes weights.
+"""
 
 TRIES = 6
 """So often memory is planned, with fewer codes, until it is no more than allowed."""

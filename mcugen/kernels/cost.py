@@ -166,6 +166,7 @@ def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
     return kernel.slowdown_of(node) * sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 
 
+@cache
 def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
     """The measured costs of a CPU, of inner loops as `features` ask for them."""
     return replace(_measured(cpu), sums_apart=SEPARATE_SUMS in features)

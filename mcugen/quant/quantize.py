@@ -146,8 +146,10 @@ class Quantizer:
             return self._quantize(layers, known)
         asked = frozenset(layers.items()), frozenset(self.code_bits.items()), self.compensates
         if asked not in self._made:
-            self._made = dict(list(self._made.items())[1 - MOST_KEPT :])
-            self._made[asked] = self._quantize(layers, None)
+            made = self._quantize(layers, None)
+            while len(self._made) >= MOST_KEPT:
+                del self._made[next(iter(self._made))]
+            self._made[asked] = made
         return self._made[asked]
 
     def draft(self, wanted: Mapping[str, DType]) -> Quantization:
@@ -225,7 +227,9 @@ class Quantizer:
         return self._noise[asked]
 
     def with_code_bits(self, bits: Mapping[str, float]) -> Quantizer:
-        """Another one of the same model, samples and ranges, whose weights of 8 bits take so many by a code."""
+        """Another one of the same model, samples and ranges, whose weights of 8 bits take so many by a code; what was
+        made is known to both.
+        """
         made = copy(self)
         made.code_bits = bits
         return made
