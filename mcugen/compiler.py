@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,9 @@ from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
-from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
 from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
+from mcugen.fitting.pace import Made, made
 from mcugen.fitting.staging import copied_by, time_of_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
@@ -112,9 +113,11 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        fit = variants.program(symbols) if symbols else build_program(graph, target, options)
-        program = fit.program
-        chosen = copied_by(fit.taken, target, options)
+        by_goal = partial(target_of, hardware)
+        found = Made(variants.program(symbols), target, options) if symbols else made(graph, by_goal, options)
+        fit, target, program = found.fit, found.board, found.fit.program
+        places = copied_by(fit.taken, target, found.options).place
+        chosen = options if places == options.place else replace(options, place=places)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
         asked, options = options, chosen

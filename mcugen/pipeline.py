@@ -227,7 +227,7 @@ def lowered(
     program.instructions_estimate = (sum(program.layer_estimates.values()) + others) or None
     if options.optimize in (GOALS[0], "speed") and choices:
         timed = replace(costs, core=board.core)
-        cycles = estimated_cycles(graph, board.features, timed, choices)
+        cycles = estimated_cycles(graph, timed, choices)
         program.cycles_estimate = None if cycles is None else cycles + others
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"

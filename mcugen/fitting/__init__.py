@@ -193,8 +193,8 @@ def _chosen_again(
     if narrow is not None:
         within = replace(within, max_ram=narrow.ram, max_flash=narrow.flash)
         again = attempt(IN_RAM, _within_limits, "", within)
-    most = SURELY * _placed_cycles(taken, board, options)
-    is_faster = not budget.excess(again.use) and _placed_cycles(again, board, options) < most
+    most = SURELY * placed_cycles(taken, board, options)
+    is_faster = not budget.excess(again.use) and placed_cycles(again, board, options) < most
     return again if is_faster else taken
 
 
@@ -204,8 +204,10 @@ def _placed_time(attempt: Attempt, board: Board, options: CompileOptions) -> flo
     return attempt.instructions + sum(waits_when_placed(attempt.program, board, places))
 
 
-def _placed_cycles(attempt: Attempt, board: Board, options: CompileOptions) -> float:
-    """The same with cycles of the core where they are known."""
+def placed_cycles(attempt: Attempt, board: Board, options: CompileOptions) -> float:
+    """Instructions of an attempt in the memories where it would lie, with its copies, and waits for these: as cycles of
+    the core where they are known.
+    """
     stalls = (attempt.program.cycles_estimate or attempt.instructions) - attempt.instructions
     return _placed_time(attempt, board, options) + stalls
 

@@ -313,18 +313,16 @@ def time_without_choice(graph: Graph, features: frozenset[str], costs: CostTable
     return found
 
 
-def estimated_cycles(
-    graph: Graph, features: frozenset[str], costs: CostTable, kernels: Mapping[Node, Kernel]
-) -> float | None:
-    """Of the same nodes, on memory that keeps pace with the core, as `speed` sees them; None if there is no core."""
+def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
+    """Of the same nodes, on memory that keeps pace with the core; None if there is no core.
+
+    Those of kernels whose cycles were not fitted are instructions, and what is known to stall.
+    """
     if not costs.core:
         return None
 
     def cycles(node: Node, kernel: Kernel) -> float:
-        fits = {
-            k: costs.cycles(node, k) for k in fitting_kernels(node, features, any_size=False, wanted=(kernel.name,))
-        }
-        known = fits.get(kernel) if None not in fits.values() else None
+        known = costs.cycles(node, kernel)
         return costs.time(node, kernel) + costs.stalls(node, kernel) if known is None else known
 
     return sum(times * cycles(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)

@@ -14,8 +14,8 @@ from typing import Any
 
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
-from mcugen.kernels.loops import FloatLoops
-from mcugen.lir.kernel import SEPARATE_SUMS, Kernel
+from mcugen.kernels.loops import FloatLoops, sums_apart
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.resources import resource_dir
 
@@ -98,8 +98,8 @@ class CostTable:
     core: str = ""
     """Whose cycles count where plans are compared by time; none: those of no core."""
 
-    sums_apart: bool = False
-    """Whether kernels that can add products of floats by instructions of their own do so, which no fit saw."""
+    sums_apart: float = 0.0
+    """The share of products of floats that kernels with such loops add by instructions of their own; no fit saw that."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
@@ -111,17 +111,23 @@ class CostTable:
     def cycles(self, node: Node, kernel: Kernel) -> float | None:
         """Of a node by that kernel on the core, waits for memory left out; None where they were not fitted."""
         per = self._cost(kernel.name).cycles.get(self.core, {}).get(kernel.way_of(node))
-        return None if per is None else _total(per, node, kernel)
+        if per is None:
+            return None
+        return _total(per, node, kernel) - (FMA_STALLS - 1) * self._apart(node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
         fitted = _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
-        return fitted + self.sums_apart * _has_loops(kernel) * _products(node, kernel)
+        return fitted + self._apart(node, kernel)
 
     def time(self, node: Node, kernel: Kernel) -> float:
-        """Its instructions, and where some kernels add products by instructions of their own, what others stall."""
-        stalls = FMA_STALLS * self.sums_apart * (not _has_loops(kernel)) * _products(node, kernel)
-        return self.instructions(node, kernel) + stalls
+        """Its instructions, and where some products are added by instructions of their own, what the others stall."""
+        fused = _products(node, kernel) - self._apart(node, kernel) if self.sums_apart else 0.0
+        return self.instructions(node, kernel) + FMA_STALLS * fused
+
+    def _apart(self, node: Node, kernel: Kernel) -> float:
+        """Products that it adds by instructions of their own."""
+        return self.sums_apart * _products(node, kernel) if FloatLoops in kernel.options else 0.0
 
     def decoding(self, weights: int) -> float:
         """Instructions that it takes to decode so many weights of a layer (mcugen.fitting.decoding), by estimate."""
@@ -150,11 +156,6 @@ class CostTable:
         return self.kernels.get(kernel, DECODING if kernel == DECODE_WEIGHTS else UNKNOWN)
 
 
-def _has_loops(kernel: Kernel) -> bool:
-    """Whether its loops over floats are written as a board rewards it."""
-    return FloatLoops in kernel.options
-
-
 def _products(node: Node, kernel: Kernel) -> float:
     """Multiplications of floats."""
     x = node.inputs[0]
@@ -169,7 +170,7 @@ def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
 @cache
 def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
     """The measured costs of a CPU, of inner loops as `features` ask for them."""
-    return replace(_measured(cpu), sums_apart=SEPARATE_SUMS in features)
+    return replace(_measured(cpu), sums_apart=sums_apart(features) / 2)
 
 
 @cache

@@ -215,6 +215,14 @@ def _call(
     return site.call(operands, [*geometry, params, limits], [*options, upper, *loops], overlaps=spec.overlaps(order))
 
 
+def products_beside(spec: ConvSpec) -> int:
+    """Products with weights that pad channels: single rows take two blocks of channels at once, four rows take one."""
+    channels = spec.channels
+    count = spec.y.count // channels
+    single = count % ROWS
+    return spec.depth * (single * (-channels % (2 * BLOCK)) + (count - single) * (-channels % BLOCK))
+
+
 def clamp_options(low: float, high: float) -> ClampOptions:
     """By the limits, −∞ and ∞ if there are none."""
     return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
@@ -258,6 +266,7 @@ _DENSE = Kernel(
     needs=frozenset({"fpu"}),
     when=(float_tensors,),
     emit=emit_dense,
+    extra=products_beside,
 )
 
 _WIDENED = ", weights of 16 bits, widened by Helium as they are read"

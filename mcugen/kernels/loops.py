@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, WORD_WEIGHTS, Options, Site
+from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, WORD_WEIGHTS, Options, Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,16 +24,21 @@ class Loops(Options):
         return Loops(paired=PAIRED_LOADS in site.features)
 
 
+def sums_apart(features: Collection[str]) -> int:
+    """Of two products of floats, how many are added by an instruction of their own."""
+    return 2 if SEPARATE_SUMS in features else 1 if HALF_SEPARATE_SUMS in features else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class FloatLoops(Options):
     """Of loops over products of floats, in assembly."""
 
-    separate: Annotated[bool, "whether they are added by an instruction of their own (SEPARATE_SUMS)"]
+    separate: Annotated[int, "of two of them, how many are added by an instruction of their own (SEPARATE_SUMS)"]
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
         """On a board."""
-        return FloatLoops(separate=SEPARATE_SUMS in wishes.features)
+        return FloatLoops(separate=sums_apart(wishes.features))
 
 
 @dataclass(frozen=True, kw_only=True)

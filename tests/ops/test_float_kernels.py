@@ -15,6 +15,7 @@ from onnx_models import Feeds, Net, assert_close, numpy_outputs, random_feeds
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.lir.spec import own_kernels
 from mcugen.options import CompileOptions
 
@@ -319,6 +320,44 @@ def test_sums_apart_from_products_take_less_time(kernel: str, monkeypatch: pytes
     apart = cycles()
     monkeypatch.setattr("mcugen.memory.loops.SLOW_FMA", frozenset())
     assert apart < 0.95 * cycles()
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("kernel", ["conv2d_f32_fpu", "dense_f32_fpu", "depthwise_f32_fpu"])
+def test_every_second_sum_apart_is_half_way(kernel: str, monkeypatch: pytest.MonkeyPatch):
+    layers = Layers()
+    if kernel.startswith("dense"):
+        layers.dense(5, 33, 18)
+    else:
+        layers.conv((1, 8, 6, 7), 8, 3, 3, group=8 if kernel.startswith("depthwise") else 1)
+    feeds, instructions, cycles = [random_feeds(layers.net.model())], list[int](), list[int]()
+    for wishes in ((), (HALF_SEPARATE_SUMS,), (SEPARATE_SUMS,)):
+        run = wishing(monkeypatch, layers, kernel, *wishes).simulate(feeds, cycles=True)
+        assert run.cycles is not None and run.cycles.total is not None and run.instructions is not None
+        instructions.append(run.instructions)
+        cycles.append(run.cycles.total)
+    assert instructions[0] < instructions[1] < instructions[2]
+    assert cycles[0] > cycles[1] > cycles[2]
+    assert 2 * cycles[1] == pytest.approx(cycles[0] + cycles[2], rel=0.03)
+
+
+@pytest.mark.spread(2)
+@pytest.mark.qemu
+def test_every_second_sum_apart_leaves_no_remainder_out(monkeypatch: pytest.MonkeyPatch):
+    layers = windows()
+    for count in range(1, 10):
+        layers.dense(count, 9 - count % 4, count)
+        layers.depthwise((1, count, 4, 5), 1 + count % 3, 1 + count % 4)
+    model = layers.net.model()
+    feeds = random_feeds(model)
+    found = wishing(monkeypatch, layers, "conv2d_f32_fpu", HALF_SEPARATE_SUMS).simulate([feeds], measure=False).outputs[0]
+    assert_close(found, numpy_outputs(model, feeds), 2e-5)
+
+
+def wishing(monkeypatch: pytest.MonkeyPatch, layers: Layers, kernel: str, *wishes: str) -> CompiledModel:
+    """By that kernel, of loops that are wished for."""
+    monkeypatch.setattr("mcugen.compiler.wished_loops", lambda *_: frozenset(wishes))
+    return layers.compile("nrf52840", kernel)
 
 
 @st.composite
