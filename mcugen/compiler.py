@@ -114,9 +114,9 @@ def _compiled(
         optimize(graph, trace)
         require_room(graph, target, options)
         by_goal = partial(target_of, hardware)
-        found = Made(variants.program(symbols), target, options) if symbols else made(graph, by_goal, options)
-        fit, target, program = found.fit, found.board, found.fit.program
-        places = copied_by(fit.taken, target, found.options).place
+        of_goal = Made(variants.program(symbols), target, options) if symbols else made(graph, by_goal, options)
+        fit, target, program = of_goal.fit, of_goal.board, of_goal.fit.program
+        places = copied_by(fit.taken, target, of_goal.options).place
         chosen = options if places == options.place else replace(options, place=places)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)

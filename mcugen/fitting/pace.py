@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError
-from mcugen.fitting import SURELY, build_program, placed_cycles
+from mcugen.fitting import build_program, placed_cycles
 from mcugen.fitting.budget import Fit
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
@@ -16,6 +16,9 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Kernels
+
+SURELY = 0.98
+"""How many times MOST_SLOWDOWN estimates are at most: they err."""
 
 Target = Callable[[CompileOptions], Board]
 """The board with what kernels are asked for by options."""
@@ -62,7 +65,7 @@ def made(graph: Graph, target: Target, options: CompileOptions) -> Made:
         return asked
     if not fast.is_small:
         return asked
-    most = SURELY * MOST_SLOWDOWN * fast.time  # estimates err
+    most = SURELY * MOST_SLOWDOWN * fast.time
     return next((way for way in _ways(graph, asked, fast) if way.time <= most), asked)
 
 

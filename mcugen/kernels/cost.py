@@ -99,7 +99,7 @@ class CostTable:
     """Whose cycles count where plans are compared by time; none: those of no core."""
 
     sums_apart: float = 0.0
-    """The share of products of floats that kernels with such loops add by instructions of their own; no fit saw that."""
+    """The share of products of floats that kernels with such loops add by instructions of their own, unseen by fits."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""

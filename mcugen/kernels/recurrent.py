@@ -210,7 +210,8 @@ def _recurrent(
     params: tuple[type[Params], ...],
     options: tuple[type[Options], ...] = (),
 ) -> Kernel:
-    return Kernel(name, what=what, operands=operands, params=params, options=(RecurrentOptions, *options, FloatLoops))
+    declared: tuple[type[Options], ...] = (RecurrentOptions, *options, FloatLoops)
+    return Kernel(name, what=what, operands=operands, params=params, options=declared, loads=1.0)  # again each step
 
 
 RNN = _recurrent(

@@ -350,7 +350,9 @@ def test_every_second_sum_apart_leaves_no_remainder_out(monkeypatch: pytest.Monk
         layers.depthwise((1, count, 4, 5), 1 + count % 3, 1 + count % 4)
     model = layers.net.model()
     feeds = random_feeds(model)
-    found = wishing(monkeypatch, layers, "conv2d_f32_fpu", HALF_SEPARATE_SUMS).simulate([feeds], measure=False).outputs[0]
+    found = (
+        wishing(monkeypatch, layers, "conv2d_f32_fpu", HALF_SEPARATE_SUMS).simulate([feeds], measure=False).outputs[0]
+    )
     assert_close(found, numpy_outputs(model, feeds), 2e-5)
 
 
