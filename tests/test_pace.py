@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`balanced` beside `speed`: not much slower where both leave most of the board free, and as small as it was elsewhere."""
+"""`balanced` beside `speed`: not much slower where both leave most of the board free, elsewhere as small as it was."""
 
 from __future__ import annotations
 
