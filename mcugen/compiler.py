@@ -21,10 +21,11 @@ from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
+from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
 from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
-from mcugen.fitting.pace import Made, made
-from mcugen.fitting.staging import copied_by, time_of_copies
+from mcugen.fitting.pace import Made, keeping_pace
+from mcugen.fitting.staging import time_of_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
 from mcugen.importer.borders import with_integer_borders
@@ -113,11 +114,9 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        by_goal = partial(target_of, hardware)
-        of_goal = Made(variants.program(symbols), target, options) if symbols else made(graph, by_goal, options)
-        fit, target, program = of_goal.fit, of_goal.board, of_goal.fit.program
-        places = copied_by(fit.taken, target, of_goal.options).place
-        chosen = options if places == options.place else replace(options, place=places)
+        made = Made(variants.program(symbols) if symbols else build_program(graph, target, options), target, options)
+        made = made if symbols else keeping_pace(graph, made, partial(target_of, hardware))
+        (fit, target, _), program, chosen = made, made.fit.program, made.placed(options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
         asked, options = options, chosen

@@ -4,29 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError
 from mcugen.fitting import build_program, placed_cycles
 from mcugen.fitting.budget import Fit
+from mcugen.fitting.staging import copied_by
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
-from mcugen.options import GOALS, CompileOptions
+from mcugen.options import GOALS, CompileOptions, Places
 from mcugen.pipeline import Kernels
 
-SURELY = 0.98
+SURELY = 0.985
 """How many times MOST_SLOWDOWN estimates are at most: they err."""
 
 Target = Callable[[CompileOptions], Board]
 """The board with what kernels are asked for by options."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """A program, for which board and by which options it was made: these may name another goal than the one asked."""
+class Made(NamedTuple):
+    """A program, for which board it was made, and by which options: these may name another goal than the one asked."""
 
     fit: Fit
     board: Board
@@ -40,20 +41,29 @@ class Made:
     @property
     def is_small(self) -> bool:
         """Whether it takes no more than ENOUGH of RAM and of flash."""
-        copies = self.fit.taken.copies
-        places = (copies.options if copies else self.options).place
-        ram = self.fit.taken.use.ram + copied_bytes(self.fit.program, self.board, places)
-        return ram <= ENOUGH * self.board.total_ram and self.fit.taken.use.flash <= ENOUGH * self.board.total_flash
+        use, places = self.fit.taken.use, self._copying.place
+        ram = use.ram + copied_bytes(self.fit.program, self.board, places)
+        return ram <= ENOUGH * self.board.total_ram and use.flash <= ENOUGH * self.board.total_flash
+
+    def placed(self, options: CompileOptions) -> CompileOptions:
+        """The options asked for, with the copies that start-up makes."""
+        places = self._copying.place
+        return options if places == options.place else replace(options, place=places)
+
+    @property
+    def _copying(self) -> CompileOptions:
+        return copied_by(self.fit.taken, self.board, self.options)
 
 
-def made(graph: Graph, target: Target, options: CompileOptions) -> Made:
-    """A program for the goal as asked. DoesNotFitError as mcugen.fitting.build_program.
-
-    Where what `speed` takes is small, `balanced` takes at most MOST_SLOWDOWN times its cycles, by estimate: what it
-    would save serves nobody.
+def keeping_pace(graph: Graph, asked: Made, target: Target) -> Made:
+    """What was asked for; or, where what `speed` takes is small, what takes at most MOST_SLOWDOWN times its cycles, by
+    estimate, if `balanced` was: what it would save serves nobody. What the user says of places stands, and what keeps to
+    a budget.
     """
-    asked = _made(graph, target(options), options)
-    if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader:
+    options = asked.options
+    if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader or options.place != Places():
+        return asked
+    if asked.fit.budget.excess(asked.fit.asked.use):
         return asked
     for_speed = replace(options, optimize="speed")
     board = target(for_speed)
