@@ -57,8 +57,8 @@ class Made(NamedTuple):
 
 def keeping_pace(graph: Graph, asked: Made, target: Target) -> Made:
     """What was asked for; or, where what `speed` takes is small, what takes at most MOST_SLOWDOWN times its cycles, by
-    estimate, if `balanced` was: what it would save serves nobody. What the user says of places stands, and what keeps to
-    a budget.
+    estimate, if `balanced` was: what it would save serves nobody. What the user says of places stands; so does what was
+    found for a budget.
     """
     options = asked.options
     if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader or options.place != Places():
