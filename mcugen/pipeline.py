@@ -228,6 +228,7 @@ def lowered(
     if options.optimize in (GOALS[0], "speed") and choices:
         timed = replace(costs, core=board.core)
         cycles = estimated_cycles(graph, timed, choices)
+        others = time_without_choice(graph, board.features, timed, choices)
         program.cycles_estimate = None if cycles is None else cycles + others
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"

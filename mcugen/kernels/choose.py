@@ -300,7 +300,8 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
 
 
 def time_without_choice(graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node]) -> float:
-    """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured.
+    """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured; or
+    cycles of a core, as far as they are known.
 
     It matters where little else is computed, as in recurrent networks: waits and copies are weighed against it.
     """
@@ -308,8 +309,11 @@ def time_without_choice(graph: Graph, features: frozenset[str], costs: CostTable
     for node, times in _nodes(graph):
         if node not in settled and not node.op.bodies:
             kernel = own_kernel(node, features)
-            is_known = kernel is not None and costs.knows(node, kernel)
-            found += times * (costs.time(node, kernel) if kernel and is_known else rough_time(node, features))
+            if kernel is not None and costs.knows(node, kernel):
+                cycles = costs.cycles(node, kernel)
+                found += times * (costs.time(node, kernel) if cycles is None else cycles)
+            else:
+                found += times * (rough_time(node, features) + costs.rough_stalls(node))
     return found
 
 

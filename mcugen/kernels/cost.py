@@ -17,6 +17,7 @@ from mcugen.hir.traits import Windowed
 from mcugen.kernels.loops import FloatLoops, sums_apart
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
+from mcugen.memory.loops import SLOW_FMA
 from mcugen.resources import resource_dir
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
@@ -128,6 +129,15 @@ class CostTable:
     def _apart(self, node: Node, kernel: Kernel) -> float:
         """Products that it adds by instructions of their own."""
         return self.sums_apart * _products(node, kernel) if FloatLoops in kernel.options else 0.0
+
+    def rough_stalls(self, node: Node) -> float:
+        """What products of floats stall on the core, at a node of whose kernels nothing is known; instructions that add
+        them, where these are their own, count in.
+        """
+        x = node.inputs[0] if node.inputs else None
+        if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
+            return 0.0
+        return (FMA_STALLS - self.sums_apart * (FMA_STALLS - 1)) * node.op.macs(node.sig)
 
     def decoding(self, weights: int) -> float:
         """Instructions that it takes to decode so many weights of a layer (mcugen.fitting.decoding), by estimate."""
