@@ -300,8 +300,9 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
 
 
 def time_without_choice(graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node]) -> float:
-    """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured; or
-    cycles of a core, as far as they are known.
+    """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured.
+
+    Those of a core are cycles, as far as they are known.
 
     It matters where little else is computed, as in recurrent networks: waits and copies are weighed against it.
     """
