@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcugen.board import Board
-from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
+from mcugen.fitting.budget import LEAST_CODE, Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
+from mcugen.fitting.budget import code_of as estimate_of_code
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.decoding import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
@@ -69,11 +70,17 @@ class Fallback:
     """Whether it is for models that learn."""
 
 
-def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
+def build_program(
+    graph: Graph,
+    board: Board,
+    options: CompileOptions | None = None,
+    code_of: Callable[[Program], int | None] | None = None,
+) -> Fit:
     """Lowers an optimized graph for a board and plans its memory, within the budget of `options` and what the board
     has.
 
-    If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken.
+    If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken;
+    if by estimate none fits, the fastest whose code fits as `code_of` builds it (None: it cannot be built).
     DoesNotFitError says how near they came.
     """
     options = options or CompileOptions()
@@ -106,11 +113,18 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         steps = [step for step in FALLBACKS if step.goal == GOALS[0] != options.optimize]
         return [attempt(step.name, step.build, step.goal, options) for step in steps]
 
+    def built(made: Attempt) -> Attempt:
+        least = use_of(made.program, board, options, round(LEAST_CODE * estimate_of_code(made.program, board)))
+        if code_of is None or budget.excess(least) or (code := code_of(made.program)) is None:
+            return made
+        return replace(made, built=code, use=use_of(made.program, board, options, code))
+
     asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
     attempts = [asked]
     if budget.excess(asked.use):
         attempts += serving(budget.narrowed(asked.use))
-        taken = cheapest(attempts, budget, board)
+        taken = cheapest(attempts, budget, board, built=built)
+        attempts += [taken] * (taken.built is not None)
     if (within := priced_copies(taken, board, options)) is not None:
         priced = attempt(IN_PART, _as_asked, options.optimize, within)
         attempts += [priced] if priced.time < SURELY * taken.time else []

@@ -26,6 +26,9 @@ BASE = 1024
 CALL = 24
 """Bytes of code that calling a kernel takes; its parameters take four each, once for calls that are alike."""
 
+LEAST_CODE = 0.35
+"""Share of the code that is estimated which a program takes at least: with more it is not built to know."""
+
 STACK = 512
 """Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
 
@@ -34,8 +37,8 @@ STACK = 512
 class Budget:
     """The most bytes that a model may take; None is no limit. UsageError unless they are positive.
 
-    `ram` counts all of the arena, the state and copies of weights, not the stack; `flash` counts weights and an
-    estimate of code.
+    `ram` counts all of the arena, the state and copies of weights, not the stack; `flash` counts weights and code, by
+    an estimate, or as built where no program would fit by that.
     """
 
     ram: int | None = None
@@ -111,6 +114,8 @@ class Attempt:
     """What the step makes it for, if that is all it does."""
     copies: Copies | None = None
     """Of its constants, those that pay; None before that is known."""
+    built: int | None = None
+    """Bytes of its code, where it was built to know them."""
 
     @property
     def waits(self) -> float:
@@ -147,7 +152,7 @@ class Fit:
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:
         """As it is in the board's memories: an arena in several may take more. DoesNotFitError if that is too much."""
-        taken = replace(self.taken, use=use_of(self.program, board, options))
+        taken = replace(self.taken, use=use_of(self.program, board, options, self.taken.built))
         return replace(self, taken=cheapest([taken], self.budget, board))
 
     @property
@@ -173,14 +178,19 @@ class Fit:
         return [f"{why}: {self.taken.step}, {got}"]
 
 
-def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
-    """What a planned program takes."""
+def code_of(program: Program, board: Board) -> int:
+    """Bytes of a program's code, by estimate."""
     costs = cost_table(board.cpu)
     calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
     functions = {i.function_key: i.kernel for i in calls}
     code = BASE + sum(costs.code_of(functions).values())
     parameters = {(i.function_key, *i.params.values()): len(i.params.keys() - i.baked) for i in calls}
-    code += CALL * len(calls) + 4 * sum(parameters.values())
+    return code + CALL * len(calls) + 4 * sum(parameters.values())
+
+
+def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
+    """What a planned program takes, whose `code` takes so many bytes, or else as many as estimated."""
+    code = code_of(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
     in_memories = ram_lacking(program, board, options.place, options.may_spill)
@@ -210,9 +220,19 @@ def cheapest(
     budget: Budget,
     board: Board | None = None,
     time: Callable[[Attempt], float] = attrgetter("time"),
+    built: Callable[[Attempt], Attempt] | None = None,
 ) -> Attempt:
-    """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits."""
+    """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits.
+
+    Where none fits by estimate, the fastest takes as much code as it has where it is `built`, and so on.
+    """
     fitting = [a for a in attempts if not budget.excess(a.use)]
+    if not fitting and built is not None:
+        attempts = sorted(attempts, key=time)
+        for number, attempt in enumerate(attempts):
+            attempts[number] = built(attempt)
+            if not budget.excess(attempts[number].use):
+                return attempts[number]
     if not fitting:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
     return min(fitting, key=time)
