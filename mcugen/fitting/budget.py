@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting.copies import Copies
 from mcugen.kernels.cost import cost_table
-from mcugen.lir.program import Control, Program, Space
+from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
@@ -20,11 +20,11 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.reading import constants_of
 from mcugen.options import CompileOptions, Places
 
-BASE = 1024
-"""Bytes of code that any model takes."""
+BASE = 400
+"""Bytes of code that any model takes, and of what most need of the C library."""
 
 CALL = 24
-"""Bytes of code that calling a kernel takes; its parameters take four each, once for calls that are alike."""
+"""Bytes of code that calling a function takes which others call, too; its parameters take four each."""
 
 LEAST_CODE = 0.35
 """Share of the code that is estimated which a program takes at least: with more it is not built to know."""
@@ -178,14 +178,31 @@ class Fit:
         return [f"{why}: {self.taken.step}, {got}"]
 
 
+def calls_of(program: Program) -> list[list[Instr]]:
+    """The calls of each function of kernels."""
+    found: dict[object, list[Instr]] = {}
+    for instr in program.instrs:
+        if instr.control is Control.NONE and not instr.moves_nothing:
+            found.setdefault(instr.function_key, []).append(instr)
+    return list(found.values())
+
+
+def code_of_calls(calls: Sequence[Instr]) -> int:
+    """Bytes that calling a function takes, by estimate; parameters once for calls that are alike."""
+    return CALL * len(calls) + 4 * sum(
+        {tuple(i.params.values()): len(i.params.keys() - i.baked) for i in calls}.values()
+    )
+
+
 def code_of(program: Program, board: Board) -> int:
-    """Bytes of a program's code, by estimate."""
-    costs = cost_table(board.cpu)
-    calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
-    functions = {i.function_key: i.kernel for i in calls}
-    code = BASE + sum(costs.code_of(functions).values())
-    parameters = {(i.function_key, *i.params.values()): len(i.params.keys() - i.baked) for i in calls}
-    return code + CALL * len(calls) + 4 * sum(parameters.values())
+    """Bytes of a program's code, by estimate. Functions that are called once are inlined, calls and all."""
+    costs, functions = cost_table(board.cpu), calls_of(program)
+    several = [calls for calls in functions if len(calls) > 1]
+    code = BASE + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
+    code += sum(costs.code_of_several(calls[0].kernel) + code_of_calls(calls) for calls in several)
+    code += sum(costs.code_of_helpers(kernel) for kernel in {calls[0].kernel for calls in several})
+    has_floats = any(o.buffer.dtype.is_float for calls in functions for o in calls[0].operands)
+    return code + costs.soft_floats * (has_floats and "fpu" not in board.features)
 
 
 def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
