@@ -20,7 +20,7 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.reading import constants_of
 from mcugen.options import CompileOptions, Places
 
-BASE = 400
+BASE = 512
 """Bytes of code that any model takes, and of what most need of the C library."""
 
 CALL = 24
