@@ -34,7 +34,7 @@ from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.samples import Samples, as_stored, spread
-from mcugen.fitting.budget import use_of
+from mcugen.fitting.budget import likely_use
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.latency import Pace, time_of
@@ -412,7 +412,7 @@ class Search:
         """That a draft takes at least, by estimate."""
         options = replace(self.options, optimize="flash")
         _, program = drafted(self.quantizer.draft(wanted), self.board, options)
-        return use_of(program, self.board, options).flash
+        return likely_use(program, self.board, options).flash
 
     def _way(self, share: float) -> Mapping[str, DType]:
         """The most promising one to such a share."""

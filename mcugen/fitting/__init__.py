@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcugen.board import Board
-from mcugen.fitting.budget import LEAST_CODE, Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
+from mcugen.fitting.budget import MISJUDGED_CODE, Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
 from mcugen.fitting.budget import code_of as estimate_of_code
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
@@ -80,7 +80,7 @@ def build_program(
     has.
 
     If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken;
-    if by estimate none fits, the fastest whose code fits as `code_of` builds it (None: it cannot be built).
+    if none fits for sure, the fastest whose code fits as `code_of` builds it (None: it cannot be built).
     DoesNotFitError says how near they came.
     """
     options = options or CompileOptions()
@@ -114,10 +114,12 @@ def build_program(
         return [attempt(step.name, step.build, step.goal, options) for step in steps]
 
     def built(made: Attempt) -> Attempt:
-        least = use_of(made.program, board, options, round(LEAST_CODE * estimate_of_code(made.program, board)))
-        if code_of is None or budget.excess(least) or (code := code_of(made.program)) is None:
-            return made
-        return replace(made, built=code, use=use_of(made.program, board, options, code))
+        estimate = estimate_of_code(made.program, board)
+        told = replace(made, use=use_of(made.program, board, options, estimate))
+        if budget.excess(use_of(made.program, board, options, round(MISJUDGED_CODE * estimate))):
+            return told
+        code = None if code_of is None else code_of(made.program)
+        return made if code is None else replace(made, built=code, use=use_of(made.program, board, options, code))
 
     asked = taken = attempt(AS_ASKED, _as_asked, options.optimize, options)
     attempts = [asked]

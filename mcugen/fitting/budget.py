@@ -23,11 +23,14 @@ from mcugen.options import CompileOptions, Places
 BASE = 512
 """Bytes of code that any model takes, and of what most need of the C library."""
 
+MOST_BASE = 1024
+"""The same, where code shall not exceed what is said."""
+
 CALL = 24
 """Bytes of code that calling a function takes which others call, too; its parameters take four each."""
 
-LEAST_CODE = 0.35
-"""Share of the code that is estimated which a program takes at least: with more it is not built to know."""
+MISJUDGED_CODE = 0.75
+"""Share of the code that is estimated which a program may turn out to take: with more it is not built to know."""
 
 STACK = 512
 """Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
@@ -194,6 +197,13 @@ def code_of_calls(calls: Sequence[Instr]) -> int:
     )
 
 
+def most_code(program: Program, board: Board) -> int:
+    """Bytes that a program's code hardly exceeds: as if each function were called by several layers."""
+    costs, functions = cost_table(board.cpu), calls_of(program)
+    code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
+    return MOST_BASE + sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+
+
 def code_of(program: Program, board: Board) -> int:
     """Bytes of a program's code, by estimate. Functions that are called once are inlined, calls and all."""
     costs, functions = cost_table(board.cpu), calls_of(program)
@@ -206,14 +216,19 @@ def code_of(program: Program, board: Board) -> int:
 
 
 def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
-    """What a planned program takes, whose `code` takes so many bytes, or else as many as estimated."""
-    code = code_of(program, board) if code is None else code
+    """What a planned program takes, whose `code` takes so many bytes, or else hardly more: what is taken shall fit."""
+    code = most_code(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
     in_memories = ram_lacking(program, board, options.place, options.may_spill)
     ram_lacks, lacking_in = max(in_memories, (ram + STACK - board.total_ram, ""))
     flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
+
+
+def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
+    """The same, with as much code as is likely."""
+    return use_of(program, board, options, code_of(program, board))
 
 
 def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
