@@ -62,11 +62,16 @@ class Found:
 
     once: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     several: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    soft_floats: list[int] = field(default_factory=list)
+    """Of the C library, where floats are computed by functions of the compiler's."""
     built: dict[str, int] = field(default_factory=dict)
     """By digest of C code: what is alike counts once."""
 
     def add(self, compiled: CompiledModel) -> None:
         """Of all functions of a program."""
+        calls = [call for calls in calls_of(compiled.program) for call in calls]
+        if "fpu" not in compiled.board.features and any(o.buffer.dtype.is_float for c in calls for o in c.operands):
+            self.soft_floats.append(_built(compiled.bundle, compiled.board)[1])
         base = self._bytes(compiled, ())
         assert base is not None
         for calls in calls_of(compiled.program):
@@ -89,18 +94,18 @@ class Found:
         digest = hashlib.sha256(text.replace(bundle.name, "").encode()).hexdigest()
         if instrs and digest in self.built:
             return None
-        self.built[digest] = _built(bundle, compiled.board)
+        self.built[digest], _ = _built(bundle, compiled.board)
         return self.built[digest]
 
 
-def _built(bundle: Bundle, board: Board) -> int:
-    """Bytes of a bundle's code without those of the C library."""
+def _built(bundle: Bundle, board: Board) -> tuple[int, int]:
+    """Bytes of a bundle's code, and of what it needs of the C library."""
     with tempfile.TemporaryDirectory() as folder:
         model, empty = build_parts(bundle, board, Path(folder), roots_of(bundle))
         functions = function_sizes(model) - function_sizes(empty)
         text = "".join(bundle.files.values())
         library = sum(n for name, n in functions.items() if f" {name}(" not in text or f"{name}(" in _LIBRARY)
-        return read_sizes(model).flash - read_sizes(empty).flash - library
+        return read_sizes(model).flash - read_sizes(empty).flash - library, library
 
 
 def _compiled(board: Board) -> Iterator[CompiledModel]:
@@ -123,6 +128,8 @@ def main(
         for key, each in (("once", found.once), ("several", several)):
             table[key] = {k: max(round(float(np.percentile(v, SHARE))), 0) for k, v in sorted(each.items()) if v}
             console.print(f"{name} {key}: {table[key]}")
+        if found.soft_floats:
+            table["soft_floats"] = round(float(np.percentile(found.soft_floats, SHARE)))
         path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
