@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from shared_models import MODELS
 
 from mcugen import CompileOptions, compile_model, compiler
 from mcugen.alternatives import compared
+from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError
 from mcugen.fitting import AS_ASKED
@@ -53,6 +55,17 @@ def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compiler, "_code_of", lambda *_, **__: None)
     with pytest.raises(DoesNotFitError, match="bytes of flash"):
         compile_model(DS_CNN, BOARD, options)
+
+
+def test_boards_have_room_for_what_fits_as_built() -> None:
+    free = compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash"))
+    board = load_board(BOARD)
+    size = free.program.weights_size + built(free) + 200
+    small = [replace(m, size=size) if m.kind == "flash" else m for m in board.memories]
+    found = compile_model(DS_CNN, replace(board, memories=tuple(small)), free.options)
+    assert found.bundle.files.keys() == free.bundle.files.keys()
+    assert found.report.notes == free.report.notes
+    assert found.program.weights_size == free.program.weights_size
 
 
 def test_what_cannot_fit_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ class Fit:
     def notes(self, board: Board, goal: str) -> list[str]:
         """What was done to make a program fit the board that did not as asked for, and what it costs."""
         asked, taken = self.asked.use, self.taken.use
-        if not asked.lacks:
+        if not asked.lacks or self.taken.step == self.asked.step:  # as built it fits
             return []
         found = [f"{asked.ram:,} bytes of RAM"] * bool(asked.ram_lacking)
         found += [f"about {asked.flash:,} bytes of flash"] * bool(asked.flash_lacking)
