@@ -115,8 +115,7 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        code_of = partial(_code_of, board=hardware, options=options)
-        fit = variants.program(symbols) if symbols else build_program(graph, target, options, code_of)
+        fit = variants.program(symbols) if symbols else _fit(graph, target, options, hardware)
         program = fit.program
         chosen = copied_by(fit.taken, target, options)
         notes = fit.notes(target, options.optimize)
@@ -181,6 +180,11 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     source = KernelSource(board.features, registry_of(options.plugins).templates)
     placement = place(program, board, options.place)
     return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
+
+
+def _fit(graph: Graph, target: Board, options: CompileOptions, hardware: Board) -> Fit:
+    """For the target; code is built for the hardware where only that tells whether a program fits."""
+    return build_program(graph, target, options, partial(_code_of, board=hardware, options=options))
 
 
 def _code_of(program: Program, board: Board, options: CompileOptions) -> int | None:
