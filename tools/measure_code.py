@@ -3,7 +3,8 @@
 
 A compiler inlines such a function and knows all of its parameters, so that it takes far less than one that several
 layers call, which tools/measure_costs.py measures. Of the shared models each function is built in a program of its own,
-with nothing else; what comes of the C library is left out. Stored is what three quarters of them do not exceed. Kernels
+with nothing else; what comes of the C library is left out (its functions of floats overlap: what nothing is left of is
+not stored). Stored is what three quarters of them do not exceed. Kernels
 whose instructions were not measured get the bytes of functions that several layers call, too.
 """
 
@@ -126,7 +127,8 @@ def main(
         table = json.loads(path.read_text("utf-8"))
         several = {k: v for k, v in found.several.items() if k not in table["kernels"]}
         for key, each in (("once", found.once), ("several", several)):
-            table[key] = {k: max(round(float(np.percentile(v, SHARE))), 0) for k, v in sorted(each.items()) if v}
+            stored = {k: round(float(np.percentile(v, SHARE))) for k, v in sorted(each.items()) if v}
+            table[key] = {k: max(v, 0) for k, v in stored.items() if v > 0 or key == "several"}
             console.print(f"{name} {key}: {table[key]}")
         if found.soft_floats:
             table["soft_floats"] = round(float(np.percentile(found.soft_floats, SHARE)))
