@@ -280,7 +280,7 @@ class Search:
     def widened(self) -> list[str]:
         """That the program's constants take more than the share of weights that was asked for, if that is so."""
         last = next(step for step in reversed(self.steps) if step.holds)
-        if self.demand.max_weights is None or last.weights is None:
+        if self.demand.max_weights is None or last.weights is None or self.options.optimize == "flash":
             return []
         share = last.weights / max(self._wide.weights_size, 1)
         if share <= self.demand.max_weights + WIDENED:
