@@ -51,6 +51,7 @@ costs kernel-table: export MCUGEN_CMSIS_NN_LIB ?= $(CMSIS_NN_LIB)
 
 costs: setup  ## measure all kernels on all CPUs, CMSIS-NN's too if it is there; rewrites boards/costs
 	$(BIN)/python tools/measure_costs.py
+	$(BIN)/python tools/measure_code.py
 
 kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the library; rewrites docs/kernels.md
 	$(BIN)/python tools/kernel_table.py --write-docs docs/kernels.md

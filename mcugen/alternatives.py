@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mcugen.compiled import CompiledModel
 from mcugen.errors import McugenError
-from mcugen.fitting.budget import use_of
+from mcugen.fitting.budget import likely_use
 from mcugen.options import GOALS, CompileOptions
 from mcugen.quant.quantize import Progress
 from mcugen.report.figures import Alternative
@@ -46,5 +46,5 @@ def compared(
 def _estimates(compiled: CompiledModel) -> tuple[int, int, int | None]:
     """Bytes of RAM and of flash, and instructions."""
     program = compiled.program
-    use, instructions = use_of(program, compiled.board, compiled.options), program.instructions_estimate
+    use, instructions = likely_use(program, compiled.board, compiled.options), program.instructions_estimate
     return use.ram, use.flash, None if instructions is None else round(instructions)

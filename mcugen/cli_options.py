@@ -589,7 +589,9 @@ class JudgingArguments:
     max_weights: Annotated[
         str,
         typer.Option(
-            help="of --precision auto: 60% of the bytes of int8 weights, by weights of 4 bits", show_default=False
+            help="of --precision auto: 60% of the bytes of int8 weights, by a code or 4 bits; counted as the model has "
+            "them, which --optimize flash stores so; kernels for other goals may widen them, which --max-flash counts",
+            show_default=False,
         ),
     ] = ""
 

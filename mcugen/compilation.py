@@ -126,7 +126,7 @@ class Compilation:
         if self.quantizing.precision == MIXED:
             self.search = self.make_search()
             found = self.search.run()
-            found = replace(found, notes=(*found.notes, self.search.told(kind)))
+            found = replace(found, notes=(*found.notes, self.search.told(kind), *self.search.widened()))
         else:
             found = basis.maker.quantize(basis.layers)
         judge = partial(estimated, samples=samples, kind=kind)

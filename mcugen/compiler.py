@@ -20,7 +20,7 @@ from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
-from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, UsageError, shortened
+from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, ToolMissingError, UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
 from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
@@ -44,6 +44,7 @@ from mcugen.memory.place import (
     memory_of_weights,
     place,
 )
+from mcugen.memory.plan import Planned
 from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.options import (
@@ -67,6 +68,7 @@ from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.basis import Basis
 from mcugen.report.figures import InputFigures, Report, describe, memory_use
+from mcugen.simulate.simulation import linked_sizes, roots_of
 from mcugen.training.lesson import teach
 from mcugen.variants import Variants, check_ranges
 
@@ -114,8 +116,8 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        made = Made(variants.program(symbols) if symbols else build_program(graph, target, options), target, options)
-        made = made if symbols else keeping_pace(graph, made, partial(target_of, hardware))
+        fit = variants.program(symbols) if symbols else _fit(graph, target, options, hardware)
+        made = keeping_pace(graph, Made(fit, target, options), partial(target_of, hardware))
         (fit, target, _), program, chosen = made, made.fit.program, made.placed(options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
@@ -179,6 +181,24 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     source = KernelSource(board.features, registry_of(options.plugins).templates)
     placement = place(program, board, options.place)
     return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
+
+
+def _fit(graph: Graph, target: Board, options: CompileOptions, hardware: Board) -> Fit:
+    """For the target; code is built for the hardware where only that tells whether a program fits."""
+    return build_program(graph, target, options, partial(_code_of, board=hardware, options=options))
+
+
+def _code_of(program: Program, board: Board, options: CompileOptions) -> int | None:
+    """Bytes of a program's code as it is built for the board; None where that has no compiler, or none is installed."""
+    if not board.qemu:
+        return None
+    before = Planned.of(program)
+    try:
+        return linked_sizes(bundle := bundle_of(program, board, options), board, roots_of(bundle), options.library).code
+    except (DoesNotFitError, ToolMissingError, UsageError):
+        return None
+    finally:
+        before.restore(program)
 
 
 def _with_training(options: CompileOptions, precision: str) -> CompileOptions:

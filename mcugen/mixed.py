@@ -34,7 +34,7 @@ from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.samples import Samples, as_stored, spread
-from mcugen.fitting.budget import use_of
+from mcugen.fitting.budget import likely_use
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.latency import Pace, time_of
@@ -82,6 +82,9 @@ FAVOUR = {"flash": 1 / 16, "ram": 1 / 16, "balanced": 1.0, "speed": 16.0}
 
 MISJUDGED = 1.05
 """Times the room that an estimate of flash may be which turns out to fit."""
+
+WIDENED = 0.05
+"""By how much a share of weights may be exceeded by what programs take of flash without a word: biases, multipliers."""
 
 _NARROWING = "weights of 4 bits"
 
@@ -274,6 +277,20 @@ class Search:
         told = f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
         return f"{told}; {doubt}" if doubt else told
 
+    def widened(self) -> list[str]:
+        """That the program's constants take more than the share of weights that was asked for, if that is so."""
+        last = next(step for step in reversed(self.steps) if step.holds)
+        if self.demand.max_weights is None or last.weights is None or self.options.optimize == "flash":
+            return []
+        share = last.weights / max(self._wide.weights_size, 1)
+        if share <= self.demand.max_weights + WIDENED:
+            return []
+        asked = f"--max-weights {self.demand.max_weights:.0%} is kept by weights as the model has them"
+        found = f"constants of the program take {share:.0%} of those with weights of 8 bits"
+        return [
+            f"{asked}; {found}, as kernels read wider ones: --optimize flash stores them so, --max-flash counts them"
+        ]
+
     def _begin(self, start: _Trial) -> None:
         """From all layers in int8, with weights that are stored in one of several ways."""
         self._first = start
@@ -395,7 +412,7 @@ class Search:
         """That a draft takes at least, by estimate."""
         options = replace(self.options, optimize="flash")
         _, program = drafted(self.quantizer.draft(wanted), self.board, options)
-        return use_of(program, self.board, options).flash
+        return likely_use(program, self.board, options).flash
 
     def _way(self, share: float) -> Mapping[str, DType]:
         """The most promising one to such a share."""

@@ -3,8 +3,8 @@
 
 Calibration, and all that `auto` chooses and is judged by, is of the calibration split, all else of evaluation.
 ONNX Runtime's row is that of its settings that is best there, which favours it. Intervals of 95 % are of 2,000 paired
-bootstrap samples. Flash and instructions: the code for an nRF52840 under QEMU. Writes a table of docs/quantization.md;
-what was computed is kept, so that a run that was interrupted goes on.
+bootstrap samples, an image and its mirror image drawn together. Flash and instructions: the code for an nRF52840 under
+QEMU. Writes a table of docs/quantization.md; what was computed is kept, so that a run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ MODELS = (
     "pt_resnet_s_dynamo",
     "pt_tcn_dynamo",
 )
+MIRRORED = "vww"
+"""Of whose few crops the mirror images are looked at, too."""
+
 BOARD = "nrf52840"
 RESAMPLED = 2000
 
@@ -130,7 +133,7 @@ def demand(model: FloatModel, calibration: Samples) -> Demand:
 def evaluated(subject: Subject) -> Samples:
     """The evaluation split; of the few crops for visual wake words also each turned from left to right."""
     found = samples(subject, "eval")
-    if subject.data != "vww":
+    if subject.data != MIRRORED:
         return found
     mirrored = [{name: array[..., ::-1].copy() for name, array in sample.items()} for sample in found.inputs]
     return Samples([*found.inputs, *mirrored], None)
@@ -178,6 +181,15 @@ class Judge:
 
     exact: Sequence[Sample]
     labels: Array | None
+    sides: int = 1
+    """In how many forms each sample is there, all of a form in a row: they are drawn together."""
+
+    @property
+    def resampled(self) -> Array:
+        """Indices of bootstrap samples, the same for all that is compared."""
+        count = len(self.exact) // self.sides
+        drawn = np.random.default_rng(0).integers(0, count, (RESAMPLED, count))
+        return np.concatenate([drawn + count * side for side in range(self.sides)], 1)
 
     def right(self, outputs: Sequence[Sample]) -> Array:
         """By sample, 1 where the largest entry of the first output is that of the label, or else of the float model."""
@@ -193,22 +205,16 @@ class Judge:
         return np.array(signal), np.array(noise)
 
 
-def resampled(count: int) -> Array:
-    """Indices of bootstrap samples, the same for all that is compared."""
-    return np.random.default_rng(0).integers(0, count, (RESAMPLED, count))
-
-
 def points(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
     """By how many percentage points more is right, with its interval."""
     gain = 100 * (judge.right(outputs) - judge.right(others))
-    return _interval(float(gain.mean()), gain[resampled(len(gain))].mean(1), 2)
+    return _interval(float(gain.mean()), gain[judge.resampled].mean(1), 2)
 
 
 def decibels(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
     """By how many dB the SQNR is higher, with its interval."""
     noises = [judge.powers(each)[1] for each in (others, outputs)]
-    places = resampled(len(noises[0]))
-    first, second = (noise[places].sum(1) + 1e-30 for noise in noises)
+    first, second = (noise[judge.resampled].sum(1) + 1e-30 for noise in noises)
     whole = 10 * np.log10((noises[0].sum() + 1e-30) / (noises[1].sum() + 1e-30))
     return _interval(float(whole), 10 * np.log10(first / second), 1)
 
@@ -222,7 +228,7 @@ def rows(subject: Subject, remembered: Callable[[str, Callable[[], Result]], Res
     """Of one model."""
     calibration, evaluation = samples(subject, "calib"), evaluated(subject)
     exact = remembered("float32", lambda: real(subject, evaluation))
-    judge = Judge(exact.outputs, evaluation.labels)
+    judge = Judge(exact.outputs, evaluation.labels, 2 if subject.data == MIRRORED else 1)
     peers = [remembered(name, lambda name=name: peer(subject, name, calibration, evaluation)) for name in SETTINGS]
     best = min(peers, key=lambda each: judge.powers(each.outputs)[1].sum())
     found = {"float32": exact, f"ONNX Runtime, {best.note}": best}

@@ -786,7 +786,8 @@ def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -
     """
     found = next(iter(by_core.values()))
     path = COSTS / f"{cpu}.json"
-    kernels = json.loads(path.read_text("utf-8"))["kernels"] if path.is_file() else {}
+    table = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    kernels = table.get("kernels", {})
     for kernel, measured in found.items():
         ways = {}
         for way, layers in sorted(measured.layers.items()):
@@ -804,19 +805,20 @@ def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -
             kernels[kernel]["cycles"] = cycles
         console.print(f"{cpu} {kernel}: {code}")
     COSTS.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"kernels": dict(sorted(kernels.items()))}, indent=1, sort_keys=True) + "\n", "utf-8")
+    path.write_text(json.dumps({**table, "kernels": kernels}, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def write_code(cpu: str, found: dict[str, Measured], console: Console) -> None:
     """Renews the bytes of code in the table of a CPU, of kernels whose instructions are known."""
     path = COSTS / f"{cpu}.json"
-    kernels = json.loads(path.read_text("utf-8"))["kernels"]
+    table = json.loads(path.read_text("utf-8"))
+    kernels = table["kernels"]
     for kernel, measured in found.items():
         if kernel in kernels and measured.code:
             before, code = kernels[kernel]["code"], _as_stored(measured.code)
             kernels[kernel] = {key: each for key, each in kernels[kernel].items() if key != "shared"} | code
             console.print(f"{cpu} {kernel}: {code}, was {before}")
-    path.write_text(json.dumps({"kernels": kernels}, indent=1, sort_keys=True) + "\n", "utf-8")
+    path.write_text(json.dumps({**table, "kernels": kernels}, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def _as_stored(codes: Sequence[Code]) -> dict[str, int]:

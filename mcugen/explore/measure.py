@@ -17,7 +17,7 @@ from mcugen.evaluate import evaluate, sample_endpoints, timed
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, Refusal
 from mcugen.explore.prepare import Asked, Prepared, prepared
-from mcugen.fitting.budget import use_of
+from mcugen.fitting.budget import likely_use
 from mcugen.report.figures import Report
 from mcugen.tasks import Quantizing
 
@@ -110,7 +110,7 @@ def _run(net: Compilation, asked: Asked) -> Report:
 
 
 def _figures(report: Report, compiled: CompiledModel, base: Prepared) -> Figures:
-    use = use_of(compiled.program, compiled.board, compiled.options)
+    use = likely_use(compiled.program, compiled.board, compiled.options)
     cycles, by_instructions = _cycles(report)
     board: Board = compiled.board
     joules = report.microjoules_estimate

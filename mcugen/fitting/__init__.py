@@ -6,10 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from mcugen.board import Board
-from mcugen.fitting.budget import Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
+from mcugen.fitting.budget import MISJUDGED_CODE, Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
+from mcugen.fitting.budget import code_of as likely_code
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.decoding import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
@@ -53,6 +55,9 @@ NEARBY = 1.1
 
 Build = Callable[[Graph, Board, CompileOptions], Program]
 
+Measure = Callable[[Program], int | None]
+"""Bytes of a program's code as it is built; None where it cannot be."""
+
 
 @dataclass(frozen=True)
 class Fallback:
@@ -69,16 +74,16 @@ class Fallback:
     """Whether it is for models that learn."""
 
 
-def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
-    """Lowers an optimized graph for a board and plans its memory, within the budget of `options` and what the board
-    has.
+def build_program(
+    graph: Graph, board: Board, options: CompileOptions | None = None, code_of: Measure | None = None
+) -> Fit:
+    """Lowers an optimized graph and plans its memory, within the budget of `options` and what the board has.
 
-    If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken.
-    DoesNotFitError says how near they came.
+    If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken;
+    if none does for sure, the fastest that fits as `code_of` builds it. DoesNotFitError says how near they came.
     """
     options = options or CompileOptions()
-    budget = Budget.of(options)
-    graph = each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
+    budget, graph = Budget.of(options), each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
 
     def by(way: Graph, kernels: Mapping[Node, Kernel], enough: int) -> Program:
         restart()
@@ -110,25 +115,34 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     attempts = [asked]
     if budget.excess(asked.use):
         attempts += serving(budget.narrowed(asked.use))
-        taken = cheapest(attempts, budget, board)
+        taken = cheapest(attempts, budget, board, built=partial(_built, board=board, options=options, code_of=code_of))
     if (within := priced_copies(taken, board, options)) is not None:
         priced = attempt(IN_PART, _as_asked, options.optimize, within)
         attempts += [priced] if priced.time < SURELY * taken.time else []
     if within is not None or waits_most(taken, board, options):  # its arena may leave no room for copies of weights
         narrow = beside_copies(taken, board, options)
         attempts += serving(narrow) if narrow else balanced()
-        taken = cheapest(attempts, budget, board)
+        taken = cheapest([*attempts, taken], budget, board)
     if (within := lying_in_ram(taken, board, options)) is not None:
         taken = _chosen_again(taken, attempt, within, board, options)
         attempts.append(taken)
     if options.optimize == "speed" and taken.program.arena_size > memory_of_arena(board, options.place).room:
         attempts += balanced() if all(each.goal != GOALS[0] for each in attempts) else []  # may lie in faster memory
-        attempts = [staged(each, board, options) for each in attempts]
+        attempts = [staged(each, board, options) for each in [*attempts, taken]]
         taken = cheapest(attempts, budget, board, lambda each: _placed_time(each, board, options))
     else:
         taken = staged(taken, board, options)
     taken = _divided(graph, taken, asked, attempt, board, options)
     return Fit(budget, taken, asked, _layer_by_layer(graph, taken.program, board, options))
+
+
+def _built(made: Attempt, board: Board, options: CompileOptions, code_of: Measure | None) -> Attempt:
+    """With the code that it has, where it may fit by that, as a compiler tells; else with as much as is likely."""
+    budget, likely = Budget.of(options), likely_code(made.program, board)
+    if budget.excess(use_of(made.program, board, options, round(MISJUDGED_CODE * likely))):
+        return replace(made, use=use_of(made.program, board, options, likely))
+    code = None if code_of is None else code_of(made.program)
+    return made if code is None else replace(made, built=code, use=use_of(made.program, board, options, code))
 
 
 def _divided(

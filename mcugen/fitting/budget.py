@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting.copies import Copies
 from mcugen.kernels.cost import cost_table
-from mcugen.lir.program import Control, Program, Space
+from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
@@ -20,11 +20,17 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.reading import constants_of
 from mcugen.options import CompileOptions, Places
 
-BASE = 1024
-"""Bytes of code that any model takes."""
+BASE = 512
+"""Bytes of code that any model takes, and of what most need of the C library."""
+
+MOST_BASE = 1024
+"""The same, where code shall not exceed what is said."""
 
 CALL = 24
-"""Bytes of code that calling a kernel takes; its parameters take four each, once for calls that are alike."""
+"""Bytes of code that calling a function takes which others call, too; its parameters take four each."""
+
+MISJUDGED_CODE = 0.75
+"""Share of the code that is estimated which a program may turn out to take: with more it is not built to know."""
 
 STACK = 512
 """Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
@@ -34,8 +40,8 @@ STACK = 512
 class Budget:
     """The most bytes that a model may take; None is no limit. UsageError unless they are positive.
 
-    `ram` counts all of the arena, the state and copies of weights, not the stack; `flash` counts weights and an
-    estimate of code.
+    `ram` counts all of the arena, the state and copies of weights, not the stack; `flash` counts weights and code, by
+    an estimate, or as built where no program would fit by that.
     """
 
     ram: int | None = None
@@ -111,6 +117,8 @@ class Attempt:
     """What the step makes it for, if that is all it does."""
     copies: Copies | None = None
     """Of its constants, those that pay; None before that is known."""
+    built: int | None = None
+    """Bytes of its code, where it was built to know them."""
 
     @property
     def waits(self) -> float:
@@ -147,7 +155,7 @@ class Fit:
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:
         """As it is in the board's memories: an arena in several may take more. DoesNotFitError if that is too much."""
-        taken = replace(self.taken, use=use_of(self.program, board, options))
+        taken = replace(self.taken, use=use_of(self.program, board, options, self.taken.built))
         return replace(self, taken=cheapest([taken], self.budget, board))
 
     @property
@@ -163,7 +171,7 @@ class Fit:
     def notes(self, board: Board, goal: str) -> list[str]:
         """What was done to make a program fit the board that did not as asked for, and what it costs."""
         asked, taken = self.asked.use, self.taken.use
-        if not asked.lacks:
+        if not asked.lacks or self.taken.step == self.asked.step:  # as built it fits
             return []
         found = [f"{asked.ram:,} bytes of RAM"] * bool(asked.ram_lacking)
         found += [f"about {asked.flash:,} bytes of flash"] * bool(asked.flash_lacking)
@@ -173,20 +181,54 @@ class Fit:
         return [f"{why}: {self.taken.step}, {got}"]
 
 
-def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
-    """What a planned program takes."""
-    costs = cost_table(board.cpu)
-    calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
-    functions = {i.function_key: i.kernel for i in calls}
-    code = BASE + sum(costs.code_of(functions).values())
-    parameters = {(i.function_key, *i.params.values()): len(i.params.keys() - i.baked) for i in calls}
-    code += CALL * len(calls) + 4 * sum(parameters.values())
+def calls_of(program: Program) -> list[list[Instr]]:
+    """The calls of each function of kernels."""
+    found: dict[object, list[Instr]] = {}
+    for instr in program.instrs:
+        if instr.control is Control.NONE and not instr.moves_nothing:
+            found.setdefault(instr.function_key, []).append(instr)
+    return list(found.values())
+
+
+def code_of_calls(calls: Sequence[Instr]) -> int:
+    """Bytes that calling a function takes, by estimate; parameters once for calls that are alike."""
+    return CALL * len(calls) + 4 * sum(
+        {tuple(i.params.values()): len(i.params.keys() - i.baked) for i in calls}.values()
+    )
+
+
+def most_code(program: Program, board: Board) -> int:
+    """Bytes that a program's code hardly exceeds: as if each function were called by several layers."""
+    costs, functions = cost_table(board.cpu), calls_of(program)
+    code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
+    return MOST_BASE + sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+
+
+def code_of(program: Program, board: Board) -> int:
+    """Bytes of a program's code, by estimate. Functions that are called once are inlined, calls and all."""
+    costs, functions = cost_table(board.cpu), calls_of(program)
+    several = [calls for calls in functions if len(calls) > 1]
+    code = BASE + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
+    code += sum(costs.code_of_several(calls[0].kernel) + code_of_calls(calls) for calls in several)
+    code += sum(costs.code_of_helpers(kernel) for kernel in {calls[0].kernel for calls in several})
+    has_floats = any(o.buffer.dtype.is_float for calls in functions for o in calls[0].operands)
+    return code + costs.soft_floats * (has_floats and "fpu" not in board.features)
+
+
+def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
+    """What a planned program takes, whose `code` takes so many bytes, or else hardly more: what is taken shall fit."""
+    code = most_code(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
     in_memories = ram_lacking(program, board, options.place, options.may_spill)
     ram_lacks, lacking_in = max(in_memories, (ram + STACK - board.total_ram, ""))
     flash_lacks = max(flash_lacking(program, board, options.place), flash - board.total_flash)
     return Use(ram, flash, max(ram_lacks, 0), max(flash_lacks, 0), lacking_in)
+
+
+def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
+    """The same, with as much code as is likely."""
+    return use_of(program, board, options, code_of(program, board))
 
 
 def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
@@ -210,9 +252,19 @@ def cheapest(
     budget: Budget,
     board: Board | None = None,
     time: Callable[[Attempt], float] = attrgetter("time"),
+    built: Callable[[Attempt], Attempt] | None = None,
 ) -> Attempt:
-    """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits."""
+    """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits.
+
+    Where none fits by estimate, the fastest takes as much code as it has where it is `built`, and so on.
+    """
     fitting = [a for a in attempts if not budget.excess(a.use)]
+    if not fitting and built is not None:
+        attempts = sorted(attempts, key=time)
+        for number, attempt in enumerate(attempts):
+            attempts[number] = built(attempt)
+            if not budget.excess(attempts[number].use):
+                return attempts[number]
     if not fitting:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
     return min(fitting, key=time)

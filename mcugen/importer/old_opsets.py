@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import onnx
+import onnx.defs
 import onnx.shape_inference
 import onnx.version_converter
+
+from mcugen.importer.nodes import every_node
 
 CONVERTED_OPSET = 13
 """Older models are converted to it; from it on, operators differ only in attributes that became inputs."""
 
 _SCAN8 = "mcugen.scan8"
+_LATER = "mcugen.later"
 
 
 def convert(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -22,9 +26,27 @@ def convert(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         model = _without_batches(model)
     converted = onnx.version_converter.convert_version(model, CONVERTED_OPSET)
     if scans:
-        _restore_scans(converted)
+        _restore(converted, _SCAN8)
     if opset < 11:
         _resize_asymmetrically(converted.graph)
+    return converted
+
+
+def raised(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model at a newer opset; errors are those of ONNX's converter, which have no common base.
+
+    Operators that came to ONNX after the model's own opset are as the newer one says: ONNX Runtime had some of them
+    before (LayerNormalization), and models have them in ONNX's domain. The converter knows no way from there, so that
+    they hide in a domain of ours until it is done.
+    """
+    version = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for node in every_node(model.graph.node):
+        if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type, version):
+            node.domain = _LATER
+    model.opset_import.append(onnx.helper.make_opsetid(_LATER, 1))
+    converted = onnx.version_converter.convert_version(model, opset)
+    _restore(converted, _LATER)
     return converted
 
 
@@ -88,10 +110,11 @@ def _without_batches(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _restore_scans(model: onnx.ModelProto) -> None:
-    for node in model.graph.node:
-        if node.domain == _SCAN8:
+def _restore(model: onnx.ModelProto, domain: str) -> None:
+    """Operators that hid in a domain are ONNX's again."""
+    for node in every_node(model.graph.node):
+        if node.domain == domain:
             node.domain = ""
-    kept = [entry for entry in model.opset_import if entry.domain != _SCAN8]
+    kept = [entry for entry in model.opset_import if entry.domain != domain]
     del model.opset_import[:]
     model.opset_import.extend(kept)

@@ -57,6 +57,9 @@ class KernelCost:
 FMA_STALLS = 2
 """Cycles beyond its own that VFMA takes on cores that reward sums apart from products (mcugen.memory.loops)."""
 
+ONCE = 0.5
+"""Of the bytes of a function that several layers call, what one takes that is called once, where none was measured."""
+
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
@@ -101,6 +104,15 @@ class CostTable:
 
     sums_apart: float = 0.0
     """The share of products of floats that kernels with such loops add by instructions of their own, unseen by fits."""
+
+    once: Mapping[str, int] = field(default_factory=dict)
+    """By kernel, bytes of functions that are called once: these are inlined, with all of their parameters known."""
+
+    several: Mapping[str, int] = field(default_factory=dict)
+    """The same of functions that several layers call, of kernels whose instructions were not measured."""
+
+    soft_floats: int = 0
+    """Bytes of the compiler's functions of floats, which programs with floats call without an FPU."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
@@ -162,6 +174,19 @@ class CostTable:
         }
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
+    def code_once(self, kernel: str) -> int:
+        """Bytes of a function that is called once, its call and helpers included."""
+        cost = self._cost(kernel)
+        return self.once.get(kernel, round(ONCE * cost.code) + cost.shared)
+
+    def code_of_several(self, kernel: str) -> int:
+        """Bytes of a function that several layers call, by estimate where that was not measured."""
+        return self.several.get(kernel, self._cost(kernel).code)
+
+    def code_of_helpers(self, kernel: str) -> int:
+        """Bytes of what all of a kernel's functions share."""
+        return self._cost(kernel).shared
+
     def _cost(self, kernel: str) -> KernelCost:
         return self.kernels.get(kernel, DECODING if kernel == DECODE_WEIGHTS else UNKNOWN)
 
@@ -203,4 +228,5 @@ def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
         }
         per = {way: by_terms(counts) for way, counts in ways.items()}
         kernels[name] = KernelCost(per, entry["code"], cycles, entry.get("shared", 0))
-    return CostTable(kernels, cpu)
+    others = {key: table.get(key, {}) for key in ("once", "several")}
+    return CostTable(kernels, cpu, **others, soft_floats=table.get("soft_floats", 0))

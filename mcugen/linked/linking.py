@@ -20,7 +20,7 @@ from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError, shorten
 from mcugen.evaluate import step_cycles
 from mcugen.linked.figures import LinkReport, Sum, memories_use, require_room
 from mcugen.memory.joint import Pair
-from mcugen.simulate.simulation import linked_sizes
+from mcugen.simulate.simulation import linked_sizes, roots_of
 from mcugen.stepping import longest_steps, with_steps
 
 
@@ -97,8 +97,8 @@ class Linking:
             why = f"{called[0]} is not given, which the models call"
             return replace(report, notes=(*report.notes, f"flash of code was not measured: {why}"))
         try:
-            alone = [linked_sizes(bundle, board, _roots(bundle), library) for bundle in bundles]
-            roots = [root for bundle in bundles for root in _roots(bundle)]
+            alone = [linked_sizes(bundle, board, roots_of(bundle), library) for bundle in bundles]
+            roots = [root for bundle in bundles for root in roots_of(bundle)]
             linked = linked_sizes(self.firmware.bundle, board, roots, library)
         except ToolMissingError as error:
             return replace(report, notes=(*report.notes, f"flash of code was not measured: {error}"))
@@ -163,9 +163,3 @@ class Linking:
             memories=memories,
             notes=tuple(dict.fromkeys(note for model in models for note in model.report.notes)),
         )
-
-
-def _roots(bundle: Bundle) -> list[str]:
-    """The functions that callers of a model use."""
-    ports = [p.accessor for p in (*bundle.inputs, *bundle.outputs) if not p.is_lent and not p.rows]
-    return [f"{bundle.name}_run", *ports, *[f"{bundle.name}_reset"] * bundle.has_state]

@@ -20,6 +20,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.importer.nodes import every_node
+from mcugen.importer.old_opsets import raised
 from mcugen.options import FEW_BITS, PRECISIONS, CompileOptions
 from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
@@ -505,7 +506,7 @@ def _with_int16(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     if version >= OPSET_INT16:
         return model
     try:
-        return onnx.version_converter.convert_version(model, OPSET_INT16)
+        return raised(model, OPSET_INT16)
     except Exception as error:  # onnx raises types of its own, without a common base
         reason = str(error).strip().split("\n")[0][:200]
         rule = f"{place}: 16-bit activations and 4-bit weights need opset {OPSET_INT16}"

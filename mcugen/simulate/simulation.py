@@ -311,6 +311,12 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
     return Timing(machine.counter, **{key: readings(key) for key in keys})
 
 
+def roots_of(bundle: Bundle) -> list[str]:
+    """The functions that callers of a model use."""
+    ports = [p.accessor for p in (*bundle.inputs, *bundle.outputs) if not p.is_lent and not p.rows]
+    return [f"{bundle.name}_run", *ports, *[f"{bundle.name}_reset"] * bundle.has_state]
+
+
 def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None) -> Sizes:
     """What functions of a bundle add to a firmware, with all that they need: built for the board, and not run.
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of code: as estimated without a compiler, and as built where flash would be refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from shared_models import MODELS
+
+from mcugen import CompileOptions, compile_model, compiler
+from mcugen.alternatives import compared
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.errors import DoesNotFitError
+from mcugen.fitting import AS_ASKED
+from mcugen.fitting.budget import code_of, most_code, use_of
+from mcugen.simulate.simulation import linked_sizes, roots_of
+
+BOARD = "nrf52840"
+DS_CNN = MODELS / "ds_cnn_kws_int8_qdq.onnx"
+
+pytestmark = pytest.mark.qemu
+
+
+def built(compiled: CompiledModel) -> int:
+    """Bytes of code."""
+    return linked_sizes(compiled.bundle, compiled.board, roots_of(compiled.bundle)).code
+
+
+@pytest.mark.parametrize("goal", ["flash", "balanced"])
+@pytest.mark.parametrize(
+    "name", ["ds_cnn_kws_int8_qdq", "mnist_cntk", "resnet8_cifar10_f32", "streaming_wakeword_int8_qdq"]
+)
+def test_code_is_estimated_within_a_kilobyte(name: str, goal: str) -> None:
+    """Functions that are called once are inlined; the bound that fitting goes by is up to 4 KB more."""
+    compiled = compile_model(MODELS / f"{name}.onnx", BOARD, CompileOptions(optimize=goal))
+    real = built(compiled)
+    assert abs(code_of(compiled.program, compiled.board) - real) < 1200
+    assert most_code(compiled.program, compiled.board) > real
+
+
+def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the bound nothing fits into so much flash; without a compiler that is all that is known."""
+    free = compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash"))
+    need = free.program.weights_size + built(free)
+    assert need + 3000 < use_of(free.program, free.board, free.options).flash
+    options = CompileOptions(optimize="flash", max_flash=need + 200)
+    found = compile_model(DS_CNN, BOARD, options)
+    assert found.report.budget is not None
+    assert found.report.budget.step == AS_ASKED
+    assert found.program.weights_size + built(found) <= need + 200
+    assert found.report.budget.flash_estimate <= need + 200
+    monkeypatch.setattr(compiler, "_code_of", lambda *_, **__: None)
+    with pytest.raises(DoesNotFitError, match="bytes of flash"):
+        compile_model(DS_CNN, BOARD, options)
+
+
+def test_boards_have_room_for_what_fits_as_built() -> None:
+    free = compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash"))
+    board = load_board(BOARD)
+    size = free.program.weights_size + built(free) + 200
+    small = [replace(m, size=size) if m.kind == "flash" else m for m in board.memories]
+    found = compile_model(DS_CNN, replace(board, memories=tuple(small)), free.options)
+    assert found.bundle.files.keys() == free.bundle.files.keys()
+    assert found.report.notes == free.report.notes
+    assert found.program.weights_size == free.program.weights_size
+
+
+def test_what_cannot_fit_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[object]()
+    monkeypatch.setattr(compiler, "_code_of", lambda *given, **_: calls.append(given))
+    with pytest.raises(DoesNotFitError, match=r"the least is about 3[0-3],\d\d\d bytes of flash"):
+        compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash", max_flash=20_000))
+    assert not calls
+
+
+def test_alternatives_tell_what_is_likely() -> None:
+    compiled = compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash"))
+    other = partial(compile_model, DS_CNN, BOARD, CompileOptions(optimize="balanced"))
+    (own, balanced) = compared(compiled, {"--optimize balanced": other}, lambda *_: None)
+    for told, made in ((own, compiled), (balanced, other())):
+        assert told.flash_estimate is not None
+        assert abs(told.flash_estimate - made.program.weights_size - built(made)) < 1200
