@@ -110,7 +110,7 @@ def test_a_row_that_tells_nothing_any_more_goes():
 
 @pytest.mark.qemu
 def test_what_is_above_the_aims_says_why_by_the_program_itself():
-    """An operator without products, products of few terms, a loop's steps; and nothing of a CPU without such products."""
+    """An operator without products, few products an output, a loop's steps; nothing of CPUs without such products."""
     net, random = Net(opset=21), np.random.default_rng(0)
     sizes = [random.normal(0, 0.4, shape) for shape in ((1, 24, 6), (1, 24, 8), (1, 48))]
     y, *_ = net.ops("GRU", net.input("x", 20, 1, 6), *map(net.const, sizes), outs=["states"], hidden_size=8)

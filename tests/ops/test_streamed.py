@@ -257,7 +257,9 @@ NETS = {
     "padded": lambda: (
         Image(9, 7, 3).conv(5).pad(2, 1, 0, 2).conv(4, pads=(0, 0, 0, 0)).pad(0, 0, 3, 0).conv(4).pad(0, 2, 0, 0)
     ),
-    "begun by padding": lambda: Image(9, 7, 3).conv(5).pad(1, 1, 1, 2).conv(4, pads=(0, 0, 0, 0)).pad(2, 0, 0, 0).conv(4),
+    "begun by padding": lambda: (
+        Image(9, 7, 3).conv(5).pad(1, 1, 1, 2).conv(4, pads=(0, 0, 0, 0)).pad(2, 0, 0, 0).conv(4)
+    ),
     "thinned": lambda: Image(17, 9, 3).conv(5).thinned().conv(4).thinned(3).conv(4),
     "large steps": lambda: Image(17, 13, 3).conv(6, stride=3).conv(6, (1, 1), 2, (0, 0, 0, 0)).conv(4),
 }
