@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 import zoo
+from benchmark.reasons import reasons
+from onnx_models import Net
 from shared_models import SHARED
 
+from mcugen.board import load_board
 from mcugen.cache import Store
+from mcugen.compilation import Compilation
+from mcugen.options import CompileOptions
+from mcugen.tasks import Quantizing
 from mcugen.workers.sharing import Workers
 
 MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
@@ -99,6 +106,31 @@ def test_a_row_that_tells_nothing_any_more_goes():
     old = zoo.updated("", [["net", "int8", "nrf52840", "because."]], zoo.WHY)
     assert "because." in old
     assert len(zoo.updated(old, [["net", "int8", "nrf52840", ""]], zoo.WHY).splitlines()) == 2
+
+
+@pytest.mark.qemu
+def test_what_is_above_the_aims_says_why_by_the_program_itself():
+    """An operator without products, few products an output, a loop's steps; nothing of CPUs without such products."""
+    net, random = Net(opset=21), np.random.default_rng(0)
+    sizes = [random.normal(0, 0.4, shape) for shape in ((1, 24, 6), (1, 24, 8), (1, 48))]
+    y, *_ = net.ops("GRU", net.input("x", 20, 1, 6), *map(net.const, sizes), outs=["states"], hidden_size=8)
+    net.op("Softmax", net.op("Reshape", y, net.const([20, 8], np.int64)), axis=-1, out="y")
+    net.output("y")
+    samples = {"x": random.normal(0, 1, (8, 20, 1, 6)).astype(np.float32)}
+    made = Compilation(net.model(), load_board("nrf52840"), CompileOptions(), Quantizing(calibration=samples))
+    found = reasons(made.compiled, made.report().layers)
+    for sentence in (
+        r"\d+% is no product \(softmax \d+%: [\d.]+ instructions an element of 160\)\.",
+        r"Layers with products take [\d.]+, \d+% of it in \d of \d that have at most 64 products an output\.",
+        r"for [\d.]+: a step has 336 products in \d+ operators, and takes \d+ instructions\.",
+    ):
+        assert re.search(sentence, found), found
+    border = Net()
+    border.output(border.quantize(border.input("x", 1, 900), 0.03, out="y"), dtype=np.int8)
+    made = Compilation(border.model(), load_board("nrf52840"))
+    assert not reasons(made.compiled, made.report().layers)  # nothing is multiplied
+    plain = Compilation(net.model(), load_board("rp2040"), CompileOptions(), Quantizing(calibration=samples))
+    assert not reasons(plain.compiled, plain.report().layers)
 
 
 @pytest.mark.qemu

@@ -254,6 +254,8 @@ class _Net:
     """Of activations: float32, int8 or int16."""
     most: int = 127
     """Of weights' codes."""
+    middle: int = 0
+    """Their zero point; of uint8 codes if there is one."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
@@ -290,9 +292,10 @@ class _Net:
         if not self.is_quantized:
             arrays = self.random.standard_normal(shape), self.random.standard_normal(channels)
             return [self.constant(a.astype(np.float16).astype(np.float32)) for a in arrays]  # as kernels of halves ask
-        codes = self.random.normal(0, self.most / 3, shape).round().clip(-self.most, self.most).astype(np.int8)
+        codes = self.random.normal(0, self.most / 3, shape).round().clip(-self.most, self.most) + self.middle
+        codes = codes.clip(0, 255).astype(np.uint8) if self.middle else codes.astype(np.int8)
         scale = (self.random.uniform(0.001, 0.003, channels) * 127 / self.most).astype(np.float32)
-        zeros = self.constant(np.zeros(channels, np.int8))
+        zeros = self.constant(np.full(channels, self.middle, codes.dtype))
         w = self.add("DequantizeLinear", self.constant(codes), self.constant(scale), zeros, axis=axis)
         bias = self.random.integers(-500, 500, channels, np.int32)
         unit = [self.constant(np.float32(0.05) * scale), self.constant(np.zeros(channels, np.int32))]
@@ -328,9 +331,11 @@ class _Net:
         return model
 
 
-def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS, most: int = 127) -> onnx.ModelProto:
+def convolutions(
+    kind: str, shapes: Sequence[tuple[int, ...]] = CONVS, most: int = 127, middle: int = 0
+) -> onnx.ModelProto:
     """The convolutions, padded so that stride 1 keeps the size."""
-    net = _Net(kind, most)
+    net = _Net(kind, most, middle)
     for h, w, c, out, k_h, k_w, stride, groups in shapes:
         pads = [(k_h - 1) // 2, (k_w - 1) // 2, k_h // 2, k_w // 2]
         x = net.input((1, c, h, w))
@@ -362,6 +367,11 @@ def four_bit_layers() -> list[onnx.ModelProto]:
         y = net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1)
         net.plain_output(y, 0.001, result="int16")
     return [convolutions("int8", most=FOUR_BITS), net.model()]
+
+
+def nine_bit_layers() -> list[onnx.ModelProto]:
+    """Convolutions with uint8 weights."""
+    return [convolutions("int8", most=ABOVE, middle=MIDDLE)]
 
 
 def two_bit_layers() -> list[onnx.ModelProto]:
@@ -447,6 +457,8 @@ def one_channel() -> onnx.ModelProto:
 
 
 KINDS = ("int8", "int16", "float32")
+MIDDLE, ABOVE = 100, 155
+"""The zero point of codes of uint8 weights, and how far the largest is above it: beyond int8."""
 FOUR_BITS = 7
 """The greatest code of weights."""
 DECODED = tuple((4, 4, depth, count, 3, 3, 1, 1) for depth, count in ((16, 16), (24, 24), (32, 32), (24, 40), (16, 48)))
@@ -722,7 +734,9 @@ def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
 def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
     """The models of which some layer takes a kernel; the kernel's own example where there is none."""
     fitting = _fitting([model for kind in KINDS for model in models(kind)], board_name)
-    others = [_fitting(made, board_name) for made in ([one_channel()], four_bit_layers(), two_bit_layers())]
+    others = [
+        _fitting(made, board_name) for made in ([one_channel()], four_bit_layers(), two_bit_layers(), nine_bit_layers())
+    ]
     for kernel in kernels:
         found = [model for model, names in fitting if kernel.name in names]
         for other in others:

@@ -64,6 +64,11 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 }
 BOUND: Mapping[str, Mapping[str, object]] = {"silero_vad_16k": {"sr": np.asarray(16000)}}
 
+STATES: Mapping[str, Mapping[str, str]] = {
+    "gtcrn_stream": {f"{name}_out": name for name in ("conv_cache", "tra_cache", "inter_cache")}
+}
+"""What a model keeps from call to call, by what it gives: it never leaves the arena."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -144,6 +149,9 @@ def main(
     for row in rows:
         table.add_row(*row.cells())
     console.print(table)
+    for row in rows:
+        if row.why:
+            console.print(f"{row.model}, {row.precision}, {row.board}: {row.why}", markup=False)
 
 
 def _write(rows: Sequence[Row]) -> None:
@@ -245,8 +253,9 @@ def _noisy(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def as_sized(path: Path) -> CompileOptions:
-    """The sizes and inputs that a model leaves open."""
-    return CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
+    """The sizes and inputs that a model leaves open, and its states."""
+    sizes, bound = SIZES.get(path.stem, {}), BOUND.get(path.stem, {})
+    return CompileOptions(dims=sizes, bound=bound, states=STATES.get(path.stem, {}))  # type: ignore[arg-type]
 
 
 def quantized(path: Path, board: str) -> onnx.ModelProto:

@@ -198,6 +198,9 @@ MAX_NUMBER = Function("vmaxnm", lambda x, y: np.fmax(x, y), is_monotone=True)
 MIN_NUMBER = Function("vminnm", lambda x, y: np.fmin(x, y), is_monotone=True)
 
 
+SIGMOID = Function("mcugen_sigmoid_four", lambda x: 1 / (1 + np.exp(-x)), is_monotone=True)
+
+
 def _truncated(x: Array, low: Array, high: Array) -> Array:
     """The fraction cut off; NaN gives 0."""
     whole = np.trunc(np.nan_to_num(x).astype(np.float64))

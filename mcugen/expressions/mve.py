@@ -18,6 +18,7 @@ from mcugen.expressions.nodes import (
     Parameter,
     Select,
     Shared,
+    Unary,
 )
 from mcugen.hir.types import DType
 
@@ -69,6 +70,11 @@ def helium_text(e: Expression) -> str:
         case Select(Compare("<", left, Constant() as right), yes, no) if e.dtype is DType.INT32:
             condition = f"vcmpltq_n_s32({helium_text(left)}, {c_text(right)})"
             return f"vpselq_s32({helium_text(yes)}, {helium_text(no)}, {condition})"
+        case Select(Compare("<", left, Constant() as right), yes, no) if e.dtype is DType.FLOAT32:
+            condition = _is_below(helium_text(left), c_text(right))
+            return f"vpselq_f32({helium_text(yes)}, {helium_text(no)}, {condition})"
+        case Unary("-", operand) if e.dtype is DType.FLOAT32:
+            return f"vnegq_f32({helium_text(operand)})"
         case Shared():
             return helium_text(e.operand)
         case Call():
@@ -134,6 +140,14 @@ def _call(e: Call) -> str:
             return f"vmaxnmq_f32({text}, {helium_text(rest[0])})"
         case fn.MIN_NUMBER:
             return f"vminnmq_f32({text}, {helium_text(rest[0])})"
+        case fn.ABS:
+            return f"vabsq_f32({text})"
+        case fn.EXP:
+            return f"mcugen_exp_four({text})"
+        case fn.TANH:
+            return f"mcugen_tanh_four({text})"
+        case fn.SIGMOID:
+            return f"{fn.SIGMOID.symbol}({text})"
         case fn.MAX:
             return _at_least(text, numbers[0])
         case fn.MIN:
@@ -145,8 +159,13 @@ def _call(e: Call) -> str:
 
 def _at_least(value: str, low: str) -> str:
     """Reals no less than `low`; NaNs stay, as no comparison with them holds."""
+    return f"vpselq_f32(vdupq_n_f32({low}), {value}, {_is_below(value, low)})"
+
+
+def _is_below(value: str, number: str) -> str:
+    """The predicate."""
     # not vcmplt, which holds for a NaN (as the condition LT does): greater does not
-    return f"vpselq_f32(vdupq_n_f32({low}), {value}, vcmpgtq_f32(vdupq_n_f32({low}), {value}))"
+    return f"vcmpgtq_f32(vdupq_n_f32({number}), {value})"
 
 
 def _at_most(value: str, high: str) -> str:

@@ -520,7 +520,8 @@ def _ways(graph: Graph, board: Board, options: CompileOptions, streamings: Strea
         yield graph, 0
         return
     divided = heads_apart(graph) if options.optimize == "ram" else graph
-    for each in dict.fromkeys((streamings.ordered(divided), streamings.ordered(graph))):
+    in_bodies = streamings.bodies_in_groups(divided) if options.optimize == "ram" else divided
+    for each in dict.fromkeys(streamings.ordered(way) for way in (in_bodies, divided, graph)):
         yield from _ways_by_rows(each, options, streamings)
 
 

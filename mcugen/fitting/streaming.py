@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from itertools import groupby, islice, takewhile
 
 from mcugen.board import Board
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, with_bodies
 from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
@@ -401,13 +401,33 @@ class Streamings:
             self._ordered[graph] = in_order_of_rows(graph)
         return self._ordered[graph]
 
-    def of(self, graph: Graph) -> Streaming:
-        """That of a graph."""
+    def of(self, graph: Graph, *, is_body: bool = False) -> Streaming:
+        """That of a graph, or of a node's body, whose inputs the caller knows nothing of."""
         if graph not in self._found:
             costs = cost_table(self._board.cpu, self._board.features)
-            made = Streaming(graph, self._board.features, costs, is_streamed_in=self._is_streamed_in)
-            self._found[graph] = made
+            is_streamed_in = self._is_streamed_in and not is_body
+            self._found[graph] = Streaming(graph, self._board.features, costs, is_streamed_in=is_streamed_in)
         return self._found[graph]
+
+    def bodies_in_groups(self, graph: Graph) -> Graph:
+        """The graph with layers of branches' and loops' bodies in groups that promise the least RAM; itself if there
+        are none.
+        """
+        found = {
+            node: {body: self._in_groups(body) for body in node.op.bodies} for node in graph.nodes if node.op.bodies
+        }
+        if all(body is other for bodies in found.values() for body, other in bodies.items()):
+            return graph
+        places = {node: place for place, node in enumerate(graph.nodes)}
+        made = graph.copy()
+        for node, bodies in found.items():
+            made.nodes[places[node]].op = with_bodies(node.op, bodies.__getitem__)
+        return made
+
+    def _in_groups(self, body: Graph) -> Graph:
+        body = self.ordered(self.bodies_in_groups(body))
+        plan = next(self.of(body, is_body=True).plans(), [])
+        return with_groups(body, plan)
 
 
 def in_order_of_rows(graph: Graph) -> Graph:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -452,12 +452,15 @@ class Graph:
         self.nodes = order
 
 
+def with_bodies(op: Operator, other: Callable[[Graph], Graph]) -> Operator:
+    """The same operator with `other` bodies in place of its own."""
+    bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
+    return replace(op, **{name: other(body) for name, body in bodies.items()}) if bodies else op
+
+
 def _apart(op: Operator) -> Operator:
     """The same operator, whose bodies are its own."""
-    if not op.bodies:
-        return op
-    bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
-    return replace(op, **{name: body.copy() for name, body in bodies.items()})
+    return with_bodies(op, Graph.copy) if op.bodies else op
 
 
 def retyped(value: Value, **changes: object) -> None:

@@ -97,6 +97,13 @@ class MaskOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RealOptions(MaskOptions):
+    """Of a softmax of reals."""
+
+    vectors: Annotated[bool, "whether a row's elements lie together, four at a time with Helium"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShareOptions(Options):
     """How exponentials become codes."""
 
@@ -150,7 +157,7 @@ def _softmax(dtype: DType) -> Kernel:
         what=f"exp(x - max) / sum of exp(x - max) along an axis, {how}; some elements may be hidden",
         operands=_operands(dtype, masked=True),
         params=(AxisWalk, Mask, Probabilities) if codes else (AxisWalk, Mask),
-        options=(MaskOptions, CodeOptions) if codes else (MaskOptions,),
+        options=(MaskOptions, CodeOptions) if codes else (RealOptions,),
     )
 
 
@@ -235,8 +242,11 @@ def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
 def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
     x, y, walk, fixed, masked = spec.x, spec.y, spec.walk, spec.fixed, spec.mask is not None
     operands, params = {"x": builder.buffer(node.input(0))}, list[Params]([walk])
-    options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None or not spec.log else []
     joined = walk.inner == 1
+    vectors = joined and not masked and x.dtype is DType.FLOAT32 and "mve" in builder.features and not spec.log
+    options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None else []
+    if fixed is None and not spec.log:
+        options.append(RealOptions(masked=masked, vectors=vectors))
     if masked:
         operands["visible"] = builder.buffer(node.input(1))
     if not spec.log:
@@ -246,7 +256,8 @@ def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
         params.append(Probabilities.of(fixed) if isinstance(fixed, FixedSoftmax) else Logarithms.of(fixed))
         options.append(_code_options(y.dtype, walk, fixed))
     same = x.dtype is y.dtype
-    variant = ["masked"] * masked + ["apart"] * (fixed is not None and not joined) + [f"to_{y.dtype.tag}"] * (not same)
+    variant = {"masked": masked, "rows": vectors, "apart": fixed is not None and not joined}
+    variant[f"to_{y.dtype.tag}"] = not same
     call = Call(
         (LOG_SOFTMAX if spec.log else SOFTMAX)[x.dtype],
         operands | {"y": builder.buffer(node.output)},
@@ -254,7 +265,7 @@ def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
         options,
         inplace=[("y", "x")] if same and not joined else [],
         overlaps=overlap(x, y, Traversal.forward(x.count)) if joined else [],
-        variant="_".join(variant),
+        variant="_".join(name for name, is_so in variant.items() if is_so),
     )
     builder.call(node, call)
 

@@ -120,6 +120,8 @@ class Function:
     """Whether it is one of integers, and of bool where ONNX has that."""
     tests: bool = False
     """Whether the result is a bool."""
+    vector: Callable[..., Expression] | None = None
+    """The expression of four float32 by Helium, if there is one."""
 
     def takes(self, dtype: DType) -> bool:
         """Whether operands may be of that type."""
@@ -136,6 +138,11 @@ def _of_integers(build: Callable[..., Expression], *, tests: bool = False) -> Fu
 
 def _calls(function: fn.Function) -> Function:
     return Function(lambda x: call(function, x))
+
+
+def _in_vectors(build: Callable[..., Expression], *, integers: bool = False) -> Function:
+    """What Helium computes as plain C does."""
+    return Function(build, integers=integers, vector=build)
 
 
 def _absolute(x: Expression) -> Expression:
@@ -173,6 +180,15 @@ def _unit(x: Expression) -> Expression:
     return call(fn.CLAMP_REAL, x, 0, 1)
 
 
+def _leaky(x: Expression, slope: Expression) -> Expression:
+    return select(x < 0, slope * x, x)
+
+
+def _logistic(x: Expression) -> Expression:
+    """Of vectors."""
+    return call(fn.SIGMOID, x)
+
+
 def _irrational(value: float, x: Expression) -> Constant:
     """With as many digits as the type tells apart."""
     return Constant(round(value, 8) if x.dtype is DType.FLOAT32 else value, x.dtype)
@@ -192,9 +208,9 @@ def _is_infinite(x: Expression, positive: Expression, negative: Expression) -> E
 
 
 UNARY: dict[str, Function] = {
-    "Abs": _of_all(_absolute),
-    "Neg": _of_all(lambda x: -x),
-    "Exp": _calls(fn.EXP),
+    "Abs": Function(_absolute, integers=True, vector=lambda x: call(fn.ABS, x)),
+    "Neg": _in_vectors(lambda x: -x, integers=True),
+    "Exp": _in_vectors(_exp),
     "Log": _calls(fn.LOG),
     "Sqrt": _calls(fn.SQRT),
     "Reciprocal": Function(lambda x: 1 / x),
@@ -214,22 +230,25 @@ UNARY: dict[str, Function] = {
     "Acosh": _calls(fn.ACOSH),
     "Atanh": _calls(fn.ATANH),
     "Erf": _calls(fn.ERF),
-    "Tanh": _calls(fn.TANH),
-    "Sigmoid": Function(lambda x: 1 / (1 + _exp(-x))),
-    "Swish": Function(lambda x, a: x / (1 + _exp(-a * x))),
-    "HardSwish": Function(lambda x: x * _unit(x * (Constant(1, x.dtype) / 6) + 0.5)),
+    "Tanh": _in_vectors(_tanh),
+    "Sigmoid": Function(lambda x: 1 / (1 + _exp(-x)), vector=_logistic),
+    "Swish": Function(lambda x, a: x / (1 + _exp(-a * x)), vector=lambda x, a: x * _logistic(x * a)),
+    "HardSwish": Function(
+        lambda x: x * _unit(x * (Constant(1, x.dtype) / 6) + 0.5),
+        vector=lambda x: x * _unit(x * _irrational(1 / 6, x) + 0.5),
+    ),
     "Softplus": Function(_softplus),
     "Softsign": Function(lambda x: x / (1 + _absolute(x))),
     "Mish": Function(lambda x: x * _tanh(_softplus(x))),
-    "LeakyRelu": Function(lambda x, a: select(x < 0, a * x, x)),
+    "LeakyRelu": _in_vectors(_leaky),
     "Elu": Function(lambda x, a: select(x < 0, a * _expm1(x), x)),
     "Celu": Function(lambda x, a: select(x < 0, a * _expm1(x / a), x)),
     "Selu": Function(lambda x, a, b: b * select(x < 0, a * _expm1(x), x)),
-    "HardSigmoid": Function(lambda x, a, b: _unit(a * x + b)),
+    "HardSigmoid": _in_vectors(lambda x, a, b: _unit(a * x + b)),
     "ThresholdedRelu": Function(lambda x, a: select(x > a, x, 0)),
     "Shrink": Function(lambda x, a, b: select(x < -a, x + b, select(x > a, x - b, 0))),
     "Gelu": Function(lambda x: x * 0.5 * (1 + _erf_of_normal(x))),
-    "GeluTanh": Function(_gelu_tanh),
+    "GeluTanh": _in_vectors(_gelu_tanh),
     "FiniteOrZero": Function(lambda x: select(equal(x - x, 0), x, 0)),
     "Not": _of_integers(lambda x: nodes.Unary("!", x), tests=True),
     "BitwiseNot": _of_integers(lambda x: Convert(x.dtype, ~x)),
@@ -279,8 +298,15 @@ class Unary(Saturating, Elementwise):
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """What the function's row in UNARY builds, with its constants as parameters."""
         (x,) = args
-        constants = [scalar(real_param(c, x.dtype)) for c in self.constants]
-        return UNARY[self.function].build(x, *constants)
+        return UNARY[self.function].build(x, *self._parameters(x, scalar))
+
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
+        """What the row has for vectors of reals."""
+        build = UNARY[self.function].vector if sig.output.dtype is DType.FLOAT32 else None
+        return build(args[0], *self._parameters(args[0], scalar)) if build else None
+
+    def _parameters(self, x: Expression, scalar: Scalars) -> list[Expression]:
+        return [scalar(real_param(c, x.dtype)) for c in self.constants]
 
 
 # --------------------------------------------------------------------------------------------- two operands
@@ -357,16 +383,16 @@ def _shifted_right(x: Expression, y: Expression) -> Expression:
 
 
 BINARY: dict[str, Function] = {
-    "Add": _of_all(lambda x, y: x + y),
-    "Sub": _of_all(lambda x, y: x - y),
-    "Mul": _of_all(lambda x, y: x * y),
+    "Add": _in_vectors(lambda x, y: x + y, integers=True),
+    "Sub": _in_vectors(lambda x, y: x - y, integers=True),
+    "Mul": _in_vectors(lambda x, y: x * y, integers=True),
     "Div": _of_all(_divide),
     "Mod": _of_all(_modulo),
     "Fmod": _of_all(_remainder),
     "Pow": _of_all(_power),
     "Max": _of_all(_greatest),
     "Min": _of_all(_least),
-    "PRelu": _of_all(lambda x, slope: select(x < 0, slope * x, x)),
+    "PRelu": _in_vectors(_leaky, integers=True),
     "Equal": _of_all(equal, tests=True),
     "Greater": _of_all(lambda x, y: x > y, tests=True),
     "GreaterOrEqual": _of_all(lambda x, y: x >= y, tests=True),
@@ -563,8 +589,8 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         x, y = args
         out = sig.output
         if out.quant is None:
-            has_vector = self.function in ("Add", "Sub", "Mul") and out.dtype is DType.FLOAT32
-            return clamped_vector(BINARY[self.function].build(x, y), self.clamp, scalar) if has_vector else None
+            build = BINARY[self.function].vector if out.dtype is DType.FLOAT32 else None
+            return clamped_vector(build(x, y), self.clamp, scalar) if build else None
         value = self._fixed_vector(sig, x, y, scalar)
         if value is None:
             return None

@@ -192,6 +192,17 @@ class Schedule:
         self.events = [e for i, e in enumerate(self.events) if e.is_row or i < last.get(e.tensor, -1)]
 
     @cached_property
+    def read_before_made(self) -> frozenset[int]:
+        """Tensors whose padding above is read before they have a row."""
+        begun: set[int] = set()
+        found: set[int] = set()
+        for event in self.events:
+            if event.is_row:
+                found |= {tensor for tensor, _ in self._reads[event.tensor]} - begun
+            begun.add(event.tensor)
+        return frozenset(found)
+
+    @cached_property
     def cases(self) -> list[Event]:
         """The different events, in order of first appearance."""
         return list(dict.fromkeys(self.events))
@@ -372,7 +383,7 @@ class _Lowering:
         """Windows as they are at first, then the loop."""
         builder, cases = self.builder, self.schedule.cases
         for tensor, window in enumerate(self.windows):
-            if window is not None and not self._is_replaced(tensor):
+            if window is not None and (not self._is_replaced(tensor) or tensor in self.schedule.read_before_made):
                 self._fill(window, 0, self.schedule.windows[tensor], tensor)
         for counter in self.next.values():
             self._zero(counter)

@@ -1155,6 +1155,61 @@ static inline float mcugen_half_to_float(uint16_t h)
 }
 
 #if defined(MCUGEN_MVE_FLOAT)
+/* e^x of four numbers that are at most 88.73, as mcugen_expf has it. */
+static inline float32x4_t mcugen_exp_below(float32x4_t x)
+{
+    const mve_pred16_t is_low = vcmpgtq_f32(vdupq_n_f32(-86.9f), x);
+    const int32x4_t k = vcvtnq_s32_f32(vmulq_n_f32(x, 1.44269504f));
+    const float32x4_t n = vcvtq_f32_s32(k);
+    const float32x4_t r = vfmaq_n_f32(vfmaq_n_f32(x, n, -0.693145752f), n, -1.42860677e-6f);
+    float32x4_t q = vaddq_n_f32(vmulq_n_f32(r, 0.0027629163f), 0.01673745f);
+    q = vfmasq_n_f32(q, r, 0.08333678f);
+    q = vfmasq_n_f32(q, r, 0.33333042f);
+    q = vfmasq_n_f32(q, r, 0.9999999f);
+    q = vfmaq_f32(vaddq_n_f32(vaddq_f32(r, r), 2.0f), vmulq_f32(r, r), q);
+    q = vmulq_f32(q, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_n_s32(k, 126), 23)));
+    return vpselq_f32(vdupq_n_f32(0.0f), q, is_low);
+}
+
+/* e^x of four numbers. */
+static inline float32x4_t mcugen_exp_four(float32x4_t x)
+{
+    const mve_pred16_t is_high = vcmpgtq_n_f32(x, 88.73f);
+    return vpselq_f32(vdupq_n_f32(mcugen_float(0x7f800000u)), mcugen_exp_below(x), is_high);
+}
+
+/* 1 / (1 + e^x) of four numbers: Helium has no division, and three steps of Newton's method end within 2 units in the
+ * last place. What is below 5e-38 is 0. */
+static inline float32x4_t mcugen_falling_sigmoid(float32x4_t x)
+{
+    const mve_pred16_t is_high = vcmpgtq_n_f32(x, 86.0f);
+    const float32x4_t two = vdupq_n_f32(2.0f), d = vaddq_n_f32(mcugen_exp_below(x), 1.0f);
+    float32x4_t y = vreinterpretq_f32_s32(vsubq_s32(vdupq_n_s32(0x7ef311c7), vreinterpretq_s32_f32(d)));
+    y = vmulq_f32(y, vfmsq_f32(two, d, y));
+    y = vmulq_f32(y, vfmsq_f32(two, d, y));
+    return vpselq_f32(vdupq_n_f32(0.0f), vmulq_f32(y, vfmsq_f32(two, d, y)), is_high);
+}
+
+/* 1 / (1 + e^-x) of four numbers. */
+static inline float32x4_t mcugen_sigmoid_four(float32x4_t x)
+{
+    return mcugen_falling_sigmoid(vnegq_f32(x));
+}
+
+/* tanh(x) of four numbers, as mcugen_tanhf has it. */
+static inline float32x4_t mcugen_tanh_four(float32x4_t x)
+{
+    const float32x4_t a = vabsq_f32(x), z = vmulq_f32(x, x), one = vdupq_n_f32(1.0f);
+    const mve_pred16_t is_small = vcmpgtq_f32(vdupq_n_f32(0.625f), a), is_negative = vcmpgtq_f32(vdupq_n_f32(0.0f), x);
+    const float32x4_t y = vfmsq_f32(one, mcugen_falling_sigmoid(vaddq_f32(a, a)), vdupq_n_f32(2.0f));
+    float32x4_t p = vaddq_n_f32(vmulq_n_f32(z, -0.005704987f), 0.020639086f);
+    p = vfmasq_n_f32(p, z, -0.05373972f);
+    p = vfmasq_n_f32(p, z, 0.13331442f);
+    p = vfmasq_n_f32(p, z, -0.3333328f);
+    p = vfmaq_f32(x, vmulq_f32(x, z), p);
+    return vpselq_f32(p, vpselq_f32(vnegq_f32(y), y, is_negative), is_small);
+}
+
 /* The values of four halves. The register is told, as GNU's assembler (2.40) encodes others than q0 wrongly. */
 static inline float32x4_t mcugen_halves_to_floats(const uint16_t *h)
 {

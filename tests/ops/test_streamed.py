@@ -8,10 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx_models import Net, assert_close, imported, outputs_in_c, random_feeds
+from onnx_models import Net, assert_close, imported, numpy_outputs, outputs_in_c, random_feeds
 
 from mcugen import fitting
 from mcugen.board import load_board
@@ -257,6 +258,9 @@ NETS = {
     "padded": lambda: (
         Image(9, 7, 3).conv(5).pad(2, 1, 0, 2).conv(4, pads=(0, 0, 0, 0)).pad(0, 0, 3, 0).conv(4).pad(0, 2, 0, 0)
     ),
+    "begun by padding": lambda: (
+        Image(9, 7, 3).conv(5).pad(1, 1, 1, 2).conv(4, pads=(0, 0, 0, 0)).pad(2, 0, 0, 0).conv(4)
+    ),
     "thinned": lambda: Image(17, 9, 3).conv(5).thinned().conv(4).thinned(3).conv(4),
     "large steps": lambda: Image(17, 13, 3).conv(6, stride=3).conv(6, (1, 1), 2, (0, 0, 0, 0)).conv(4),
 }
@@ -381,6 +385,52 @@ def test_ram_takes_groups_where_they_need_less() -> None:
     verify_plan(least.program)
     assert not any(instr.control is Control.STREAM for instr in plain.program.instrs)
     assert least.bundle.files == compile_model(net.model(), "nrf52840", ROWS).bundle.files
+
+
+def _convolutions(net: Net, x: str) -> str:
+    """Three, each of more channels than the last has."""
+    random = np.random.default_rng(1)
+    for inputs, outputs in ((4, 12), (12, 12), (12, 4)):
+        w = net.const(random.normal(0, 0.1, (outputs, inputs, 3, 3)))
+        x = net.op("Relu", net.op("Conv", x, w, pads=[1] * 4))
+    return x
+
+
+def branching() -> onnx.ModelProto:
+    net, bodies = Net(), []
+    net.input("x", 1, 4, 20, 20)
+    condition = net.input("condition", dtype=np.bool_)
+    for prefix in "ab":
+        body = Net(prefix=prefix)
+        body.output(_convolutions(body, "x"), shape=(1, 4, 20, 20))
+        bodies.append(body.graph(prefix))
+    net.output(net.op("If", condition, out="y", then_branch=bodies[0], else_branch=bodies[1]), shape=(1, 4, 20, 20))
+    return net.model()
+
+
+def looping() -> onnx.ModelProto:
+    net, body = Net(), Net(prefix="body")
+    x = net.input("x", 1, 4, 20, 20)
+    body.input("step", dtype=np.int64)
+    going = body.input("going", dtype=np.bool_)
+    state = body.input("state", 1, 4, 20, 20)
+    body.output(body.op("Identity", going), dtype=np.bool_, shape=())
+    body.output(_convolutions(body, state), shape=(1, 4, 20, 20))
+    net.output(net.op("Loop", net.const(3, np.int64), "", x, out="y", body=body.graph("body")), shape=(1, 4, 20, 20))
+    return net.model()
+
+
+@pytest.mark.parametrize("make", [branching, looping])
+def test_layers_of_bodies_by_rows(make: Callable[[], onnx.ModelProto]) -> None:
+    """In each branch, and in each step of a loop."""
+    model = make()
+    compiled, plain = compile_model(model, "host", ROWS), compile_model(model, "host", CompileOptions(optimize="speed"))
+    blocks = [instr.control for instr in compiled.program.instrs if instr.control in (Control.STREAM, Control.FOR)]
+    assert blocks.count(Control.STREAM) == (2 if make is branching else 1)
+    assert compiled.program.arena_size < 0.7 * plain.program.arena_size
+    feeds = random_feeds(model)
+    found = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    assert_close({name: array[0] for name, array in found.items()}, numpy_outputs(model, feeds))
 
 
 def test_outputs_on_the_way_part_no_group() -> None:

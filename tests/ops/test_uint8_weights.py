@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
 import pytest
 from onnx_models import Net, assert_close, onnxruntime_outputs, outputs_in_c, random_feeds
 
+from mcugen.board import load_board
+from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
@@ -77,3 +82,51 @@ def test_winograd_takes_nine_bits():
         assert kernel in {i.kernel for i in model.program.instrs}
         feeds = random_feeds(model.model)
         check_bits(model, outputs_in_c(model, feeds), feeds)
+
+
+SHAPES = {
+    "pixels": ((1, 16, 5, 7), (12, 16, 1, 1), {}),
+    "odd pixels": ((1, 21, 3, 3), (5, 21, 1, 1), {}),
+    "pixels apart": ((1, 8, 7, 7), (8, 8, 1, 1), {"strides": [2, 2]}),
+    "windows": ((1, 5, 9, 6), (7, 5, 3, 3), {"pads": [1] * 4}),
+    "windows apart": ((2, 16, 8, 9), (6, 16, 3, 2), {"strides": [2, 1], "pads": [1, 0, 0, 1]}),
+    "dilated": ((1, 4, 9, 9), (9, 4, 3, 3), {"dilations": [2, 2], "pads": [2] * 4}),
+}
+
+
+def layer(name: str) -> onnx.ModelProto:
+    """A convolution of each kind of reading pixels."""
+    shape, filters, attributes = SHAPES[name]
+    net, random = Net(), np.random.default_rng(1)
+    x = net.dequantize(net.input("x", *shape, dtype=np.int8), 0.02, 5)
+    codes = random.integers(0, 256, filters)
+    codes.reshape(len(codes), -1)[:, :2] = 0, 255
+    w = net.op("DequantizeLinear", net.const(codes, np.uint8), net.const(0.01), net.const(87, np.uint8))
+    bias = net.const(random.normal(0, 1, filters[0]))
+    net.output(net.quantize(net.op("Conv", x, w, bias, **attributes), 0.15, -7, out="y"), dtype=np.int8)
+    return net.model()
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", SHAPES)
+def test_helium_takes_bytes_and_the_sum_of_a_pixel(name: str):
+    model = compile_model(layer(name), "corstone300", CompileOptions(kernels=("conv2d_s8_mve_nine",)))
+    assert "conv2d_s8_mve_nine" in {i.kernel for i in model.program.instrs}
+    feeds = random_feeds(model.model)
+    check_bits(model, outputs_in_c(model, feeds), feeds)
+    check_bits(model, outputs_in_c(replace(model, board=load_board("host")), feeds), feeds)  # the twin in plain C
+
+
+@pytest.mark.qemu
+def test_on_helium_they_stay_bytes_in_flash():
+    """Convolutions of eight channels and a dense layer: no kernel for two products an instruction."""
+    model = network(ZEROS["one zero point"], size=24).model()
+    compilation = Compilation(model, "corstone300")
+    layers = [layer for layer in compilation.report().layers if layer.kernel == "conv2d_s8_mve_nine"]
+    assert len(layers) == 4
+    assert sum(layer.instructions or 0 for layer in layers) < 0.6 * sum(layer.macs for layer in layers)
+    assert sum(array.nbytes for array in weights_of(compilation.compiled)) < 1.3 * 8 * (9 * 8 + 9 + 8 + 9 * 8 + 144 * 8)
+
+
+def weights_of(model: CompiledModel) -> list[np.ndarray]:
+    return [b.data for b in model.program.buffers if b.data is not None and b.name.endswith("weights")]

@@ -11,6 +11,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.hir.graph import Node
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import cost_table
+from mcugen.ops.control import Repeat
 from mcugen.report.figures import Layer
 from mcugen.report.kernels import declared_kernels
 
@@ -20,36 +21,80 @@ MODEL_AIM, LAYER_AIM = 1.5, 2.5
 SHARE = 0.03
 """Layers that take less of a model are not asked for."""
 
+MOST_NAMED = 3
+"""Operators without products."""
+
 FEW = 64
 """Products: what an output takes besides them shows."""
 
 
 def reasons(compiled: CompiledModel, layers: Sequence[Layer]) -> str:
-    """Sentences on what lies above the aims; none if nothing does, or if the CPU has no such instructions."""
+    """Sentences on what lies above the aims; none if nothing does, or if the CPU has no such instructions.
+
+    Of a model above its aim also what its products alone take, and what each large layer without any takes an element.
+    """
     if not compiled.board.features & {"dsp", "mve"}:
         return ""
     total, macs = sum(layer.instructions or 0 for layer in layers), sum(layer.macs for layer in layers)
     large = [layer for layer in layers if (layer.instructions or 0) > SHARE * total]
-    found = list(_of_layers(compiled, large, LAYER_AIM))
+    found: list[str] = list(_of_layers(compiled, large, LAYER_AIM))
     if macs and total > MODEL_AIM * macs:
-        besides = _without_products(layers, total)
-        found = [besides, *found] if besides or found else list(_of_layers(compiled, large, MODEL_AIM))
+        besides = _without_products(compiled, layers, total)
+        products = _of_products(compiled, layers, total)
+        found = [besides, products, *(found if besides else _of_layers(compiled, large, MODEL_AIM))]
     return " ".join(dict.fromkeys(sentence for sentence in found if sentence))
 
 
-def _without_products(layers: Sequence[Layer], total: int) -> str:
-    """What takes no part in products."""
-    besides = Counter[str]()
-    for layer in layers:
-        besides[layer.op] += 0 if layer.macs else layer.instructions or 0
+def _without_products(compiled: CompiledModel, layers: Sequence[Layer], total: int) -> str:
+    """What takes no part in products: its share, and what each operator of it takes an element."""
+    nodes, besides, elements = _nodes(compiled), Counter[str](), Counter[str]()
+    borders = {value for value in (*compiled.graph.inputs, *compiled.graph.outputs) if value.type.dtype.is_float}
+    for layer in (layer for layer in layers if not layer.macs):
+        node = nodes.get(layer.name)
+        ends = [v for v in (*node.inputs, *node.outputs) if v and not v.is_constant] if node else []
+        op = f"{layer.op} at a float border" if borders.intersection(ends) else layer.op
+        besides[op] += layer.instructions or 0
+        elements[op] += max((value.type.count for value in ends), default=0)
     if not besides.total() > SHARE * total:
         return ""
-    most = ", ".join(f"{op} {count / total:.0%}" for op, count in besides.most_common(3) if count > SHARE * total)
-    return f"{besides.total() / total:.0%} is no product{f' ({most})' if most else ''}."
+    most = [(op, count) for op, count in besides.most_common(MOST_NAMED) if count > SHARE * total]
+    each = [
+        f"{op} {count / total:.0%}: {count / elements[op]:.1f} instructions an element of {elements[op]:,}"
+        for op, count in most
+        if elements[op]
+    ]
+    largest = f" ({'; '.join(each)})" if each else ""
+    return f"{besides.total() / total:.0%} is no product{largest}."
+
+
+def _of_products(compiled: CompiledModel, layers: Sequence[Layer], total: int) -> str:
+    """What products take where they alone are above the aim, and how much of that is of few products an output."""
+    nodes, weighted = _nodes(compiled), [layer for layer in layers if layer.macs]
+    taken, macs = sum(layer.instructions or 0 for layer in weighted), sum(layer.macs for layer in weighted)
+    if not taken > max(MODEL_AIM * macs, SHARE * total):
+        return ""
+    few = [layer for layer in weighted if layer.macs <= FEW * _results(nodes.get(layer.name))]
+    share = sum(layer.instructions or 0 for layer in few) / taken
+    small = f", {share:.0%} of it in {len(few)} of {len(weighted)} that have at most {FEW} products an output"
+    return f"Layers with products take {taken / macs:.1f}{small if few else ''}."
+
+
+def _results(node: Node | None) -> int:
+    """Elements that products make, in all steps of a loop."""
+    if node is None:
+        return 0
+    inner = [part for body in node.op.bodies for part in body.nodes if part.op.macs(part.sig)] or [node]
+    steps = node.op.steps if isinstance(node.op, Repeat) else 1
+    return steps * sum(value.type.count for part in inner for value in part.outputs)
+
+
+def _nodes(compiled: CompiledModel) -> dict[str, Node]:
+    """By the names that layers have."""
+    return {node.outputs[0].name: node for node in compiled.graph.nodes}
 
 
 def _of_layers(compiled: CompiledModel, layers: Sequence[Layer], aim: float) -> Iterator[str]:
-    nodes = {node.outputs[0].name: node for node in compiled.graph.nodes}
+    nodes = _nodes(compiled)
     needs = {kernel.name: kernel.needs for kernel in declared_kernels()}
     for layer in layers:
         taken = (layer.instructions or 0) / layer.macs if layer.macs else 0.0
@@ -70,6 +115,10 @@ def _has_faster(compiled: CompiledModel, node: Node, taken: str) -> bool:
 def _why(layer: Layer, node: Node | None, faster: bool) -> str:
     if faster:
         return "less code was chosen (`--optimize speed` takes a faster kernel)"
+    if node is not None and isinstance(node.op, Repeat):
+        each, products = (layer.instructions or 0) / node.op.steps, layer.macs / node.op.steps
+        parts = len(node.op.body.nodes)
+        return f"a step has {products:.0f} products in {parts} operators, and takes {each:.0f} instructions"
     if node is None or node.op.bodies:
         return "a step's elements are computed beside its products"
     outputs = sum(value.type.count for value in node.outputs)

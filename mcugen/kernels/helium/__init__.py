@@ -10,6 +10,7 @@ import numpy as np
 
 from mcugen.hir.types import DType
 from mcugen.kernels.conv_shape import ConvGeometry
+from mcugen.kernels.dsp_conv import ungrouped
 from mcugen.kernels.helium import conv, layer
 from mcugen.kernels.helium import depthwise as patches
 from mcugen.kernels.helium.layer import (
@@ -21,6 +22,7 @@ from mcugen.kernels.helium.layer import (
     block_products,
     int8_products,
     int8_requantized,
+    nine_bit_products,
     short_sums,
 )
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
@@ -98,6 +100,15 @@ _ROW = Kernel(
     extra=row_products,
 )
 
+_NINE_BITS = """<ir_version: 10, opset_import: ["": 21]>
+net (int8[1, 3, 5, 5] a) => (int8[1, 5, 5, 5] y)
+<float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[5, 3, 3, 3] codes = {CODES}> {
+  x = DequantizeLinear(a, scale, zero)
+  w = DequantizeLinear(codes, scale, middle)
+  sums = Conv<pads = [1, 1, 1, 1]>(x, w)
+  y = QuantizeLinear(sums, scale, zero)
+}""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(135)))
+
 _GEMM = Kernel(
     "conv2d_s8_mve",
     what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
@@ -113,6 +124,16 @@ _GEMM = Kernel(
     when=(int8_products,),
     emit=emit_vectors,
     extra=pair_products,
+)
+
+_NINE = replace(
+    _GEMM,
+    name="conv2d_s8_mve_nine",
+    what="two pixels by four channels of nine bits: bytes, and what all are less times the sum of a pixel's inputs",
+    operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16)),
+    params=(*_GEMM.params, layer.NineBits),
+    when=(nine_bit_products,),
+    example=_NINE_BITS,
 )
 
 _IN_PLACE = Kernel(
@@ -152,12 +173,14 @@ _COLUMNS = Kernel(
 
 _SINGLE = replace(_ROW, when=(int8_products, single_row))
 
+_NINE_WINDOWS = replace(_NINE, when=(nine_bit_products, ungrouped), emit=conv.emit_nine_bits)
+
 _WINDOWS = replace(_GEMM, when=(int8_products, conv.no_depthwise), emit=conv.emit_conv)
 
-DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, WIDE, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
+DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, _NINE, WIDE, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
 
 CONV: tuple[Kernel, ...] = (
-    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, WIDE),
+    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, _NINE_WINDOWS, WIDE),
     *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
 )
 

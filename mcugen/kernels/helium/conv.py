@@ -18,7 +18,9 @@ from mcugen.kernels.helium.layer import (
     Jump,
     Loop,
     LoopFlags,
+    NineBits,
     Table,
+    bytes_of,
     call,
     gemm_frame,
     pack_vectors,
@@ -191,7 +193,8 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     last = (shape.out_c - 1) % BLOCK + 1
     orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_h * shape.out_w, 1))]
     options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
-    return call(site, pack_vectors(spec.rows, BLOCK), table, [frame, walk], options, orders=orders)
+    params = [frame, walk, *NineBits.of(spec)]
+    return call(site, pack_vectors(bytes_of(spec), BLOCK), table, params, options, orders=orders)
 
 
 def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, Groups]:
@@ -233,7 +236,8 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     written = pixels // patch.most * patch.most * shape.out_c if shape.batch == 1 else None
     gather = written_out_gather(shape, patch) if joined else None
     frame, params = gemm_frame(table, loop, 2 * patch.depth), [padding(spec), shape.geometry, strip, patch]
-    packed, flags, jump = pack_vectors(spec.rows, BLOCK), loop.flags, Jump()
+    params += NineBits.of(spec)
+    packed, flags, jump = pack_vectors(bytes_of(spec), BLOCK), loop.flags, Jump()
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in // VECTOR)
@@ -249,6 +253,11 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
         working=("strip", size),
         orders=[rows(shape, writes=written)],
     )
+
+
+def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
+    """Of one group: directly, or from gathered patches, whose taps lie together so that they can be added up."""
+    return (emit_pointwise if spec.shape.reads_pixels else emit_patches)(spec, site)
 
 
 def overwriting(spec: ConvSpec) -> bool:

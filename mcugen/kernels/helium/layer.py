@@ -50,6 +50,27 @@ def int8_products(spec: ConvSpec) -> bool:
     return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
+def nine_bit_products(spec: ConvSpec) -> bool:
+    """int8 by int16 weights that differ by at most 255, to codes, in 32 bits"""
+    types = (spec.x.dtype, spec.w.dtype) == (DType.INT8, DType.INT16)
+    if not types or spec.w.quant is None or not spec.is_requantized or spec.channels > MOST_CHANNELS:
+        return False
+    most = max(spec.largest_sum, (spec.depth << 14) + int(np.abs(spec.folded_bias).max()))
+    left = 31 - spec.requantizer.shift
+    return int(np.ptp(spec.rows)) < 256 and left >= -MOST_SHIFT and most << max(left, 0) < 2**31
+
+
+def common_part(spec: ConvSpec) -> int:
+    """What is taken from all weights of nine bits so that eight bits hold the rest; 0 of others."""
+    return 0 if spec.w.dtype is DType.INT8 else int(spec.rows.max()) - DType.INT8.limits[1]
+
+
+def bytes_of(spec: ConvSpec) -> Array:
+    """The weights as int8 [channels, depth], less their common part."""
+    rows: Array = (spec.rows - common_part(spec)).astype(np.int8)
+    return rows
+
+
 def short_sums(spec: ConvSpec) -> bool:
     """sums of 27 bits"""
     return spec.largest_sum < 2**27
@@ -192,6 +213,21 @@ class Padding(Params):
     """Beside rows."""
 
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NineBits(Params):
+    """Of weights that are less than they should be, all by the same."""
+
+    common: Annotated[Trained, "what is missing of each weight"]
+    depth_x: Annotated[int, "products of a sum"]
+
+    @staticmethod
+    def of(spec: ConvSpec) -> list[Params]:
+        """None of weights of eight bits."""
+        if spec.w.dtype is DType.INT8:
+            return []
+        return [NineBits(common=common_part(spec), depth_x=spec.depth)]
 
 
 @dataclass(frozen=True, kw_only=True)
