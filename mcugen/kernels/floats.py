@@ -19,7 +19,7 @@ from mcugen.kernels.portable import depthwise
 from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import BLOCK, FloatLimits, float_limits, float_tensors, half_weights
-from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import SHORT_LOOPS, UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 ROWS = 4
@@ -166,7 +166,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     blocks = Blocks(row_w=max(extent, shape.pad_w + shape.in_w), blocks=-(-shape.in_c // BLOCK))
     ring = ((shape.k_h - 1) * shape.dilation_h + 1) * blocks.row_w * blocks.blocks * BLOCK
     options = GroupOptions(
-        group=_group(shape),
+        group=min(shape.out_w, SHARED_GROUP) if SHORT_LOOPS in site.features else _group(shape),
         k_h=shape.k_h,
         k_w=shape.k_w,
         stride=shape.stride_w,
@@ -175,6 +175,10 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     )
     call = _call(spec, site, blocks, ("rows", ring), [options], rows(shape))
     return replace(call, variant=f"{shape.k_h}x{shape.k_w}")
+
+
+SHARED_GROUP = 3
+"""Outputs side by side where layers of several widths are to share a function."""
 
 
 def _group(shape: ConvShape) -> int:
