@@ -223,12 +223,12 @@ def lowered(
     widens = _widens(graph, board, options)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
     program.layer_estimates = estimated_instructions(graph, costs, choices)
-    others = time_without_choice(graph, board.features, costs, choices)
+    others = time_without_choice(graph, board.features, costs, choices, options.optimize)
     program.instructions_estimate = (sum(program.layer_estimates.values()) + others) or None
     if options.optimize in (GOALS[0], "speed") and choices:
         timed = replace(costs, core=board.core)
         cycles = estimated_cycles(graph, timed, choices)
-        others = time_without_choice(graph, board.features, timed, choices)
+        others = time_without_choice(graph, board.features, timed, choices, options.optimize)
         program.cycles_estimate = None if cycles is None else cycles + others
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"

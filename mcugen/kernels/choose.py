@@ -16,8 +16,10 @@ from functools import cached_property
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import Widenable
 from mcugen.kernels.cost import CostTable, rough_time
 from mcugen.kernels.library import alone, library_kernels, own_kernel
+from mcugen.kernels.loops import FloatLoops
 from mcugen.kernels.weighted import half_weights
 from mcugen.lir.kernel import HALVES, SHORT_LOOPS, SPENDING, Kernel
 from mcugen.lir.lower import lower
@@ -206,7 +208,7 @@ class Choice:
     @cached_property
     def _time_of_others(self) -> tuple[float, float]:
         """As it counts, and as it does not: what is known roughly counts where it is the larger part."""
-        others = time_without_choice(self._graph, self._features, self._costs, self._fitting)
+        others = time_without_choice(self._graph, self._features, self._costs, self._fitting, self._goal)
         known = sum(min(c.instructions for c in offer) for offer in self._offers[0].values())
         return (others, 0.0) if others > known else (0.0, others)
 
@@ -299,23 +301,38 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
 
-def time_without_choice(graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node]) -> float:
+def time_without_choice(
+    graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node], goal: str
+) -> float:
     """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured.
 
     Those of a core are cycles, as far as they are known.
-
-    It matters where little else is computed, as in recurrent networks: waits and copies are weighed against it.
     """
-    found = 0.0
-    for node, times in _nodes(graph):
-        if node not in settled and not node.op.bodies:
-            kernel = own_kernel(node, features)
-            if kernel is not None and costs.knows(node, kernel):
-                cycles = costs.cycles(node, kernel)
-                found += times * (costs.time(node, kernel) if cycles is None else cycles)
-            else:
-                found += times * (rough_time(node, features) + costs.rough_stalls(node))
-    return found
+    return sum(
+        times * _time_alone(node, features, costs, goal)
+        for node, times in _nodes(graph)
+        if node not in settled and not node.op.bodies
+    )
+
+
+WIDENING = 0.45
+"""Instructions a product that it takes to widen weights of few bits by tiles, for 32 rows each."""
+
+
+def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: str) -> float:
+    """Of a node without a choice."""
+    kernel = own_kernel(node, features)
+    if kernel is not None and costs.knows(node, kernel):
+        return _known_time(node, kernel, costs)
+    if isinstance(node.op, Widenable) and node.op.widens_by_parts(node.sig, features):
+        time = _known_time(node, Kernel("dense_f32_fpu", options=(FloatLoops,)), costs)  # which its products are
+        return time + (goal != "speed") * WIDENING * node.op.macs(node.sig)
+    return rough_time(node, features) + costs.rough_stalls(node)
+
+
+def _known_time(node: Node, kernel: Kernel, costs: CostTable) -> float:
+    cycles = costs.cycles(node, kernel)
+    return costs.time(node, kernel) if cycles is None else cycles
 
 
 def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
