@@ -301,14 +301,20 @@ def test_nan_and_infinity_pass(board: str):
         check_on(board, layers, *kernels, feeds=unusual(layers), goal="speed" if board == "nrf5340" else "balanced")
 
 
+def layer_of(kernel: str, rows: int, depth: int, channels: int) -> Layers:
+    """One that a kernel computes: fully connected, or a convolution."""
+    layers = Layers()
+    if kernel.startswith("dense"):
+        layers.dense(rows, depth, channels)
+    else:
+        layers.conv((1, 8, 6, 5 + rows), 8, 3, 3, group=8 if kernel.startswith("depthwise") else 1)
+    return layers
+
+
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", ["conv2d_f32_fpu", "dense_f32_fpu", "depthwise_f32_fpu"])
 def test_sums_apart_from_products_take_less_time(kernel: str, monkeypatch: pytest.MonkeyPatch):
-    layers = Layers()
-    if kernel.startswith("dense"):
-        layers.dense(1, 32, 16)
-    else:
-        layers.conv((1, 8, 6, 6), 8, 3, 3, group=8 if kernel.startswith("depthwise") else 1)
+    layers = layer_of(kernel, 1, 32, 16)
     feeds = [random_feeds(layers.net.model())]
 
     def cycles() -> int:
@@ -325,11 +331,7 @@ def test_sums_apart_from_products_take_less_time(kernel: str, monkeypatch: pytes
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", ["conv2d_f32_fpu", "dense_f32_fpu", "depthwise_f32_fpu"])
 def test_every_second_sum_apart_is_half_way(kernel: str, monkeypatch: pytest.MonkeyPatch):
-    layers = Layers()
-    if kernel.startswith("dense"):
-        layers.dense(5, 33, 18)
-    else:
-        layers.conv((1, 8, 6, 7), 8, 3, 3, group=8 if kernel.startswith("depthwise") else 1)
+    layers = layer_of(kernel, 5, 33, 18)
     feeds, instructions, cycles = [random_feeds(layers.net.model())], list[int](), list[int]()
     for wishes in ((), (HALF_SEPARATE_SUMS,), (SEPARATE_SUMS,)):
         run = wishing(monkeypatch, layers, kernel, *wishes).simulate(feeds, cycles=True)
