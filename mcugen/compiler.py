@@ -68,7 +68,6 @@ from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.basis import Basis
 from mcugen.report.figures import InputFigures, Report, describe, memory_use
-from mcugen.simulate.simulation import linked_sizes, roots_of
 from mcugen.training.lesson import teach
 from mcugen.variants import Variants, check_ranges
 
@@ -116,8 +115,7 @@ def _compiled(
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
-        fit = variants.program(symbols) if symbols else _fit(graph, target, options, hardware)
-        made = keeping_pace(graph, Made(fit, target, options), partial(target_of, hardware))
+        made = Made(variants.program(symbols), target, options) if symbols else _made(graph, target, options, hardware)
         (fit, target, _), program, chosen = made, made.fit.program, made.placed(options)
         notes = fit.notes(target, options.optimize)
         notes += _copy_notes(fit, target, options, chosen)
@@ -183,13 +181,16 @@ def bundle_of(program: Program, board: Board, options: CompileOptions) -> Bundle
     return render(Draft(program, provenance, (Sample(inputs, outputs, 0.0, 0),), {}, placement, Form(), source))
 
 
-def _fit(graph: Graph, target: Board, options: CompileOptions, hardware: Board) -> Fit:
+def _made(graph: Graph, target: Board, options: CompileOptions, hardware: Board) -> Made:
     """For the target; code is built for the hardware where only that tells whether a program fits."""
-    return build_program(graph, target, options, partial(_code_of, board=hardware, options=options))
+    fit = build_program(graph, target, options, partial(_code_of, board=hardware, options=options))
+    return keeping_pace(graph, Made(fit, target, options), partial(target_of, hardware))
 
 
 def _code_of(program: Program, board: Board, options: CompileOptions) -> int | None:
     """Bytes of a program's code as it is built for the board; None where that has no compiler, or none is installed."""
+    from mcugen.simulate.simulation import linked_sizes, roots_of
+
     if not board.qemu:
         return None
     before = Planned.of(program)

@@ -63,7 +63,7 @@ def keeping_pace(graph: Graph, asked: Made, target: Target) -> Made:
     options = asked.options
     if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader or options.place != Places():
         return asked
-    if options.ranges or asked.fit.budget.excess(asked.fit.asked.use):
+    if asked.fit.budget.excess(asked.fit.asked.use):
         return asked
     for_speed = replace(options, optimize="speed")
     board = target(for_speed)
