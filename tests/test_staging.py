@@ -570,6 +570,7 @@ ROOMY_IN_CI = (
     ("pt_resnet_s_dynamo", "stm32h743"),
     ("pt_mlp_dynbatch_dynamo", "rp2350"),
     ("pt_bilstm_dynamo", "nrf52840"),
+    ("ds_cnn_kws_w8_f32_nhwc", "rt1060"),
 )
 """Integers, and floats: their products stall, their fastest kernels take more memory, their weights are read again."""
 
