@@ -211,7 +211,8 @@ def _recurrent(
     options: tuple[type[Options], ...] = (),
 ) -> Kernel:
     declared: tuple[type[Options], ...] = (RecurrentOptions, *options, FloatLoops)
-    return Kernel(name, what=what, operands=operands, params=params, options=declared, loads=1.0)  # again each step
+    # each step reads all weights again; caches serve most of that
+    return Kernel(name, what=what, operands=operands, params=params, options=declared, loads=1.0, sweeps=0.25)
 
 
 RNN = _recurrent(
