@@ -14,7 +14,8 @@ def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Names of mcugen.lir.kernel, for weights in this memory.
 
     Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without. Sums
-    apart from products are nearly twice the instructions, which `speed` alone takes, where these are not waited for.
+    apart from products are nearly twice the instructions, which `speed` takes where these are not waited for, and
+    `balanced` as far as it must keep pace with that (mcugen.fitting.pace).
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None
