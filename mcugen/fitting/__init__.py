@@ -31,7 +31,7 @@ from mcugen.fitting.staging import (
     staged,
     waits_most,
 )
-from mcugen.fitting.streaming import Streamings, Stretch, each_by_rows, ram_of, with_groups
+from mcugen.fitting.streaming import Streaming, Streamings, Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import ENOUGH, Cost, Limits
@@ -462,15 +462,20 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     """As many layers in groups as it takes, with kernels for the goal as asked."""
     budget, streamings = Budget.of(options), Streamings(board, is_streamed_in=options.stream_input)
     limits, graph = _limits(budget, board), streamings.ordered(graph)
-    plans = list(streamings.of(graph).plans())
-    near = [plan for plan in plans if ram_of(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
     attempts = []
-    for plan in near[-MOST_WAYS:]:
+    for plan in (plan for streaming in streamings.with_pairs(graph) for plan in _near(streaming, limits)):
         way = with_groups(graph, plan, is_streamed_in=options.stream_input)
         kernels = Kernels(way, board, options).within(limits)
         program = planned(lowered(way, board, options, kernels=kernels))
         attempts.append(Attempt("", program, use_of(program, board, options)))
     return _best(attempts, budget)
+
+
+def _near(streaming: Streaming, limits: Limits) -> list[list[Stretch]]:
+    """The plans that may be the fastest within limits."""
+    plans = list(streaming.plans())
+    near = [plan for plan in plans if ram_of(plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
+    return near[-MOST_WAYS:]
 
 
 def _recomputed(graph: Graph, board: Board, options: CompileOptions) -> Program:

@@ -40,6 +40,9 @@ MOST_GROUPS = 3_000
 two, or three. Those that may need the least RAM come first, and the rest is left out.
 """
 
+PAIRS_GAIN = 0.8
+"""Two rows are made at once where that takes at most so many times the instructions, by the fastest kernels of both."""
+
 PER_EVENT = 40
 PER_BYTE = 0.5
 """Instructions that the loop over events takes, and the shifting of windows."""
@@ -67,16 +70,24 @@ def ram_of(plan: Sequence[Stretch]) -> int:
 class Streaming:
     """The ways to divide a graph into stretches, for a CPU with `features` and these costs.
 
-    `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group.
+    `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group. `in_pairs`: who
+    has faster kernels for two rows at once makes two.
     """
 
     def __init__(
-        self, graph: Graph, features: frozenset[str], costs: CostTable, *, is_streamed_in: bool = False
+        self,
+        graph: Graph,
+        features: frozenset[str],
+        costs: CostTable,
+        *,
+        is_streamed_in: bool = False,
+        in_pairs: bool = False,
     ) -> None:
         self.graph = graph
         self._features = features
         self._costs = costs
         self._is_streamed_in = is_streamed_in
+        self._in_pairs = in_pairs
         self._bodies: dict[Graph, tuple[float, int]] = {}
         self._made: dict[tuple[int, int, bool], Stretch | None] = {}
         self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
@@ -174,6 +185,9 @@ class Streaming:
     def _lightest(self, node: Node, found: Sequence[Kernel]) -> Kernel:
         """The kernel with the least scratch memory, and of those the fastest."""
         return min(found, key=lambda k: (self._scratch(node, k), self._costs.time(node, k)))
+
+    def _fastest(self, node: Node, found: Sequence[Kernel]) -> Kernel:
+        return min(found, key=lambda k: self._costs.time(node, k))
 
     def _scratch(self, node: Node, kernel: Kernel) -> int:
         return trial(node, kernel, self._features).program.scratch_size
@@ -276,8 +290,30 @@ class Streaming:
     @cached_property
     def _ways(self) -> tuple[RowGroups, RowGroups]:
         """Groups with columns at the sides of rows, and narrow ones."""
-        nodes, outputs = self.graph.nodes, self.graph.outputs
-        return RowGroups(nodes, outputs), RowGroups(nodes, outputs, narrow=True)
+        nodes, outputs, pairs = self.graph.nodes, self.graph.outputs, self.pairs
+        return RowGroups(nodes, outputs, pairs=pairs), RowGroups(nodes, outputs, narrow=True, pairs=pairs)
+
+    @cached_property
+    def pairs(self) -> frozenset[str]:
+        """Outputs of which two rows are made at once: convolutions of stride 1 that this makes faster."""
+        found = [node for node in self.graph.nodes if self._in_pairs and self._gains_by_twos(node)]
+        return frozenset(node.output.name for node in found)
+
+    def _gains_by_twos(self, node: Node) -> bool:
+        form = row_form(node.op, node.sig)
+        overlaps = form is not None and any(w and w.span > w.stride == 1 for w in form.windows)
+        one, two = (
+            (group_of([node], pairs=[node.output.name] * each) for each in range(2)) if overlaps else (None, None)
+        )
+        if one is None or two is None or one.layers[0].rows == two.layers[0].rows:
+            return False
+        return self._least_time(two) < PAIRS_GAIN * self._least_time(one)
+
+    def _least_time(self, op: Streamed) -> float:
+        """Of a group of one layer, by its fastest kernels: instructions."""
+        ((times, body),) = zip(op.repeats, op.bodies, strict=True)
+        offers = [(node, fitting_kernels(node, self._features, any_size=False)) for node in body.nodes]
+        return times * sum(self._costs.time(node, self._fastest(node, found)) for node, found in offers if found)
 
     def _group(self, first: int, end: int, narrow: bool) -> Streamed | None:
         op = self._ways[narrow].group(first, end)
@@ -335,7 +371,7 @@ class Streaming:
         """Instructions of a layer's body, and the bytes that it needs besides its inputs and its output."""
         if layer.body not in self._bodies:
             choices = {
-                node: self._lightest(node, found)
+                node: self._fastest(node, found) if node.output.name in self.pairs else self._lightest(node, found)
                 for node in layer.body.nodes
                 if (found := fitting_kernels(node, self._features, any_size=False))
             }
@@ -387,7 +423,7 @@ class Streamings:
     def __init__(self, board: Board, *, is_streamed_in: bool = False) -> None:
         self._board = board
         self._is_streamed_in = is_streamed_in
-        self._found: dict[Graph, Streaming] = {}
+        self._found: dict[tuple[Graph, bool], Streaming] = {}
         self._ordered: dict[Graph, Graph] = {}
 
     @property
@@ -401,13 +437,19 @@ class Streamings:
             self._ordered[graph] = in_order_of_rows(graph)
         return self._ordered[graph]
 
-    def of(self, graph: Graph, *, is_body: bool = False) -> Streaming:
+    def of(self, graph: Graph, *, is_body: bool = False, in_pairs: bool = False) -> Streaming:
         """That of a graph, or of a node's body, whose inputs the caller knows nothing of."""
-        if graph not in self._found:
+        if (graph, in_pairs) not in self._found:
             costs = cost_table(self._board.cpu, self._board.features)
             is_streamed_in = self._is_streamed_in and not is_body
-            self._found[graph] = Streaming(graph, self._board.features, costs, is_streamed_in=is_streamed_in)
-        return self._found[graph]
+            made = Streaming(graph, self._board.features, costs, is_streamed_in=is_streamed_in, in_pairs=in_pairs)
+            self._found[graph, in_pairs] = made
+        return self._found[graph, in_pairs]
+
+    def with_pairs(self, graph: Graph) -> tuple[Streaming, ...]:
+        """That of a graph, and that where two rows are made at once, if kernels are faster at that."""
+        pairs = self.of(graph, in_pairs=True)
+        return (self.of(graph), pairs) if pairs.pairs else (self.of(graph),)
 
     def bodies_in_groups(self, graph: Graph) -> Graph:
         """The graph with layers of branches' and loops' bodies in groups that promise the least RAM; itself if there

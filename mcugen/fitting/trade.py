@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, use_of, waits_when_placed
 from mcugen.fitting.staging import copies_for, trades_waits
-from mcugen.fitting.streaming import Streamings, ram_of, with_groups
+from mcugen.fitting.streaming import Streamings, Stretch, ram_of, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
 from mcugen.lir.program import Program
@@ -48,7 +49,7 @@ def grouped(streamings: Streamings, graph: Graph, kernels: Kernels, options: Com
     if has_room:
         slowest = min(MOST_SLOWDOWN * (plain.instructions_estimate or 0.0), kernels.slowest())
     best, least = plain, LEAST_GAIN
-    for plan in sorted(streaming.plans(most), key=streaming.product)[:MOST_PLANS]:
+    for plan in _plans(streamings, streaming.graph, most):
         program = lowered(with_groups(streaming.graph, plan), board, options)
         after, _ = _cost(program, board, options)
         promised = replace(after, ram=ram_of(plan))
@@ -59,6 +60,12 @@ def grouped(streamings: Streamings, graph: Graph, kernels: Kernels, options: Com
         if found <= least:
             best, least = program, found
     return best
+
+
+def _plans(streamings: Streamings, graph: Graph, most: float) -> Iterator[list[Stretch]]:
+    """Those that promise most: MOST_PLANS, and one where two rows are made at once, if kernels are faster at that."""
+    for streaming, count in zip(streamings.with_pairs(graph), (MOST_PLANS, 1), strict=False):
+        yield from sorted(streaming.plans(most), key=streaming.product)[:count]
 
 
 def _cost(

@@ -96,6 +96,8 @@ class RowForm:
     axis: int = 1
     finish: Operator | None = None
     rows: int = 1
+    extends: bool = False
+    """Whether `op` makes more rows of more rows: it says nothing of their number."""
 
 
 @dataclass(frozen=True)

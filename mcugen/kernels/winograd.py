@@ -19,7 +19,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.dsp_conv import STALLS
 from mcugen.kernels.loops import Loops
-from mcugen.kernels.reading_order import rows
+from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights
 from mcugen.lir.kernel import (
@@ -222,6 +222,7 @@ class TileOptions(Options):
     clamp_low: Annotated[bool, "whether results are limited below further than by their type"]
     clamp_high: Annotated[bool, "whether they are above"]
     cut: Annotated[bool, "whether some blocks reach over the border"]
+    copied: Annotated[bool, "whether rows are copied and padded; else blocks are read where x lies"]
     chunk: Annotated[int, "turns that are written out of the loop over input channels"]
     once: Annotated[bool, "whether that is all of it"]
 
@@ -295,6 +296,19 @@ class Tiles(Grid):
         """Whether some blocks reach over the border."""
         return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
 
+    def is_copied(self, shape: ConvShape) -> bool:
+        """Whether blocks read more than x has: padding, or columns and rows behind it."""
+        has_all = (shape.in_h, shape.in_w) == (shape.out_h + 2, shape.out_w + 2)  # so there is no padding either
+        return not has_all or self.is_cut(shape)
+
+    def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
+        """Of `strip` blocks at once."""
+        if self.is_copied(shape):
+            return rows(shape, 2, self.written(shape, strip) if strip > 1 else None)
+        pixels = np.arange(shape.out_h * shape.out_w).reshape(shape.out_h // 2, 2, -1, self.across)
+        blocks = pixels.transpose(0, 2, 1, 3).reshape(self.blocks(shape), -1)
+        return windows(shape, blocks[in_turn(len(blocks), strip)].reshape(-1, strip * blocks.shape[1]))
+
 
 def _dsp_loop(channels: int) -> tuple[int, bool]:
     """In groups of four."""
@@ -335,10 +349,11 @@ PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
     """Transformed weights in flash, one block at a time."""
     shape = spec.shape
-    working = {"rows": _ring(shape, tiles), "v": (tiles.v, tiles.v_size(shape.in_c))}
+    working = {"rows": _ring(shape, tiles)} if tiles.is_copied(shape) else {}
+    working["v"] = tiles.v, tiles.v_size(shape.in_c)
     if tiles.is_cut(shape):
         working["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
-    return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), rows(shape, 2))
+    return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), tiles.traversal(shape))
 
 
 def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
@@ -347,12 +362,13 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
     one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not LITTLE
     ring, words = _ring(shape, tiles), tiles.words(shape.in_c)
-    working = {} if one_strip else {"rows": ring}
+    is_copied = tiles.is_copied(shape)
+    working = {"rows": ring} if is_copied and not one_strip else {}
     working["v"] = tiles.v, tiles.v_size(shape.in_c) * blocks
-    working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if one_strip else words
+    working["u"] = DType.INT32, max(words, ring[1] // DType.INT32.nbytes) if is_copied and one_strip else words
     rounding, low, high = _limits(spec)
     params = StripOfBlocks(blocks=blocks, rounding=rounding, low=low, high=high)
-    order = rows(shape, 2, tiles.written(shape, blocks))
+    order = tiles.traversal(shape, blocks)
     fly = FlyOptions(together=tiles.together, v_t=tiles.v.c, v_size=tiles.v_size(1), one_strip=one_strip)
     return _call(spec, site, tiles, tiles.int8_stream(spec), working, ([params], [fly]), order)
 
@@ -377,7 +393,7 @@ def _call(
     for role, size in working.items():
         operands[role] = site.scratch(role, *size)
     padded = PaddedRows(pitch=_ring(shape, tiles)[1] // 4, x_zero=spec.x.q.zero_point)
-    variant = "cut" if tiles.is_cut(shape) else ""
+    variant = "cut" if tiles.is_cut(shape) else "" if tiles.is_copied(shape) else "valid"
     free = spec.overlaps(order)
     loops = [Loops.of(site)] * (Loops in site.kernel.options)
     params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1], *loops]
@@ -393,6 +409,7 @@ def _options(spec: ConvSpec, tiles: Tiles) -> TileOptions:
         clamp_low=low > -128,
         clamp_high=high < 127,
         cut=tiles.is_cut(spec.shape),
+        copied=tiles.is_copied(spec.shape),
         chunk=chunk,
         once=once,
     )

@@ -221,7 +221,7 @@ class Conv(
             none = (0,) * len(window.strides)
             window = replace(window, before=none, after=none)
         rows = replace(self.window.rows(w.shape[1 + axis], x.quant.zero_point if x.quant else 0, axis), sides=sides)
-        return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis)
+        return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis, extends=True)
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
         """With the padding that they reach."""

@@ -66,9 +66,19 @@ MOST_ENDS = 3
 """Inputs of a group, and outputs."""
 
 
-def group_of(nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: bool = False) -> Streamed | None:
+def group_of(
+    nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: bool = False, pairs: Collection[str] = ()
+) -> Streamed | None:
     """The group of nodes that follow one another, or None if it cannot be: see RowGroups."""
-    return RowGroups(nodes, kept, narrow=narrow).group(0, len(nodes))
+    return RowGroups(nodes, kept, narrow=narrow, pairs=pairs).group(0, len(nodes))
+
+
+def by_twos(form: RowForm, output: TensorType) -> RowForm:
+    """The form that makes twice as many rows at once; itself where it cannot, or they do not divide the output's."""
+    if not form.extends or output.shape[form.axis] % (2 * form.rows):
+        return form
+    windows = [w and replace(w, span=w.span + w.stride, stride=2 * w.stride) for w in form.windows]
+    return replace(form, windows=tuple(windows), rows=2 * form.rows)
 
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
@@ -84,12 +94,21 @@ class RowGroups:
 
     The inputs of a group are what its nodes read of others, its outputs what others read of them, or what is `kept`.
     What lies outside of a tensor must be the same for all who read it. What is read as a whole, must be made before.
+    Of outputs that are named in `pairs` two rows are made at once, if their number allows that.
     """
 
-    def __init__(self, nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: bool = False) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        kept: Collection[Value] = (),
+        *,
+        narrow: bool = False,
+        pairs: Collection[str] = (),
+    ) -> None:
         self._nodes = list(nodes)
         self._kept = frozenset(kept)
         self._narrow = narrow
+        self._pairs = frozenset(pairs)
         self._units: dict[int, list[dict[Value, _Unit] | None]] = {}
         self._known: dict[tuple[Node, ...], _Unit] = {}
         self._rows: dict[tuple[Value, int, tuple[int, int]], Rows] = {}
@@ -97,7 +116,11 @@ class RowGroups:
     @cached_property
     def forms(self) -> list[RowForm | None]:
         """By node, how it computes rows."""
-        return [row_form(node.op, node.sig, narrow=self._narrow) for node in self._nodes]
+        return [self._form(node) for node in self._nodes]
+
+    def _form(self, node: Node) -> RowForm | None:
+        form = row_form(node.op, node.sig, narrow=self._narrow)
+        return by_twos(form, node.output.type) if form is not None and node.output.name in self._pairs else form
 
     def group(self, first: int, end: int) -> Streamed | None:
         """That of the nodes from `first` up to `end`, or None if it cannot be."""

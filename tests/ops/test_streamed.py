@@ -195,7 +195,9 @@ def groups(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _group(graph: Graph, span: tuple[int, int]) -> Streamed | None:
-    return group_of(graph.nodes[slice(*span)], graph.outputs, narrow=sum(span) % 2 == 0)
+    """Rows are narrow, or made two at a time, in some of them."""
+    pairs = [node.outputs[0].name for node in graph.nodes] if span[0] % 2 else ()
+    return group_of(graph.nodes[slice(*span)], graph.outputs, narrow=sum(span) % 2 == 0, pairs=pairs)
 
 
 def check_groups(net: Net) -> int:
@@ -535,3 +537,30 @@ def test_a_scalar_beside_rows():
     feeds = random_feeds(model)
     found = outputs_in_c(compile_model(model, "host", ROWS), feeds)
     assert_close(found, interpret(imported(model), feeds))
+
+
+@pytest.mark.spread(3)
+@pytest.mark.parametrize(
+    ("board", "kernel"),
+    [("host", "conv2d_s8"), ("rp2040", "conv2d_s8_winograd"), ("nrf52840", "conv2d_s8_winograd_fly_dsp_t8")],
+)
+def test_two_rows_at_once_in_c(board: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Image(12, 16, 8).conv(16).residual(16).residual(16).max_pool(2, 2, (0, 0, 0, 0)).finished()
+    names = {node.output.name for node in optimized(net).nodes if node.op.mnemonic == "conv"}
+
+    def in_pairs(graph: Graph, *_: object) -> list[tuple[Graph, int]]:
+        end = next(i for i, node in enumerate(graph.nodes) if node.op.mnemonic == "max_pool") + 1
+        op = group_of(graph.nodes[1:end], graph.outputs, pairs=names)
+        assert op is not None and {layer.rows for layer in op.layers} == {1, 2}  # behind the transposition
+        return [(with_groups(graph, [Stretch(1, end, op, 0, 0.0)]), 0)]
+
+    monkeypatch.setattr(fitting, "_ways", in_pairs)
+    compiled = compile_model(net.model(), board, replace(ROWS, kernels=(kernel,)))
+    assert kernel in {instr.kernel for instr in compiled.program.instrs}
+    feeds = random_feeds(net.model(), seed=3)
+    if board == "host":
+        found = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+        outputs = {name: array[0] for name, array in found.items()}
+    else:
+        outputs = compiled.simulate([feeds], measure=False).outputs[0]
+    assert_close(outputs, interpret(compiled.graph, feeds))

@@ -106,12 +106,17 @@ SURROUNDINGS = [
     Layer(x_zero=127, y_zero=-128),
     Layer(x_zero=-128, y_zero=127, size=0.01),
 ]
+VALID = [
+    Layer(pads=(0, 0, 0, 0), height=4, width=10),
+    Layer(pads=(0, 0, 0, 0), height=8, width=18, in_c=12, out_c=5, batch=2),
+]
+"""Blocks are all within x: they are read where it lies."""
 SUMS = [
     Layer(extreme=True, in_c=64, height=4, x_zero=127),
     Layer(extreme=True, in_c=64, height=4, x_zero=-128, size=8.0),
     *(Layer(size=size) for size in (0.0018, 0.012, 1.0, 1e3)),
 ]
-ALL = [*SIZES, *CHANNELS, *CLAMPS, *SURROUNDINGS, *SUMS]
+ALL = [*SIZES, *CHANNELS, *CLAMPS, *SURROUNDINGS, *VALID, *SUMS]
 
 
 @pytest.mark.spread(4)
@@ -148,7 +153,7 @@ def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     compiled = compiled_for(layers, kernel, "nrf52840")
     convolutions = [i for i in compiled.program.instrs if i.macs]
     assert min(map(share, convolutions)) > 0.6
-    check_twin(layers, kernel)
+    check_twin([*layers, *VALID], kernel)
 
 
 @pytest.mark.spread(8)
@@ -212,3 +217,12 @@ def test_weights_come_where_the_rows_were_if_a_strip_is_all(height: int, has_row
     compiled = compiled_for([Layer(height=height)], "conv2d_s8_winograd_fly_dsp_t8", "nrf52840")
     (call,) = (instr for instr in compiled.program.instrs if instr.macs)
     assert ("rows" in [operand.role for operand in call.operands]) is has_rows
+
+
+@pytest.mark.parametrize("kernel", FORMS)
+def test_no_row_is_copied_where_blocks_are_within_the_input(kernel: str) -> None:
+    compiled = compiled_for([Layer(height=6), *VALID], kernel, "nrf52840")
+    calls = [instr for instr in compiled.program.instrs if instr.macs]
+    copied = ["rows" in [operand.role for operand in call.operands] for call in calls]
+    assert not any(copied[1:])
+    assert copied[0] or "fly" in kernel  # whose only strip has rows in the place of weights
