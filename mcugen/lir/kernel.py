@@ -228,7 +228,7 @@ class Kernel:
     is what no loop of an instruction exceeds in a run that goes round as data says: 0 if only branches do; None: not
     known.
 
-    `spends`: it takes more flash and working memory for less time than anybody but `speed` wants (SPENDING).
+    `spends`: it takes more flash and working memory for less time than others want where memory is scarce (SPENDING).
 
     `loads` is how often it loads a word of constants while each element of these serves one product: 0.25 where a load
     serves four results, 4 where each product loads a byte, 0 where weights stay in registers while results go by.
