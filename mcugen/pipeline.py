@@ -43,7 +43,6 @@ from mcugen.passes.branches import merge_branches
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
 from mcugen.passes.halve import round_weights
-from mcugen.passes.multiplied import part_filters
 from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import constant_channels, drop_channels
 from mcugen.passes.recognize import (
@@ -115,7 +114,6 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (stack.pool_first, "a window of four leaves a quarter to compute"),
     (drop_channels, "what is constant or unread need not be computed"),
     (drop_clamps, "an activation that nothing reaches costs a comparison"),
-    (part_filters, "kernels of one filter a channel are the fast ones"),
     (stack.stack_elementwise, "one loop instead of many"),
     (round_weights, "the user may have asked for it, and nothing is folded into weights any more"),
 )

@@ -152,13 +152,13 @@ class _Plan:
                 continue
             axis = weight_axes(node.op).get(index, value.type.rank - 1)
             mask = _read(source, kept, value.type.shape[axis])
-            constants[index] = arrays.get(index, value.data).compress(mask, axis), quant_of_some(value.type, axis, mask)
+            constants[index] = arrays.get(index, value.data).compress(mask, axis), _quant(value.type, axis, mask)
         if link.sums:
             data, quant = constants[1]
             constants[1] = data[..., self.kept.get(node.input(0), slice(None))], quant
         out = node.output.type
         shape, axis = (*out.shape[:-1], int(kept.sum())), out.rank - 1
-        type_ = replace(out, shape=shape, quant=quant_of_some(out, axis, kept))
+        type_ = replace(out, shape=shape, quant=_quant(out, axis, kept))
         return _Change(link.narrowed(shape[-1]) if shape != out.shape else node.op, constants, type_)
 
     def _summed(self, node: Node) -> dict[int, Array]:
@@ -229,8 +229,8 @@ def _read(source: Array, wanted: Mask, width: int) -> Mask:
     return mask
 
 
-def quant_of_some(type_: TensorType, axis: int, mask: Mask) -> QuantParams | None:
-    """The quantization of some channels, which axis `axis` of `type_` counts."""
+def _quant(type_: TensorType, axis: int, mask: Mask) -> QuantParams | None:
+    """The parameters of some channels."""
     quant = type_.quant
     if quant is None or quant.axis != axis:
         return quant
