@@ -132,6 +132,12 @@ class ConvShape:
         return not (self.pad_h or self.pad_w) and right <= self.in_w and below <= self.in_h
 
     @property
+    def is_one_window(self) -> bool:
+        """Whether all of the input is one window, whose elements lie in the order of the weights."""
+        sizes = (self.in_h, self.in_w) == (self.k_h, self.k_w) and self.batch == self.groups == 1
+        return sizes and self.is_inside
+
+    @property
     def reads_pixels(self) -> bool:
         """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
         same = (self.in_h - 1) // self.stride_h + 1 == self.out_h and (self.in_w - 1) // self.stride_w + 1 == self.out_w

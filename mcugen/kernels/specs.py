@@ -151,11 +151,15 @@ class ConvSpec(WeightedSpec):
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> ConvSpec:
-        """Of a node with inputs x, weights and perhaps a bias."""
+        """Of a node with inputs x, weights and perhaps a bias. One window, all of x, is a fully connected layer."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
-        return ConvSpec(
-            x, w, y, *_constants(node), clamp, ConvShape.of_layer(x.shape, w.shape, y.shape, window, groups)
-        )
+        shape = ConvShape.of_layer(x.shape, w.shape, y.shape, window, groups)
+        weights, bias = _constants(node)
+        if shape.is_one_window:
+            ones = (1,) * (x.rank - 1)
+            x, w = replace(x, shape=(*ones, x.count)), replace(w, shape=(len(weights), *ones[1:], x.count))
+            weights, shape = weights.reshape(w.shape), ConvShape.of_rows(1, x.count, len(weights))
+        return ConvSpec(x, w, y, weights, bias, clamp, shape)
 
     def some_of(self, whole: int | None) -> ConvSpec:
         """The same of some channels of pixels that have so many."""

@@ -12,6 +12,7 @@ from onnx_models import Net, optimized
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
+from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.sums import folded_bias, largest_sums, requantizer
@@ -68,3 +69,25 @@ def test_what_follows_from_constants_is_what_numerics_say():
     expected = requantizer(node.sig, sums)
     assert np.array_equal(spec.requantizer.multiplier, expected.multiplier) and spec.is_int8
     assert (spec.requantizer.shift, spec.limits, spec.is_clamped) == (expected.shift, (-128, 127), False)
+
+
+def test_one_window_is_a_fully_connected_layer():
+    """A convolution whose window is all of its input, as one step of a convolution over time is."""
+    assert _shape(3, 5, (3, 5)) == ConvShape.of_rows(1, 3 * 5 * 4, 6)
+    assert _shape(3, 6, (3, 5)).out_w == 2, "a second window"
+    assert _shape(3, 5, (3, 3), dilations=[1, 2]).in_w == 5, "what lies between the taps is left out"
+    assert _shape(2, 5, (3, 5), pads=[1, 0, 0, 0]).in_h == 2, "padding is not in memory"
+    assert _shape(3, 5, (3, 5), group=2).groups == 2, "channels of a group do not lie together"
+
+
+def _shape(height: int, width: int, kernel: tuple[int, int], **how: object) -> ConvShape:
+    """Of the spec of a convolution of 4 to 6 channels."""
+    net = Net(13)
+    x = net.dequantize(net.input("x", 1, 4, height, width, dtype=np.int8), 0.5, np.int8(3))
+    inputs = 4 // int(str(how.get("group", 1)))
+    codes = np.random.default_rng(0).integers(-127, 128, (6, inputs, *kernel), np.int8)
+    y = net.op("Conv", x, net.dequantize(net.const(codes, np.int8), 0.25), **how)
+    net.output(net.quantize(y, 2.0, np.int8(-5), np.int8, out="y"), dtype=np.int8)
+    spec = spec_of(next(n for n in optimized(net.model()).nodes if n.op.mnemonic == "conv"))
+    assert isinstance(spec, ConvSpec)
+    return spec.shape

@@ -10,6 +10,7 @@ from checks import SPREAD, Cases, check_by_reference, check_model
 from onnx.reference import ReferenceEvaluator
 from onnx_models import (
     Net,
+    assert_close,
     check_everywhere,
     imported,
     onnxruntime_outputs,
@@ -18,7 +19,10 @@ from onnx_models import (
     random_feeds,
 )
 
+from mcugen.compiler import compile_model
 from mcugen.errors import ModelError, UnsupportedError
+from mcugen.hir.interpreter import interpret
+from mcugen.options import CompileOptions
 
 SHAPES = [(1, 3, 7, 9), (2, 6, 8, 5)]
 WINDOWS = [
@@ -253,3 +257,45 @@ def test_a_kernel_larger_than_the_input_is_an_error():
     net.output("y", shape=(1, 1, 0))
     with pytest.raises(ModelError, match="the kernel must fit the input"):
         imported(net.model())
+
+
+def means_of_many() -> onnx.ModelProto:
+    """Means of 256 codes and more: of all pixels, with and without ties, to 8 and 16 bits, and of windows of rows."""
+    net = Net(21)
+
+    def mean(number: int, shape: tuple[int, ...], scale: float, dtype: type = np.int8, **window: object) -> None:
+        x = net.dequantize(net.input(f"x{number}", 1, *shape, dtype=np.int8), 0.05, -3)
+        y = net.op("AveragePool", x, **window) if window else net.op("GlobalAveragePool", x)
+        zero = 7 if dtype is np.int8 else 0
+        net.output(net.quantize(y, scale, zero, dtype, out=f"y{number}"), dtype=dtype)
+
+    mean(0, (37, 16, 16), 0.05)
+    mean(1, (5, 19, 17), 0.02)
+    mean(2, (21, 16, 16), 0.0001, np.int16)
+    mean(3, (24, 21, 33), 0.013, kernel_shape=[17, 31], strides=[2, 1])
+    return net.model()
+
+
+@pytest.mark.parametrize("board", ["host", "rp2040", "sam3x8e", "nrf52840", "corstone300", "esp32c3"])
+@pytest.mark.parametrize("goal", ["balanced", "flash"])
+def test_means_of_many_codes(board: str, goal: str) -> None:
+    """More than sums of 16 bits hold, the same everywhere."""
+    model = means_of_many()
+    compiled = compile_model(model, board, CompileOptions(optimize=goal))
+    for seed, change in enumerate((0, 1, -1)):
+        feeds = random_feeds(model, seed)
+        if change:  # the largest sums that there are
+            feeds = {name: np.full_like(array, 127 if change > 0 else -128) for name, array in feeds.items()}
+        found = compiled.simulate([feeds], measure=False).outputs[0]
+        assert_close(found, interpret(compiled.graph, feeds))
+
+
+@pytest.mark.parametrize(("board", "most"), [("nrf52840", 1.5), ("corstone300", 0.9)])
+def test_a_mean_of_many_pixels_takes_few_instructions(board: str, most: float) -> None:
+    """Of each code: squeeze-excite has such means of its first maps, and so have networks that end early."""
+    net = Net(17)
+    x = net.dequantize(net.input("x", 1, 16, 16, 96, dtype=np.int8), 0.05, -3)
+    y = net.op("GlobalAveragePool", net.op("Transpose", x, perm=[0, 3, 1, 2]))
+    net.output(net.quantize(y, 0.02, 7, out="y"), dtype=np.int8)
+    run = compile_model(net.model(), board).simulate([random_feeds(net.model())])
+    assert run.instructions is not None and run.instructions < most * 96 * 256

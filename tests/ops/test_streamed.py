@@ -264,6 +264,13 @@ NETS = {
         Image(9, 7, 3).conv(5).pad(1, 1, 1, 2).conv(4, pads=(0, 0, 0, 0)).pad(2, 0, 0, 0).conv(4)
     ),
     "thinned": lambda: Image(17, 9, 3).conv(5).thinned().conv(4).thinned(3).conv(4),
+    "time steps": lambda: (
+        Image(40, 1, 6)
+        .conv(8, (7, 1), pads=(3, 0, 3, 0))
+        .conv(9, (5, 1), 2, (2, 0, 2, 0))
+        .conv(7, (3, 1), pads=(4, 0, 0, 0), dilation=2)
+        .conv(5, (4, 1), pads=(3, 0, 0, 0))
+    ),
     "large steps": lambda: Image(17, 13, 3).conv(6, stride=3).conv(6, (1, 1), 2, (0, 0, 0, 0)).conv(4),
 }
 
@@ -324,7 +331,7 @@ def test_the_longest_group_in_c(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.spread(4)
 @pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "corstone300"])
-@pytest.mark.parametrize("name", ["residual", "speech"])
+@pytest.mark.parametrize("name", ["residual", "speech", "time steps"])
 def test_the_same_bits_on_every_cpu(name: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = NETS[name]().finished()
     longest = max(groups(optimized(net)), key=lambda span: span[1] - span[0])
@@ -387,6 +394,24 @@ def test_ram_takes_groups_where_they_need_less() -> None:
     verify_plan(least.program)
     assert not any(instr.control is Control.STREAM for instr in plain.program.instrs)
     assert least.bundle.files == compile_model(net.model(), "nrf52840", ROWS).bundle.files
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
+def test_a_window_of_time_steps_is_a_fully_connected_layer(board: str) -> None:
+    """One step of a convolution over time reads all of its window, in the order of the weights: nothing is gathered."""
+    image = Image(128, 1, 8)
+    for channels in (24, 24, 8):
+        image.conv(channels, (9, 1), pads=(4, 0, 4, 0))
+    net = image.finished()
+    compiled = compile_model(net.model(), board, ROWS)
+    products = [instr.kernel for instr in compiled.program.instrs if instr.kernel.startswith(("conv", "dense"))]
+    assert any(instr.control is Control.STREAM for instr in compiled.program.instrs)
+    assert len(products) == 3 and all(name.startswith("dense_s8") for name in products)
+    feeds = random_feeds(net.model(), seed=3)
+    run = compiled.simulate([feeds])
+    assert_close(run.outputs[0], interpret(compiled.graph, feeds))
+    macs = 128 * 9 * (8 * 24 + 24 * 24 + 24 * 8)
+    assert run.instructions is not None and run.instructions < 1.6 * macs
 
 
 def _convolutions(net: Net, x: str) -> str:
