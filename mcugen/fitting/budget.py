@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting.copies import Copies
 from mcugen.kernels.cost import cost_table
-from mcugen.lir.program import Control, Instr, Program, Space
+from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
@@ -31,6 +31,12 @@ CALL = 24
 
 MISJUDGED_CODE = 0.75
 """Share of the code that is estimated which a program may turn out to take: with more it is not built to know."""
+
+HOPED_CODE = 0.9
+"""Share of the code that is estimated which a program of several takes, that then is built."""
+
+DEAR = 1.25
+"""Times as long as another way what fits for sure must take for that to be built, which takes seconds: it may fit."""
 
 STACK = 512
 """Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
@@ -231,6 +237,11 @@ def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
     return use_of(program, board, options, code_of(program, board))
 
 
+def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
+    """The same, with the code that it may take with luck."""
+    return use_of(program, board, options, round(HOPED_CODE * code_of(program, board)))
+
+
 def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
     """Cycles that a call waits for constants and for what the arena holds, in the memories where all that would lie;
     infinite where it cannot.
@@ -256,18 +267,26 @@ def cheapest(
 ) -> Attempt:
     """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits.
 
-    Where none fits by estimate, the fastest takes as much code as it has where it is `built`, and so on.
+    Where none fits by estimate, or what does is DEAR beside others, these take as much code as they have where they are
+    `built`, the fastest first. Weights by a code are not thought dear: a limit of flash asks for them.
     """
     fitting = [a for a in attempts if not budget.excess(a.use)]
-    if not fitting and built is not None:
-        attempts = sorted(attempts, key=time)
-        for number, attempt in enumerate(attempts):
-            attempts[number] = built(attempt)
-            if not budget.excess(attempts[number].use):
-                return attempts[number]
-    if not fitting:
+    surely = min(fitting, key=time, default=None)
+    attempts = sorted(attempts, key=time)
+    for number, attempt in enumerate(attempts if built else ()):
+        if surely is not None and (DEAR * time(attempt) >= time(surely) or _decodes(surely)):
+            break
+        assert built is not None
+        attempts[number] = built(attempt)
+        if not budget.excess(attempts[number].use):
+            return attempts[number]
+    if surely is None:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
-    return min(fitting, key=time)
+    return surely
+
+
+def _decodes(made: Attempt) -> bool:
+    return any(instr.kernel == DECODE_WEIGHTS for instr in made.program.instrs)
 
 
 def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:
