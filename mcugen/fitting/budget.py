@@ -207,7 +207,8 @@ def most_code(program: Program, board: Board) -> int:
     """Bytes that a program's code hardly exceeds: as if each function were called by several layers."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
-    return MOST_BASE + sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+    called = sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+    return max(MOST_BASE + _soft_floats(functions, board) + called, code_of(program, board))
 
 
 def code_of(program: Program, board: Board) -> int:
@@ -217,8 +218,13 @@ def code_of(program: Program, board: Board) -> int:
     code = BASE + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
     code += sum(costs.code_of_several(calls[0].kernel) + code_of_calls(calls) for calls in several)
     code += sum(costs.code_of_helpers(kernel) for kernel in {calls[0].kernel for calls in several})
+    return code + _soft_floats(functions, board)
+
+
+def _soft_floats(functions: Sequence[Sequence[Instr]], board: Board) -> int:
+    """Bytes of the C library's arithmetic of floats, where functions need it and the CPU has none."""
     has_floats = any(o.buffer.dtype.is_float for calls in functions for o in calls[0].operands)
-    return code + costs.soft_floats * (has_floats and "fpu" not in board.features)
+    return cost_table(board.cpu).soft_floats * (has_floats and "fpu" not in board.features)
 
 
 def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
