@@ -54,6 +54,19 @@ def made(scheme: Scheme | None = None, model: onnx.ModelProto | None = None) -> 
     )
 
 
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What weights were rounded for by samples."""
+    rounded = list[object]()
+
+    def counted_refine(model: object, plan: Plan, samples: object, *rest: object) -> Plan:
+        known = plan.few_bits, frozenset(plan.code_bits.items()), frozenset(plan.precision.items())
+        rounded.extend([known] if samples else [])
+        return refine(model, plan, samples, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(quantize, "refine", counted_refine)
+    return rounded
+
+
 @pytest.mark.parametrize("bits", [3.0, 4.7, 6.1])
 @pytest.mark.parametrize("scheme", [Scheme(), Scheme(per_channel=False), Scheme(power_of_two=True)])
 def test_scales_are_as_small_as_the_code_allows(bits: float, scheme: Scheme):
@@ -126,14 +139,7 @@ def test_auto_takes_them_where_flash_matters_most():
 
 def test_a_balance_takes_them_where_decoding_is_little_beside_its_layers(monkeypatch: pytest.MonkeyPatch):
     """Of many pixels: less noise is worth more than that time. Nothing is rounded twice."""
-    rounded = list[object]()
-
-    def counting(model: object, plan: Plan, samples: object, *rest: object) -> Plan:
-        known = plan.few_bits, frozenset(plan.code_bits.items()), frozenset(plan.precision.items())
-        rounded.extend([known] if samples else [])
-        return refine(model, plan, samples, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(quantize, "refine", counting)
+    rounded = counting(monkeypatch)
     searched = search("balanced", model=network(32, (4, 32, 32, 32)))
     found = searched.run()
     assert found.plan.code_bits
@@ -143,6 +149,14 @@ def test_a_balance_takes_them_where_decoding_is_little_beside_its_layers(monkeyp
     compiled = compile_model(found, "nrf52840", CompileOptions(optimize="balanced"))
     assert [i.kernel for i in compiled.program.instrs].count(DECODE_WEIGHTS) >= 2
     assert compiled.program.weights_size < 1.1 * 0.6 / 0.53 * narrow.compiled.program.weights_size
+
+
+def test_all_ways_of_a_search_are_rounded_once(monkeypatch: pytest.MonkeyPatch):
+    maker, rounded = made(), counting(monkeypatch)
+    for bits in 2 * (3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0):
+        maker.with_code_bits({"r0": bits}).quantize()
+        maker = maker.with_code_bits({})
+    assert len(rounded) == 7
 
 
 def test_the_file_is_one_of_int8_that_onnx_runtime_computes():
