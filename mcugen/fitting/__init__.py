@@ -90,8 +90,7 @@ def build_program(
     """Lowers an optimized graph and plans its memory, within the budget of `options` and what the board has.
 
     If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken;
-    if none does for sure, or at a price, the fastest that fits as `code_of` builds it. DoesNotFitError says how near
-    they came.
+    if none does for sure, or at a price, the fastest that fits as `code_of` builds it. DoesNotFitError: how near.
     """
     options = options or CompileOptions()
     budget, graph = Budget.of(options), each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
