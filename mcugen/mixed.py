@@ -39,7 +39,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.latency import Pace, time_of
 from mcugen.lir.program import Program
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.quant.few_bits import FINALISTS, counted, stored_share, weights_in_flash
 from mcugen.quant.plan import Codes
 from mcugen.quant.qdq import stored_name
@@ -79,6 +79,18 @@ SURELY = 0.85
 
 FAVOUR = {"flash": 1 / 16, "ram": 1 / 16, "balanced": 1.0, "speed": 16.0}
 """Percent of noise that a percent of all time may cost, by goal, where weights are stored by codes or in 4 bits."""
+
+CODING = ("flash", GOALS[0])
+"""Goals for which codes may be tried before weights of 4 bits: decoding takes RAM and time."""
+
+PRICES = (1 / 16, 1 / 4, 1.0)
+"""Percent of noise for a percent of all time, at which it is chosen how weights are stored: then it is measured."""
+
+LARGER = 1.1
+"""Times the constants of a program with weights of 4 bits that one with codes may take, for as large a share."""
+
+STARTS = 2
+"""Models with codes that are tried at most."""
 
 MISJUDGED = 1.05
 """Times the room that an estimate of flash may be which turns out to fit."""
@@ -160,6 +172,24 @@ class _Trial:
     def cost(self) -> Cost:
         """Without running anything. DoesNotFitError."""
         return Cost(self.compiled.program.arena_size, self.estimate)
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A model whose weights are stored so, and instructions by estimate."""
+
+    storage: Storage
+    quantization: Quantization
+    time: float
+
+    @property
+    def noise(self) -> float:
+        """Of the outputs relative to their signal."""
+        return self.quantization.plan.noise or 0.0
+
+    def rank(self, favour: float) -> float:
+        """Noise and time, a percent of which may cost `favour` percent of noise; less is better."""
+        return self.noise * math.pow(self.time, favour)
 
 
 @dataclass(frozen=True)
@@ -330,17 +360,25 @@ class Search:
 
     def _starts(self) -> Iterator[_Trial]:
         """The model in int8, or with weights that take fewer bytes: that first which serves the goal best if it is
-        precise enough. DoesNotFitError, ConstraintError.
+        precise enough, by noise and time. DoesNotFitError, ConstraintError.
         """
         share, narrow = self._within_budget()
         if share is None or not self._may_code:
             yield narrow
-        elif self.options.optimize == "flash":
-            yield from self._coded(share, narrow)
+            return
+        is_last = self.options.optimize not in CODING
+        if is_last:
             yield narrow
-        else:
+        favour, left = FAVOUR[self.options.optimize], self._noise_left(narrow.wanted)
+        before = left * self._times.of(Storage(narrow.wanted)) ** favour
+        coded = [way for way in self._coded(share) if way.noise < left]
+        better = [way for way in coded if not is_last and way.rank(favour) < before]
+        taken = stored_share(narrow.quantization.model, narrow.quantization.plan) / share
+        most = LARGER * narrow.compiled.program.weights_size / taken
+        yield from self._saving(better, share, most)
+        if not is_last:
             yield narrow
-            yield from self._coded(share, narrow)
+        yield from self._saving([way for way in coded if way not in better], share, most)
 
     def _within_budget(self) -> tuple[float | None, _Trial]:
         """In int8, or with as many weights of 4 bits as are needed, and then the share of their bytes.
@@ -421,8 +459,8 @@ class Search:
     @cached_property
     def _layers(self) -> list[str]:
         """Whose weights may take fewer bits."""
-        base = self.quantizer.quantize(self.fixed)
-        return [n for n in self.quantizer.bearing_few_bits(base.plan) if n not in self.fixed]
+        plan = self.quantizer.draft(self.fixed).plan
+        return [n for n in self.quantizer.bearing_few_bits(plan) if n not in self.fixed]
 
     def _narrowed(self, share: float) -> _Trial:
         """Weights that take such a share of their bytes as int8, in the best of some promising ways."""
@@ -438,27 +476,30 @@ class Search:
         """Whether weights of 8 bits may be so coarse that a code of them is short."""
         return bool(self.quantizer.samples) and self.quantizer.scheme.weights is DType.INT8
 
-    def _coded(self, share: float, narrow: _Trial) -> Iterator[_Trial]:
-        """With weights of which a code takes that share, some with 4 bits perhaps, where that leaves less noise than
-        what is `narrow`, and the program decodes them: the board must have room for that, and the goal must bear it.
+    def _coded(self, share: float) -> list[_Coded]:
+        """With weights of which a code takes that share, some with 4 bits perhaps: STARTS of them, the best first.
+
+        What layers make together differs from what each adds by itself, which their storage is chosen by: so it is
+        chosen at several prices of time, and what comes of that is measured.
         """
         maker, times = self.quantizer, self._times
-        favour = FAVOUR[self.options.optimize]
         ways = [Storage(self.fixed, maker.coded(self.fixed, share))]
-        mixed = maker.stored(self.fixed, self._layers, share, times, favour)
-        ways = [way for way in (*ways, mixed) if way is not None and way.bits]
-        ranks = {n: self._stored_noise(way) * times.of(way) ** favour for n, way in enumerate(ways)}
-        before = self._noise_left(narrow.wanted)
-        for way in (ways[n] for n in sorted(ranks, key=ranks.__getitem__)):
-            coded = self._made(way.wanted, self._quantized(way), has_own_weights=True)
-            if self._stored_noise(way) < before and self._fits(coded) and self._saves(coded, share):
-                yield coded
+        ways += [w for price in PRICES if (w := maker.stored(self.fixed, self._layers, share, times, price))]
+        different = {(frozenset(w.wanted.items()), frozenset(w.bits.items())): w for w in ways if w.bits}
+        made = [
+            _Coded(way, maker.with_code_bits(way.bits).quantize(way.wanted), times.of(way))
+            for way in different.values()
+        ]
+        return sorted(made, key=lambda way: way.rank(FAVOUR[self.options.optimize]))[:STARTS]
 
-    def _quantized(self, way: Storage) -> Quantization:
-        return self.quantizer.with_code_bits(way.bits).quantize(way.wanted)
-
-    def _stored_noise(self, way: Storage) -> float:
-        return self._quantized(way).plan.noise or 0.0
+    def _saving(self, ways: Iterable[_Coded], share: float, most: float) -> Iterator[_Trial]:
+        """Those whose program decodes weights, by which constants take at `most` so many bytes: the board must have
+        room for that, and the goal must bear it.
+        """
+        for way in ways:
+            trial = self._made(way.storage.wanted, way.quantization, has_own_weights=True)
+            if self._fits(trial) and self._saves(trial, share) and trial.compiled.program.weights_size <= most:
+                yield trial
 
     @cached_property
     def _times(self) -> Times:
@@ -469,7 +510,7 @@ class Search:
             {n: made.layer_estimates.get(stored_name(n), made.layer_estimates.get(n, 0.0)) for n in self._layers}
             for made in (self._wide, few)
         )
-        table, plan = cost_table(self.board.cpu), maker.quantize(coarse).plan
+        table, plan = cost_table(self.board.cpu), maker.draft(coarse).plan
         nodes = {n.outputs[0].name: n for n in maker.model.graph.nodes}
         return Times(
             max(self._wide.instructions_estimate or 0.0, 1.0),

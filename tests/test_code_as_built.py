@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from shared_models import MODELS
@@ -15,10 +17,12 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError
 from mcugen.fitting import AS_ASKED
-from mcugen.fitting.budget import code_of, most_code, use_of
+from mcugen.fitting.budget import Attempt, Budget, Use, cheapest, code_of, most_code, use_of
+from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.simulate.simulation import linked_sizes, roots_of
 
 BOARD = "nrf52840"
+RESNET8 = MODELS / "resnet8_cifar10_int8_qdq.onnx"
 DS_CNN = MODELS / "ds_cnn_kws_int8_qdq.onnx"
 
 pytestmark = pytest.mark.qemu
@@ -41,6 +45,14 @@ def test_code_is_estimated_within_a_kilobyte(name: str, goal: str) -> None:
     assert most_code(compiled.program, compiled.board) > real
 
 
+@pytest.mark.parametrize("name", ["mnist_cntk", "pt_tcn_dynamo"])
+@pytest.mark.parametrize("board", ["rp2040", "esp32c3"])
+def test_arithmetic_of_floats_counts_where_the_cpu_has_none(name: str, board: str) -> None:
+    """The bound was up to 4.5 KB below."""
+    compiled = compile_model(MODELS / f"{name}.onnx", board, CompileOptions(optimize="flash"))
+    assert most_code(compiled.program, compiled.board) > built(compiled) - 64
+
+
 def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the bound nothing fits into so much flash; without a compiler that is all that is known."""
     free = compile_model(DS_CNN, BOARD, CompileOptions(optimize="flash"))
@@ -55,6 +67,42 @@ def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compiler, "_code_of", lambda *_, **__: None)
     with pytest.raises(DoesNotFitError, match="bytes of flash"):
         compile_model(DS_CNN, BOARD, options)
+
+
+def test_near_a_limit_kernels_are_chosen_by_code_as_it_is_built() -> None:
+    """By the bound that is 42.8 million instructions, three times as many: it asks for 2.2 KB less."""
+    found = compile_model(RESNET8, BOARD, CompileOptions(optimize="flash", max_flash=86_664))
+    assert (found.program.instructions_estimate or 0.0) < 15e6
+    assert found.program.weights_size + built(found) <= 86_664
+    assert found.report.budget is not None and found.report.budget.step == "kernels chosen for the budget"
+
+
+@pytest.mark.parametrize(
+    ("price", "kernel", "tried", "taken"),
+    [
+        (2.0, "conv2d_s8", ["hardly", "nearly"], "nearly"),
+        (1.2, "conv2d_s8", ["hardly"], "surely"),
+        (2.0, DECODE_WEIGHTS, [], "surely"),
+    ],
+)
+def test_what_may_fit_is_built_where_what_does_is_dear(price: float, kernel: str, tried: list[str], taken: str) -> None:
+    """But for weights by a code, which a limit of flash asks for."""
+
+    def made(name: str, time: float, flash: int) -> Attempt:
+        program = SimpleNamespace(instrs=[SimpleNamespace(kernel=kernel)], instructions_estimate=time)
+        return Attempt(name, cast("Program", program), Use(0, flash))
+
+    built_ones = list[str]()
+
+    def smaller(attempt: Attempt) -> Attempt:
+        built_ones.append(attempt.step)
+        return replace(attempt, use=Use(0, attempt.use.flash - 20))
+
+    attempts = [made("hardly", 90.0, 130), made("nearly", 100.0, 110), made("surely", 100.0 * price, 90)]
+    found = cheapest(attempts, Budget(flash=100), built=smaller)
+    assert found.step == taken
+    assert built_ones == tried
+    assert cheapest(attempts, Budget(flash=100)).step == "surely"
 
 
 def test_boards_have_room_for_what_fits_as_built() -> None:

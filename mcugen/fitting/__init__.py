@@ -10,7 +10,17 @@ from functools import partial
 from itertools import islice
 
 from mcugen.board import Board
-from mcugen.fitting.budget import MISJUDGED_CODE, Attempt, Budget, Fit, Use, cheapest, use_of, waits_when_placed
+from mcugen.fitting.budget import (
+    MISJUDGED_CODE,
+    Attempt,
+    Budget,
+    Fit,
+    Use,
+    cheapest,
+    hoped_use,
+    use_of,
+    waits_when_placed,
+)
 from mcugen.fitting.budget import code_of as likely_code
 from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
@@ -80,7 +90,7 @@ def build_program(
     """Lowers an optimized graph and plans its memory, within the budget of `options` and what the board has.
 
     If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken;
-    if none does for sure, the fastest that fits as `code_of` builds it. DoesNotFitError says how near they came.
+    if none does for sure, or at a price, the fastest that fits as `code_of` builds it. DoesNotFitError: how near.
     """
     options = options or CompileOptions()
     budget, graph = Budget.of(options), each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
@@ -436,8 +446,13 @@ CORRECTIONS = 4
 """How often kernels are chosen anew, with what the choice misjudged."""
 
 
-def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    """The goal as asked, but kernels chosen within the budget.
+def _within_limits(
+    graph: Graph,
+    board: Board,
+    options: CompileOptions,
+    measured: Callable[[Program, Board, CompileOptions], Use] = use_of,
+) -> Program:
+    """The goal as asked, but kernels chosen within the budget, by what a program takes as `measured`.
 
     The choice knows nothing of the planner's tricks, nor of code without a choice: by what it misjudged, its limits
     are moved. Of what that gives, the best is taken: what fits with the fewest instructions, or fits least badly.
@@ -449,7 +464,7 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
     tried: dict[Limits, Attempt] = {}
     while limits not in tried and len(tried) < CORRECTIONS:
         program = _least(planned(lowered(way, board, options, kernels=kernels.within(limits))) for way, kernels in ways)
-        use = use_of(program, board, options)
+        use = measured(program, board, options)
         tried[limits] = Attempt("", program, use)
         limits = Limits(
             limits.ram + (0 if budget.ram is None else budget.ram - use.ram),
@@ -501,6 +516,7 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
 
 FALLBACKS: tuple[Fallback, ...] = (
     Fallback("kernels chosen for the budget", ("ram", "flash"), _within_limits),
+    Fallback("kernels chosen for the budget", ("flash",), partial(_within_limits, measured=hoped_use)),
     Fallback("layers in groups, row by row", ("ram",), _in_groups, in_rows=True),
     Fallback("a balance of time and memory", ("ram", "flash"), _for_goal(GOALS[0]), GOALS[0], in_rows=True),
     Fallback("results of a run computed again for gradients", ("ram",), _recomputed, of_lessons=True),

@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting.copies import Copies
 from mcugen.kernels.cost import cost_table
-from mcugen.lir.program import Control, Instr, Program, Space
+from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
 from mcugen.memory.areas import waits_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
@@ -31,6 +31,12 @@ CALL = 24
 
 MISJUDGED_CODE = 0.75
 """Share of the code that is estimated which a program may turn out to take: with more it is not built to know."""
+
+HOPED_CODE = 0.9
+"""Share of the code that is estimated which a program of several takes, that then is built."""
+
+DEAR = 1.25
+"""Times as long as another way what fits for sure must take for that to be built, which takes seconds: it may fit."""
 
 STACK = 512
 """Bytes of stack that a call takes at most, of nearly all models; only a run knows."""
@@ -201,7 +207,8 @@ def most_code(program: Program, board: Board) -> int:
     """Bytes that a program's code hardly exceeds: as if each function were called by several layers."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
-    return MOST_BASE + sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+    called = sum(code.values()) + sum(code_of_calls(calls) for calls in functions)
+    return max(MOST_BASE + _soft_floats(functions, board) + called, code_of(program, board))
 
 
 def code_of(program: Program, board: Board) -> int:
@@ -211,8 +218,13 @@ def code_of(program: Program, board: Board) -> int:
     code = BASE + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
     code += sum(costs.code_of_several(calls[0].kernel) + code_of_calls(calls) for calls in several)
     code += sum(costs.code_of_helpers(kernel) for kernel in {calls[0].kernel for calls in several})
+    return code + _soft_floats(functions, board)
+
+
+def _soft_floats(functions: Sequence[Sequence[Instr]], board: Board) -> int:
+    """Bytes of the C library's arithmetic of floats, where functions need it and the CPU has none."""
     has_floats = any(o.buffer.dtype.is_float for calls in functions for o in calls[0].operands)
-    return code + costs.soft_floats * (has_floats and "fpu" not in board.features)
+    return cost_table(board.cpu).soft_floats * (has_floats and "fpu" not in board.features)
 
 
 def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:
@@ -229,6 +241,11 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
 def likely_use(program: Program, board: Board, options: CompileOptions) -> Use:
     """The same, with as much code as is likely."""
     return use_of(program, board, options, code_of(program, board))
+
+
+def hoped_use(program: Program, board: Board, options: CompileOptions) -> Use:
+    """The same, with the code that it may take with luck."""
+    return use_of(program, board, options, round(HOPED_CODE * code_of(program, board)))
 
 
 def waits_when_placed(program: Program, board: Board, places: Places) -> tuple[float, float]:
@@ -256,18 +273,26 @@ def cheapest(
 ) -> Attempt:
     """Of those that fit the one that takes the least time, the first of several. DoesNotFitError if none fits.
 
-    Where none fits by estimate, the fastest takes as much code as it has where it is `built`, and so on.
+    Where none fits by estimate, or what does is DEAR beside others, these take as much code as they have where they are
+    `built`, the fastest first. Weights by a code are not thought dear: a limit of flash asks for them.
     """
     fitting = [a for a in attempts if not budget.excess(a.use)]
-    if not fitting and built is not None:
-        attempts = sorted(attempts, key=time)
-        for number, attempt in enumerate(attempts):
-            attempts[number] = built(attempt)
-            if not budget.excess(attempts[number].use):
-                return attempts[number]
-    if not fitting:
+    surely = min(fitting, key=time, default=None)
+    attempts = sorted(attempts, key=time)
+    for number, attempt in enumerate(attempts if built else ()):
+        if surely is not None and (DEAR * time(attempt) >= time(surely) or _decodes(surely)):
+            break
+        assert built is not None
+        attempts[number] = built(attempt)
+        if not budget.excess(attempts[number].use):
+            return attempts[number]
+    if surely is None:
         raise _refusal(min(attempts, key=lambda a: budget.excess(a.use)), budget, board)
-    return min(fitting, key=time)
+    return surely
+
+
+def _decodes(made: Attempt) -> bool:
+    return any(instr.kernel == DECODE_WEIGHTS for instr in made.program.instrs)
 
 
 def _refusal(nearest: Attempt, budget: Budget, board: Board | None) -> DoesNotFitError:

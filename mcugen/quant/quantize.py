@@ -92,8 +92,8 @@ class Quantization:
         return ", ".join(parts)
 
 
-MOST_KEPT = 4
-"""Quantized models that are remembered."""
+MOST_KEPT = 8
+"""Quantized models that are remembered: all ways that `auto` chooses from."""
 
 NARROWLY = 0.998
 """Of a share of bytes, what is aimed at where that was missed by a little."""
@@ -126,6 +126,10 @@ class Quantizer:
     """What was made last without known weights, as it is asked for again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
     """What weights of 4 bits add to the outputs, by what was asked for."""
+    _even: dict[tuple[frozenset[tuple[str, DType]], float, bool], tuple[Plan, dict[Node, float]] | None] = field(
+        default_factory=dict, init=False
+    )
+    """The same of codes of as many bits for all, by what was asked for and the share of bytes."""
     _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
     """What was found last, by layers' precision."""
     _rounded_plans: dict[tuple[frozenset[Any], frozenset[str], frozenset[str], frozenset[Any], bool], Plan] = field(
@@ -242,11 +246,10 @@ class Quantizer:
 
         A percent of all time may cost `favour` percent of the noise. None where neither is enough.
         """
-        even = few_bits.even_bits(self.model, self._sized(wanted), share)
-        if not even:
+        even = self._evenly_coded(wanted, share)
+        if even is None:
             return None
-        plan = self._coded_plan(wanted, even)
-        noise = self._code_noise(plan)
+        plan, noise = even
         few = self._few_noise({**wanted, **dict.fromkeys(layers, DType.INT4)})
         plain = self._sized(wanted).layers
         known = {n: Known.of(n, plan, plain[n.output.name], noise[n], few.get(n)) for n in noise}
@@ -262,23 +265,33 @@ class Quantizer:
         made = {**wanted, **dict.fromkeys(few_bit, DType.INT4)}
         return Storage(made, self._within(made, bits, share))
 
-    def _code_noise(self, plan: Plan) -> dict[Node, float]:
-        """What each layer adds to the outputs by such codes."""
+    def _evenly_coded(self, wanted: Mapping[str, DType], share: float) -> tuple[Plan, dict[Node, float]] | None:
+        """Codes of as many bits for all layers within a share of the bytes as int8; what each adds to the outputs.
+
+        None where that cannot be.
+        """
+        asked = frozenset(wanted.items()), share, self.compensates
+        if asked not in self._even:
+            bits = few_bits.even_bits(self.model, self._sized(wanted), share)
+            self._even[asked] = self._with_noise(self._coded_plan(wanted, bits)) if bits else None
+        return self._even[asked]
+
+    def _with_noise(self, plan: Plan) -> tuple[Plan, dict[Node, float]]:
+        """A plan, and what the code of each of its layers adds to the outputs."""
         able = few_bits.candidates(self.model, plan)
-        return few_bits.weight_noise(
-            self.model, plan, [n for n in few_bits.codable(self.model, plan) if n in able], self.samples
-        )
+        layers = [n for n in few_bits.codable(self.model, plan) if n in able]
+        return plan, few_bits.weight_noise(self.model, plan, layers, self.samples)
 
     def coded(self, wanted: Mapping[str, DType], share: float) -> dict[str, float]:
         """`code_bits` by which weights of 8 bits take a share of their bytes by a code, of least noise as far as found.
 
         Empty where that cannot be.
         """
-        even = few_bits.even_bits(self.model, self._sized(wanted), share)
-        if not even:
+        even = self._evenly_coded(wanted, share)
+        if even is None:
             return {}
-        plan = self._coded_plan(wanted, even)
-        ways = [even, few_bits.allotted(self._code_noise(plan), plan)]
+        plan, noise = even
+        ways = [plan.code_bits, few_bits.allotted(noise, plan)]
         return min((self._within(wanted, way, share) for way in ways), key=lambda way: self._coded_noise(wanted, way))
 
     def _within(self, wanted: Mapping[str, DType], bits: Mapping[str, float], share: float) -> dict[str, float]:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
 from mcugen.workers.environment import environment, require_same
 from mcugen.workers.parcel import Arrived, Parcel, packed
+from mcugen.workers.processes import done_by_others
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,6 +28,9 @@ LOCAL = "local"
 
 SECONDS_TO_ANSWER = 30
 """That a scheduler may take, and then its first worker."""
+
+SECONDS_ALONE = 10
+"""That a scheduler may have no worker: what watches over a lost one starts another within that."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +45,42 @@ class Held:
 def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jobs: int) -> Iterator[tuple[T, R]]:
     """Tasks with their results (see Workers.each_done). A LOCAL cluster has `jobs` processes.
 
-    ToolMissingError where Dask is not installed, or workers have other versions; UsageError where no scheduler or no
-    worker answers; DoesNotFitError where a task was lost with several workers, one after the other.
+    Where all its workers are gone, as many processes of this computer do the rest. ToolMissingError where Dask is not
+    installed, or workers have other versions; UsageError where no scheduler or no worker answers; DoesNotFitError where
+    a task was lost with several workers, one after the other.
     """
     if not tasks:
         return
     parcel = packed(work)
     held = Held(parcel.digest, parcel, environment())
+    left = dict(enumerate(tasks))
     with _connected(address, jobs) as client:
-        from distributed import as_completed
-
         common = client.submit(_kept, held, pure=False)
         futures = {
-            client.submit(_done, common, task, pure=False, priority=-index): index for index, task in enumerate(tasks)
+            client.submit(_done, common, task, pure=False, priority=-index): index for index, task in left.items()
         }
-        for future in as_completed(list(futures), loop=client.loop):
-            with _told_plainly(address):
-                result = future.result()
-            yield tasks[futures[future]], result
+        for index, result in _each_result(client, futures, address):
+            yield left.pop(index), result
+    yield from done_by_others(work, list(left.values()), jobs)
+
+
+def _each_result(client: Client, futures: Mapping[Future, int], address: str) -> Iterator[tuple[int, Any]]:
+    """As they come; no more, if there has been no worker for SECONDS_ALONE, where Dask itself would wait for ever.
+
+    What is finished may be lost, too, as results stay with workers until they are asked for.
+    """
+    from distributed import wait
+
+    pending, last = set(futures), time.monotonic()
+    while pending and time.monotonic() < last + SECONDS_ALONE:
+        found = dict[Any, Any]()
+        with _told_plainly(address), suppress(TimeoutError), client.as_current():
+            for future in wait(pending, timeout=1, return_when="FIRST_COMPLETED").done:
+                found[future] = future.result(timeout=SECONDS_ALONE)
+        pending -= found.keys()
+        yield from ((futures[future], result) for future, result in found.items())
+        with _told_plainly(address):
+            last = time.monotonic() if found or client.nthreads() else last
 
 
 def _kept(held: Held) -> Held:

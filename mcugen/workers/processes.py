@@ -21,11 +21,19 @@ MOST_LOSSES = 3
 def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
     """Tasks with their results (see Workers.each_done): of one process or one task, by this process itself.
 
-    What a lost process was at is done again: DoesNotFitError if that does not help.
+    DoesNotFitError as done_by_others.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from ((task, work(task)) for task in tasks)
         return
+    yield from done_by_others(work, tasks, jobs)
+
+
+def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
+    """The same, never by this process itself.
+
+    What a lost process was at is done again: DoesNotFitError if that does not help.
+    """
     left, losses = list(range(len(tasks))), 0
     while left:
         pool = ProcessPoolExecutor(min(jobs, len(left)), multiprocessing.get_context("spawn"))

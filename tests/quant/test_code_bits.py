@@ -20,35 +20,51 @@ from mcugen.hir.types import DType
 from mcugen.importer.load import load
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.mixed import Demand, Search
+from mcugen.quant import quantize
 from mcugen.quant.few_bits import allotted, codable, counted, stored_share
+from mcugen.quant.plan import Plan
 from mcugen.quant.quantize import Quantizer, float_model, quantizer
+from mcugen.quant.refine import refine
 from mcugen.quant.scheme import Scheme
 from mcugen.quant.weights import layer_weights, plain_codes, real_weights, stored_bits
 
 WIDTHS = (4, 32, 64, 48)
 
 
-def network() -> onnx.ModelProto:
+def network(side: int = 8, widths: tuple[int, ...] = WIDTHS) -> onnx.ModelProto:
     """Convolutions of different sizes, one with a channel of zeros and one with a loud channel."""
     net = Net(21)
-    y = net.input("x", 1, WIDTHS[0], 8, 8)
-    for index, (before, count) in enumerate(pairwise(WIDTHS)):
+    y = net.input("x", 1, widths[0], side, side)
+    for index, (before, count) in enumerate(pairwise(widths)):
         weights = random_weights(index, count, before, 3, 3)
         weights[1] *= (0, 8, 1)[index]
         y = net.op(
             "Conv", y, net.const(weights), net.const(random_weights(9 + index, count)), pads=[1] * 4, out=f"c{index}"
         )
-        y = net.op("Relu", y, out=f"r{index}") if index < len(WIDTHS) - 2 else y
+        y = net.op("Relu", y, out=f"r{index}") if index < len(widths) - 2 else y
     net.output(net.op("GlobalAveragePool", y, out="y"))
     return net.model()
 
 
-def made(scheme: Scheme | None = None) -> Quantizer:
-    model, scheme = network(), scheme or Scheme()
+def made(scheme: Scheme | None = None, model: onnx.ModelProto | None = None) -> Quantizer:
+    model, scheme = model or network(), scheme or Scheme()
     source = load(model)
     return quantizer(
         source, float_model(source, CompileOptions(), scheme, wide=True), scheme, normal_samples(model, 12)
     )
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What weights were rounded for by samples."""
+    rounded = list[object]()
+
+    def counted_refine(model: object, plan: Plan, samples: object, *rest: object) -> Plan:
+        known = plan.few_bits, frozenset(plan.code_bits.items()), frozenset(plan.precision.items())
+        rounded.extend([known] if samples else [])
+        return refine(model, plan, samples, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(quantize, "refine", counted_refine)
+    return rounded
 
 
 @pytest.mark.parametrize("bits", [3.0, 4.7, 6.1])
@@ -103,9 +119,10 @@ def test_impossible_shares_have_no_bits():
     assert made().coded({}, 0.2) == {}
 
 
-def search(goal: str, share: float = 0.6) -> Search:
-    maker = made()
-    judged = Samples(normal_samples(network(), 12), None)
+def search(goal: str, share: float = 0.6, model: onnx.ModelProto | None = None) -> Search:
+    model = model or network()
+    maker = made(model=model)
+    judged = Samples(normal_samples(model, 12), None)
     demand = Demand(METRICS["sqnr"], min_sqnr=12.0, max_weights=share)
     return Search(maker, load_board("nrf52840"), CompileOptions(optimize=goal), judged, demand)
 
@@ -118,6 +135,28 @@ def test_auto_takes_them_where_flash_matters_most():
     kernels = [i.kernel for i in compiled["flash"].program.instrs]
     assert kernels.count(DECODE_WEIGHTS) >= 2
     assert compiled["flash"].program.weights_size < 0.62 * 47_232 + 1_500
+
+
+def test_a_balance_takes_them_where_decoding_is_little_beside_its_layers(monkeypatch: pytest.MonkeyPatch):
+    """Of many pixels: less noise is worth more than that time. Nothing is rounded twice."""
+    rounded = counting(monkeypatch)
+    searched = search("balanced", model=network(32, (4, 32, 32, 32)))
+    found = searched.run()
+    assert found.plan.code_bits
+    assert len(rounded) == len(set(rounded)) <= 12
+    narrow = searched._narrowed(0.6)
+    assert (found.plan.noise or 1.0) < 0.95 * searched._noise_left(narrow.wanted)
+    compiled = compile_model(found, "nrf52840", CompileOptions(optimize="balanced"))
+    assert [i.kernel for i in compiled.program.instrs].count(DECODE_WEIGHTS) >= 2
+    assert compiled.program.weights_size < 1.1 * 0.6 / 0.53 * narrow.compiled.program.weights_size
+
+
+def test_all_ways_of_a_search_are_rounded_once(monkeypatch: pytest.MonkeyPatch):
+    maker, rounded = made(), counting(monkeypatch)
+    for bits in 2 * (3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0):
+        maker.with_code_bits({"r0": bits}).quantize()
+        maker = maker.with_code_bits({})
+    assert len(rounded) == 7
 
 
 def test_the_file_is_one_of_int8_that_onnx_runtime_computes():

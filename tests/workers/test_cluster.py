@@ -209,6 +209,42 @@ def test_what_kills_every_worker_ends(two: Cluster) -> None:
     two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
 
 
+def test_the_rest_is_done_here_once_all_workers_are_gone(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which Dask would wait for, for ever."""
+    monkeypatch.setattr(cluster, "SECONDS_ALONE", 2)
+    two.wait()
+    results = Workers(cluster=two.address).each_done(process_of, range(60))
+    found, there = dict([next(results)]), list(two.workers)
+    for pid in there:
+        two.kill(pid)
+    found |= results
+    assert sorted(found) == list(range(60))
+    assert set(found.values()) - set(there)
+    assert os.getpid() not in found.values()  # what they were lost by might take this process along
+
+
+def test_what_all_workers_were_lost_by_ends(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, too: two workers are fewer than Dask gives it to before it gives up."""
+    monkeypatch.setattr(cluster, "SECONDS_ALONE", 2)
+    two.wait()
+    with pytest.raises(DoesNotFitError, match="memory"):
+        list(Workers(cluster=two.address).each_done(dies, range(1)))
+    two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
+
+
+def test_a_cluster_that_gets_another_worker_goes_on(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "SECONDS_ALONE", 60)
+    two.wait()
+    results = Workers(cluster=two.address).each_done(process_of, range(60))
+    found = dict([next(results)])
+    for pid in list(two.workers):
+        two.kill(pid)
+    two.add()
+    found |= results
+    assert sorted(found) == list(range(60))
+    assert next(iter(two.workers)) in found.values()
+
+
 # ------------------------------------------------------------------------------------------------ commands
 
 
