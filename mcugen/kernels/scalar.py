@@ -20,7 +20,7 @@ from mcugen.kernels.loops import WeightLoads
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import NIBBLES, CodeLimits, four_bits, nibbles, of_four_bits
+from mcugen.kernels.weighted import NIBBLES, CodeLimits, four_bits, nibbles, nine_bits, of_four_bits, to_int8_codes
 from mcugen.lir.kernel import (
     CHECKED,
     UPDATABLE,
@@ -75,30 +75,6 @@ CHUNK_SUM = 255
 def to_int8(spec: ConvSpec) -> bool:
     """int8 to int8"""
     return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y)) and spec.y.quant is not None
-
-
-def nine_bits(spec: ConvSpec) -> bool:
-    """int8 to int8 by weights that are int8 plus a number of their channel"""
-    types = (spec.x.dtype, spec.w.dtype, spec.y.dtype)
-    if types != (DType.INT8, DType.INT16, DType.INT8) or spec.y.quant is None:
-        return False
-    return int(np.abs(spec.rows).max(initial=0)) < 256 and int(np.ptp(spec.rows, axis=1).max(initial=0)) < 256
-
-
-def common_parts(spec: ConvSpec) -> Array:
-    """By channel: the least that leaves its weights int8; 0 where they are."""
-    low, high = DType.INT8.limits
-    rows = spec.rows.astype(np.int32)
-    parts: Array = np.maximum(rows.max(1) - high, 0) + np.minimum(rows.min(1) - low, 0)
-    return parts
-
-
-def bytes_of(spec: ConvSpec) -> Array:
-    """The weights as int8 [channels, depth], less their common parts."""
-    if spec.w.dtype is DType.INT8:
-        return spec.rows
-    rows: Array = (spec.rows - common_parts(spec)[:, None]).astype(np.int8)
-    return rows
 
 
 def upper_word(spec: ConvSpec) -> bool:
@@ -177,7 +153,7 @@ def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
 def _steps_of_chunks(
     spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
 ) -> int:
-    rows = bytes_of(spec)
+    rows = spec.byte_rows
     around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
     return int(_blocks_of_pixels(spec, pixels) * (each * rows.size + around + pack * spec.depth))
 
@@ -345,7 +321,7 @@ def _is_packed(site: Site) -> bool:
 
 def few_chunks(spec: ConvSpec) -> bool:
     """at most 255 chunks of weights a channel"""
-    rows = bytes_of(spec)
+    rows = spec.byte_rows
     most = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # two chunks side by side have more than CHUNK_SUM
     if 2 * most // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
         return True
@@ -355,7 +331,7 @@ def few_chunks(spec: ConvSpec) -> bool:
 def short_heads(spec: ConvSpec) -> bool:
     """32 bits for a channel's bias and its number of chunks, of which nine for this"""
     bias = np.abs(spec.folded_bias).max(initial=0)
-    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in bytes_of(spec))
+    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.byte_rows)
 
 
 def short_products(spec: ConvSpec) -> bool:
@@ -408,7 +384,7 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     few_bits = _is_packed(site)
     longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, BODY)
     entries = PAST + body * np.arange(longest + 1)
-    rows = bytes_of(spec)
+    rows = spec.byte_rows
     packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in rows), np.uint8)
     heads = spec.folded_bias * 2**COUNT + [len(_chunks(row, few_bits)) for row in rows]
     tails = _with_common_parts(spec, np.stack([heads, spec.multipliers], axis=1).astype(np.int32))
@@ -422,7 +398,7 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
     if few_bits:
         loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
     tails, params, options = _thumb1(spec)
-    rows = bytes_of(spec)
+    rows = spec.byte_rows
     tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in rows]
     entries = loop.size * np.arange(loop.unroll, -1, -1)
     packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in rows), np.uint8)
@@ -433,7 +409,7 @@ def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
     few_bits = _is_packed(site)
     longest = PAIRS if few_bits else LONGEST_CHUNK
-    rows = bytes_of(spec)
+    rows = spec.byte_rows
     packed = np.frombuffer(b"".join(_stream(row, site, np.arange(longest + 1), 0) for row in rows), np.int8)
     bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in rows])
     whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
@@ -446,7 +422,7 @@ def _with_common_parts(spec: ConvSpec, tails: Array) -> Array:
     """What requantizes by channel; behind it the common part of its weights, where these have nine bits."""
     if spec.w.dtype is DType.INT8:
         return tails
-    return np.concatenate([tails, common_parts(spec)[:, None].astype(np.int32)], axis=1)
+    return np.concatenate([tails, spec.common_parts[:, None]], axis=1)
 
 
 def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
@@ -710,7 +686,7 @@ _PIXELS_9 = tuple(
         kernel,
         name=f"{kernel.name}_nine",
         what=f"{_CONV}; weights of nine bits as bytes, and what a channel's are less times the sum of a pixel's inputs",
-        when=tuple(nine_bits if holds is to_int8 else holds for holds in kernel.when),
+        when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not to_int8)),
         extra=partial(_with_sums, steps),
     )
     for kernel, steps in zip(_PIXELS, (conv_mla_steps, conv_muls_steps, conv_mul_steps), strict=True)

@@ -248,6 +248,19 @@ def int8_weights(layer: Typed) -> bool:
     return layer.sig.input(1).dtype is DType.INT8
 
 
+def to_int8_codes(spec: WeightedSpec) -> bool:
+    """int8 results"""
+    return spec.y.dtype is DType.INT8
+
+
+def nine_bits(spec: WeightedSpec) -> bool:
+    """int8 by weights that are int8 plus a number of their channel"""
+    if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
+        return False
+    wide = (spec.depth << 15) + int(np.abs(spec.folded_bias).max(initial=0)) >= 2**31
+    return not wide and int(np.ptp(spec.rows, axis=1).max(initial=0)) < 256
+
+
 def four_bits(spec: WeightedSpec) -> bool:
     """weights of 4 bits"""
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
