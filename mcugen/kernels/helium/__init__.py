@@ -109,6 +109,15 @@ net (int8[1, 3, 5, 5] a) => (int8[1, 5, 5, 5] y)
   y = QuantizeLinear(sums, scale, zero)
 }""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(135)))
 
+_NINE_DEPTHWISE = """<ir_version: 10, opset_import: ["": 21]>
+net (int8[1, 5, 5, 6] a) => (int8[1, 5, 5, 6] y)
+<float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[5, 1, 3, 3] codes = {CODES}> {
+  x = DequantizeLinear(a, scale, zero)
+  w = DequantizeLinear(codes, scale, middle)
+  sums = Conv<group = 5, pads = [1, 1, 1, 1]>(x, w)
+  y = QuantizeLinear(sums, scale, zero)
+}""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(45)))
+
 _NINE_COLUMNS = """<ir_version: 10, opset_import: ["": 21]>
 net (int8[1, 16, 5, 6] a) => (int8[1, 2, 5, 6] y)
 <float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[2, 16, 3, 3] codes = {CODES}> {
@@ -259,4 +268,19 @@ _DEPTHWISE = (
     ),
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), WIDE_DEPTHWISE)
+_DEPTHWISE_NINE = replace(
+    _DEPTHWISE[0],
+    name="depthwise_s8_mve_4x4_nine",
+    what=f"{_DEPTHWISE[0].what}; channels with weights beyond a byte are computed again, four pixels at a time",
+    operands=layer.operands(
+        reads("which", "channels with weights beyond a byte, and the number of all", DType.INT32),
+        reads("whole", "their weights, column by column", DType.INT16),
+        working=(scratch("columns", "columns of four rows, by channels", DType.INT8),),
+    ),
+    options=(patches.PatchOptions, patches.WholeTaps, layer.Halves, layer.Clamped, layer.Shifted),
+    when=(nine_bit_products, to_int8_codes, depthwise, patches.small_window),
+    extra=patches.mended_groups,
+    example=_NINE_DEPTHWISE,
+)
+
+DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)
