@@ -20,7 +20,16 @@ from mcugen.kernels.loops import WeightLoads
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import NIBBLES, CodeLimits, four_bits, nibbles, nine_bits, of_four_bits, to_int8_codes
+from mcugen.kernels.weighted import (
+    NIBBLES,
+    CodeLimits,
+    four_bits,
+    nibbles,
+    nine_bits,
+    of_four_bits,
+    to_int8_codes,
+    uint8_example,
+)
 from mcugen.lir.kernel import (
     CHECKED,
     UPDATABLE,
@@ -688,6 +697,7 @@ _PIXELS_9 = tuple(
         what=f"{_CONV}; weights of nine bits as bytes, and what a channel's are less times the sum of a pixel's inputs",
         when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not to_int8)),
         extra=partial(_with_sums, steps),
+        example=uint8_example(3, 5),
     )
     for kernel, steps in zip(_PIXELS, (conv_mla_steps, conv_muls_steps, conv_mul_steps), strict=True)
 )

@@ -28,7 +28,7 @@ from mcugen.kernels.helium.layer import (
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import of_four_bits, to_int8_codes
+from mcugen.kernels.weighted import of_four_bits, to_int8_codes, uint8_example
 from mcugen.lir.kernel import Call, Kernel, Role, Site, Trained, reads, scratch
 from mcugen.lir.traversal import Traversal
 
@@ -100,33 +100,6 @@ _ROW = Kernel(
     extra=row_products,
 )
 
-_NINE_BITS = """<ir_version: 10, opset_import: ["": 21]>
-net (int8[1, 3, 5, 5] a) => (int8[1, 5, 5, 5] y)
-<float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[5, 3, 3, 3] codes = {CODES}> {
-  x = DequantizeLinear(a, scale, zero)
-  w = DequantizeLinear(codes, scale, middle)
-  sums = Conv<pads = [1, 1, 1, 1]>(x, w)
-  y = QuantizeLinear(sums, scale, zero)
-}""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(135)))
-
-_NINE_DEPTHWISE = """<ir_version: 10, opset_import: ["": 21]>
-net (int8[1, 5, 5, 6] a) => (int8[1, 5, 5, 6] y)
-<float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[5, 1, 3, 3] codes = {CODES}> {
-  x = DequantizeLinear(a, scale, zero)
-  w = DequantizeLinear(codes, scale, middle)
-  sums = Conv<group = 5, pads = [1, 1, 1, 1]>(x, w)
-  y = QuantizeLinear(sums, scale, zero)
-}""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(45)))
-
-_NINE_COLUMNS = """<ir_version: 10, opset_import: ["": 21]>
-net (int8[1, 16, 5, 6] a) => (int8[1, 2, 5, 6] y)
-<float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[2, 16, 3, 3] codes = {CODES}> {
-  x = DequantizeLinear(a, scale, zero)
-  w = DequantizeLinear(codes, scale, middle)
-  sums = Conv<pads = [1, 1, 1, 1]>(x, w)
-  y = QuantizeLinear(sums, scale, zero)
-}""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(288)))
-
 _GEMM = Kernel(
     "conv2d_s8_mve",
     what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
@@ -151,7 +124,7 @@ _NINE = replace(
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16)),
     params=(*_GEMM.params, layer.NineBits),
     when=(nine_bit_products,),
-    example=_NINE_BITS,
+    example=uint8_example(3, 5),
 )
 
 _IN_PLACE = Kernel(
@@ -194,7 +167,7 @@ _COLUMNS_NINE = replace(
     name="conv2d_s8_mve_columns_nine",
     what=f"{_COLUMNS.what}; weights of nine bits as bytes, and what a channel's are less times the sum of a window",
     when=(nine_bit_products, to_int8_codes, conv.three_columns),
-    example=_NINE_COLUMNS,
+    example=uint8_example(16, 2),
 )
 
 _SINGLE = replace(_ROW, when=(int8_products, single_row))
@@ -280,7 +253,7 @@ _DEPTHWISE_NINE = replace(
     options=(patches.PatchOptions, patches.WholeTaps, layer.Halves, layer.Clamped, layer.Shifted),
     when=(nine_bit_products, to_int8_codes, depthwise, patches.small_window),
     extra=patches.mended_groups,
-    example=_NINE_DEPTHWISE,
+    example=uint8_example(5, 5, group=5),
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)
