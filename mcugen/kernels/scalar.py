@@ -697,7 +697,7 @@ _PIXELS_9 = tuple(
         what=f"{_CONV}; weights of nine bits as bytes, and what a channel's are less times the sum of a pixel's inputs",
         when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not to_int8)),
         extra=partial(_with_sums, steps),
-        example=uint8_example(3, 5),
+        example=uint8_example(16, 16),
     )
     for kernel, steps in zip(_PIXELS, (conv_mla_steps, conv_muls_steps, conv_mul_steps), strict=True)
 )

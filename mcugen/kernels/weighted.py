@@ -249,12 +249,12 @@ def int8_weights(layer: Typed) -> bool:
 
 
 def uint8_example(channels: int, results: int, group: int = 1) -> str:
-    """A convolution with uint8 weights about a zero point, of which int8 does not hold all, in ONNX's text form."""
+    """A convolution with uint8 weights about a zero point, of which int8 does not hold the last, in ONNX's text form."""
     shape = (results, channels // group, 3, 3)
-    codes = ", ".join(str(37 * n % 256) for n in range(math.prod(shape)))
+    codes = ", ".join([*(str(37 * n % 227) for n in range(math.prod(shape) - 1)), "255"])
     return f"""<ir_version: 10, opset_import: ["": 21]>
-    net (int8[1, {channels}, 5, 6] a) => (int8[1, {results}, 5, 6] y)
-    <float s = {{0.0625}}, int8 z = {{0}}, uint8 m = {{120}}, uint8[{", ".join(map(str, shape))}] c = {{{codes}}}> {{
+    net (int8[1, {channels}, 10, 11] a) => (int8[1, {results}, 10, 11] y)
+    <float s = {{0.0625}}, int8 z = {{0}}, uint8 m = {{100}}, uint8[{", ".join(map(str, shape))}] c = {{{codes}}}> {{
       x = DequantizeLinear(a, s, z)
       w = DequantizeLinear(c, s, m)
       sums = Conv<group = {group}, pads = [1, 1, 1, 1]>(x, w)

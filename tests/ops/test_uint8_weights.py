@@ -48,6 +48,14 @@ def check_bits(model: CompiledModel, found: dict[str, np.ndarray], feeds: dict[s
     assert_close(found, interpret(model.graph, feeds))
 
 
+def check_target_and_twins(model: CompiledModel) -> None:
+    """Of the simulated board, and of plain C on this computer."""
+    feeds = random_feeds(model.model)
+    (found,) = model.simulate([feeds], measure=False).outputs
+    check_bits(model, found, feeds)
+    check_bits(model, outputs_in_c(replace(model, board=load_board("host")), feeds), feeds)
+
+
 @pytest.mark.parametrize("zeros", ZEROS.values(), ids=list(ZEROS))
 def test_twins_and_onnxruntime_agree(zeros: list[int]):
     model = compile_model(network(zeros).model(), "nrf52840")
@@ -147,10 +155,7 @@ BYTES = {
 def test_bytes_and_a_number_of_their_channel(board: str, zeros: list[int]):
     model = compile_model(network(zeros).model(), board, CompileOptions(kernels=BYTES[board]))
     assert set(BYTES[board]) <= {i.kernel for i in model.program.instrs}
-    feeds = random_feeds(model.model)
-    (found,) = model.simulate([feeds], measure=False).outputs
-    check_bits(model, found, feeds)
-    check_bits(model, outputs_in_c(replace(model, board=load_board("host")), feeds), feeds)  # the twins in plain C
+    check_target_and_twins(model)
 
 
 COLUMNS = {
@@ -173,10 +178,7 @@ def test_columns_have_sums_of_windows(name: str, zeros: list[int]):
     net.output(net.quantize(y, 0.3, 110, np.uint8, out="y"), dtype=np.uint8)
     model = compile_model(net.model(), "corstone300", CompileOptions(kernels=("conv2d_s8_mve_columns_nine",)))
     assert "conv2d_s8_mve_columns_nine" in {i.kernel for i in model.program.instrs}
-    feeds = random_feeds(model.model)
-    (found,) = model.simulate([feeds], measure=False).outputs
-    check_bits(model, found, feeds)
-    check_bits(model, outputs_in_c(replace(model, board=load_board("host")), feeds), feeds)
+    check_target_and_twins(model)
 
 
 PATCHES = {
@@ -199,10 +201,7 @@ def test_channels_beyond_bytes_are_computed_again(name: str):
     net.output(net.quantize(y, 0.05, 110, np.uint8, out="y"), dtype=np.uint8)
     model = compile_model(net.model(), "corstone300", CompileOptions(kernels=("depthwise_s8_mve_4x4_nine",)))
     assert "depthwise_s8_mve_4x4_nine" in {i.kernel for i in model.program.instrs}
-    feeds = random_feeds(model.model)
-    (found,) = model.simulate([feeds], measure=False).outputs
-    check_bits(model, found, feeds)
-    check_bits(model, outputs_in_c(replace(model, board=load_board("host")), feeds), feeds)
+    check_target_and_twins(model)
 
 
 def block(zero: int) -> onnx.ModelProto:

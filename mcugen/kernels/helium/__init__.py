@@ -253,7 +253,7 @@ _DEPTHWISE_NINE = replace(
     options=(patches.PatchOptions, patches.WholeTaps, layer.Halves, layer.Clamped, layer.Shifted),
     when=(nine_bit_products, to_int8_codes, depthwise, patches.small_window),
     extra=patches.mended_groups,
-    example=uint8_example(5, 5, group=5),
+    example=uint8_example(16, 16, group=16),
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)
