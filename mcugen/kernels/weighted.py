@@ -249,7 +249,7 @@ def int8_weights(layer: Typed) -> bool:
 
 
 def uint8_example(channels: int, results: int, group: int = 1) -> str:
-    """A convolution with uint8 weights about a zero point, of which int8 does not hold the last, in ONNX's text form."""
+    """A convolution with uint8 weights about a zero point, the last of which int8 does not hold, as text."""
     shape = (results, channels // group, 3, 3)
     codes = ", ".join([*(str(37 * n % 227) for n in range(math.prod(shape) - 1)), "255"])
     return f"""<ir_version: 10, opset_import: ["": 21]>
