@@ -204,7 +204,9 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     decoded = compile_model(coded_network(), target, CompileOptions(name="decoded", optimize="flash"))
     turned = compile_model(turned_and_added(), target, CompileOptions(name="turned"))
     widths = compile_model(of_several_widths(), target, CompileOptions(name="widths"))
+    nine = compile_model(of_nine_bits(), target, CompileOptions(name="nine_bits"))
     made = ((decoded, coded_network()), (turned, turned_and_added()), (widths, of_several_widths()))
+    made = (*made, (nine, of_nine_bits()))
     others = [(model, random_feeds(net, seed=1)) for model, net in made]
     candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer, *others]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
@@ -235,6 +237,18 @@ def of_several_widths() -> onnx.ModelProto:
         x = net.dequantize(net.input(f"x{width}", 128, 8, dtype=np.int8), 0.05, 3, np.int8)
         w = net.dequantize(net.const(random.integers(-127, 128, (8, width)), np.int8), 0.01, 0, np.int8)
         net.output(net.quantize(net.op("MatMul", x, w), 0.4, 5, np.int8, out=f"y{width}"), dtype=np.int8)
+    return net.model()
+
+
+def of_nine_bits() -> onnx.ModelProto:
+    """Convolutions of each kind with uint8 weights about a zero point, of which int8 does not hold all."""
+    net, random = Net(21), np.random.default_rng(6)
+    x = net.dequantize(net.input("x", 1, 16, 12, 12, dtype=np.int8), 0.02, 5, np.int8)
+    for layer, (kernel, group) in enumerate(((3, 1), (3, 16), (1, 1))):
+        codes = random.integers(0, 256, (16, 16 // group, kernel, kernel))
+        w = net.dequantize(net.const(codes, np.uint8), 0.01, 117, np.uint8)
+        y = net.op("Conv", x, w, pads=[kernel // 2] * 4, group=group)
+        net.output(net.quantize(y, 0.2, 3, np.int8, out=f"y{layer}"), dtype=np.int8)
     return net.model()
 
 

@@ -277,6 +277,7 @@ class RowOptions(Options):
     """Of three pixels in a row."""
 
     short: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
+    bits: Annotated[int, "of a weight: 8, or 10 where some do not fit a byte"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -627,10 +628,15 @@ def rows_of_three(spec: ConvSpec) -> bool:
     return shape.k_h == shape.k_w == 3 and near and shape.out_w > 2 and _scaled(spec) == 0
 
 
-def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
-    """int8 [C, 3, 3] → int32 [C, 5]: the rows in the upper bytes of words; bias; multiplier. The last word says so."""
-    codes = weights.astype(np.int64) & 0xFF
-    words = codes[..., 0] << 8 | codes[..., 1] << 16 | codes[..., 2] << 24
+def ten_bits(spec: ConvSpec) -> bool:
+    """weights of ten bits"""
+    return bool(spec.weights.min(initial=0) >= -512 and spec.weights.max(initial=0) < 512)
+
+
+def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Array:
+    """[C, 3, 3] → int32 [C, 5]: the rows in the upper 3 · `bits` of words; bias; multiplier. Bit 0 marks the last."""
+    codes = weights.astype(np.int64) & (1 << bits) - 1
+    words = (codes << 32 - bits * (3 - np.arange(3))).sum(-1)
     words[-1, 0] |= 1
     packed = np.concatenate([words, bias.astype(np.int64)[:, None], multiplier.astype(np.int64)[:, None]], 1)
     return _words(packed)
@@ -649,12 +655,13 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
     bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
+    bits = 8 if spec.w.dtype is DType.INT8 else 10
     threes = np.minimum(np.arange(0, shape.out_w, 3), shape.out_w - 3)[:, None] + np.arange(3)
     pixels = np.arange(shape.out_h)[:, None, None] * shape.out_w + threes
     order = windows(shape, pixels.reshape(-1, 3)) if direct else rows(shape)
     operands = {
         "x": site.x,
-        "w": site.const("weights", packed_rows(weights, bias, multiplier)),
+        "w": site.const("weights", packed_rows(weights, bias, multiplier, bits)),
         "y": site.y,
         "rows": site.scratch("rows", DType.INT8, ring_size(shape, direct)),
     }
@@ -662,7 +669,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     params = [shape.geometry, ring_of(shape, direct), zeros, CodeLimits.of(spec.limits)]
     options = [
         StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
-        RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM)),
+        RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM), bits=bits),
     ]
     return site.call(operands, params, options, overlaps=spec.overlaps(order), variant=f"stride{shape.stride_w}")
 
@@ -814,7 +821,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         params=(ConvGeometry, Ring, Zeros, CodeLimits),
         without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
         options=(StrideOptions, RowOptions),
-        when=(int8_tensors, int8_weights, filters, rows_of_three, int8_results),
+        when=(int8_tensors, ten_bits, filters, rows_of_three, int8_results),
         loads=0.5,
         emit=emit_rows_of_three,
     ),

@@ -101,6 +101,11 @@ class PlaneStrips(Strips):
         """Whether all weights stay in registers."""
         return not self.few and self.lines.taps * self.points.taps <= MOST_HELD
 
+    @property
+    def is_three_by_three(self) -> bool:
+        """Whether windows are 3 x 3, of neighbours in a line, and move on by one."""
+        return (self.lines.taps, self.points.taps, self.points.dilation, self.points.stride) == (3, 3, 1, 1)
+
     def instructions(self) -> float:
         """About how many a channel takes."""
         copied = self.lines.extent * (20 + 4 * self.points.size)
@@ -150,6 +155,8 @@ class PlaneOptions(Options):
     k_points: Annotated[int, "points of a line of the window"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+    sliding: Annotated[bool, "whether columns pass by sums: 3 x 3, where registers hold all that this needs"]
 
 
 def input_is_read(spec: ConvSpec) -> bool:
@@ -196,6 +203,8 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         k_points=way.points.taps,
         stride=way.points.stride,
         dilation=way.points.dilation,
+        clamp=spec.is_clamped,
+        sliding="rv32" in site.features and way.is_three_by_three,
     )
     ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []

@@ -6,7 +6,7 @@ Two pixels (or two channels) share a word, so that one product serves both: (a +
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -20,7 +20,16 @@ from mcugen.kernels.loops import WeightLoads
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import NIBBLES, CodeLimits, four_bits, nibbles, of_four_bits
+from mcugen.kernels.weighted import (
+    NIBBLES,
+    CodeLimits,
+    four_bits,
+    nibbles,
+    nine_bits,
+    of_four_bits,
+    to_int8_codes,
+    uint8_example,
+)
 from mcugen.lir.kernel import (
     CHECKED,
     UPDATABLE,
@@ -145,10 +154,15 @@ def conv_mul_steps_4(spec: ConvSpec) -> int:
     return _steps_of_chunks(spec, each=11, chunk=23, channel=90, pack=24, few_bits=True)
 
 
+def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
+    """The same with weights of nine bits: 9 to add up an input of six pixels, some 20 a channel."""
+    return steps(spec) + _blocks_of_pixels(spec, PIXELS) * (9 * spec.depth + 20 * spec.channels)
+
+
 def _steps_of_chunks(
     spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
 ) -> int:
-    rows = spec.rows
+    rows = spec.byte_rows
     around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
     return int(_blocks_of_pixels(spec, pixels) * (each * rows.size + around + pack * spec.depth))
 
@@ -316,16 +330,17 @@ def _is_packed(site: Site) -> bool:
 
 def few_chunks(spec: ConvSpec) -> bool:
     """at most 255 chunks of weights a channel"""
-    most = np.abs(spec.rows.astype(np.int64)).sum(1).max(initial=0)  # two chunks side by side have more than CHUNK_SUM
+    rows = spec.byte_rows
+    most = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # two chunks side by side have more than CHUNK_SUM
     if 2 * most // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
         return True
-    return all(len(chunks(row)) < 256 for row in spec.rows)
+    return all(len(chunks(row)) < 256 for row in rows)
 
 
 def short_heads(spec: ConvSpec) -> bool:
     """32 bits for a channel's bias and its number of chunks, of which nine for this"""
     bias = np.abs(spec.folded_bias).max(initial=0)
-    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.rows)
+    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.byte_rows)
 
 
 def short_products(spec: ConvSpec) -> bool:
@@ -378,9 +393,10 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     few_bits = _is_packed(site)
     longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, BODY)
     entries = PAST + body * np.arange(longest + 1)
-    packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in spec.rows), np.uint8)
-    heads = spec.folded_bias * 2**COUNT + [len(_chunks(row, few_bits)) for row in spec.rows]
-    tails = np.stack([heads, spec.multipliers], axis=1).astype(np.int32)
+    rows = spec.byte_rows
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in rows), np.uint8)
+    heads = spec.folded_bias * 2**COUNT + [len(_chunks(row, few_bits)) for row in rows]
+    tails = _with_common_parts(spec, np.stack([heads, spec.multipliers], axis=1).astype(np.int32))
     options = [ChunkLoop(longest=longest, clamp=spec.is_clamped), ChunkCode(past=PAST, size=body)]
     return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
@@ -391,22 +407,31 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
     if few_bits:
         loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
     tails, params, options = _thumb1(spec)
-    tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in spec.rows]
+    rows = spec.byte_rows
+    tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in rows]
     entries = loop.size * np.arange(loop.unroll, -1, -1)
-    packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in spec.rows), np.uint8)
-    return _conv_call(spec, site, packed, tails, params, [options, loop], pixels)
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in rows), np.uint8)
+    return _conv_call(spec, site, packed, _with_common_parts(spec, tails), params, [options, loop], pixels)
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
     few_bits = _is_packed(site)
     longest = PAIRS if few_bits else LONGEST_CHUNK
-    packed = np.frombuffer(b"".join(_stream(row, site, np.arange(longest + 1), 0) for row in spec.rows), np.int8)
-    bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in spec.rows])
+    rows = spec.byte_rows
+    packed = np.frombuffer(b"".join(_stream(row, site, np.arange(longest + 1), 0) for row in rows), np.int8)
+    bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in rows])
     whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
     tails = np.stack([bias, whole, spec.multipliers], axis=1).astype(np.int32)
     options = [ChunkLoop(longest=longest, clamp=spec.is_clamped)]
-    return _conv_call(spec, site, packed, tails, _codes(spec), options)
+    return _conv_call(spec, site, packed, _with_common_parts(spec, tails), _codes(spec), options)
+
+
+def _with_common_parts(spec: ConvSpec, tails: Array) -> Array:
+    """What requantizes by channel; behind it the common part of its weights, where these have nine bits."""
+    if spec.w.dtype is DType.INT8:
+        return tails
+    return np.concatenate([tails, spec.common_parts[:, None]], axis=1)
 
 
 def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
@@ -665,6 +690,18 @@ _FEW_PIXELS = tuple(
     for pixels in (4, 2)
 )
 
+_PIXELS_9 = tuple(
+    replace(
+        kernel,
+        name=f"{kernel.name}_nine",
+        what=f"{_CONV}; weights of nine bits as bytes, and what a channel's are less times the sum of a pixel's inputs",
+        when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not to_int8)),
+        extra=partial(_with_sums, steps),
+        example=uint8_example(16, 16),
+    )
+    for kernel, steps in zip(_PIXELS, (conv_mla_steps, conv_muls_steps, conv_mul_steps), strict=True)
+)
+
 _PIXELS_4 = tuple(
     of_four_bits(kernel, extra=extra)
     for kernel, extra in zip(_PIXELS, (conv_mla_steps_4, conv_muls_steps_4, conv_mul_steps_4), strict=True)
@@ -682,7 +719,7 @@ DENSE: tuple[Kernel, ...] = (
     _DENSE_MULS_16,
     _DENSE_MULS_32,
     *_DENSE_4,
-    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4)),
+    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)),
 )
 """Rows are pixels, too."""
 
@@ -693,6 +730,7 @@ CONV: tuple[Kernel, ...] = (
     replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
     replace(_DENSE_MULS_32, when=(rows_of_pixels, *_DENSE_MULS_32.when)),
     *_PIXELS_4,
+    *_PIXELS_9,
     replace(_DENSE_4[0], when=(rows_of_pixels, few_pixels, *_DENSE_4[0].when)),
     replace(_DENSE_4[1], when=(rows_of_pixels, *_DENSE_4[1].when)),
 )

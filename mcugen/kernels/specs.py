@@ -89,6 +89,20 @@ class WeightedSpec:
         """By channel, int64: the bias less what the zero point of x adds to the sums."""
         return folded_bias(self.sig, self.weights, self.integer_bias)
 
+    @cached_property
+    def common_parts(self) -> Array:
+        """By channel, int32: the least that all its weights can be less by to be int8; 0 where they are."""
+        low, high = DType.INT8.limits
+        rows = self.rows.astype(np.int32)
+        parts: Array = np.maximum(rows.max(1) - high, 0) + np.minimum(rows.min(1) - low, 0)
+        return parts
+
+    @cached_property
+    def byte_rows(self) -> Array:
+        """The weights as int8 [channels, depth], less their common parts."""
+        rows: Array = (self.rows - self.common_parts[:, None]).astype(np.int8)
+        return rows
+
     @property
     def is_requantized(self) -> bool:
         """Whether sums become codes: y has a scale, and is not the sums themselves."""

@@ -248,6 +248,33 @@ def int8_weights(layer: Typed) -> bool:
     return layer.sig.input(1).dtype is DType.INT8
 
 
+def uint8_example(channels: int, results: int, group: int = 1) -> str:
+    """A convolution with uint8 weights about a zero point, the last of which int8 does not hold, as text."""
+    shape = (results, channels // group, 3, 3)
+    codes = ", ".join([*(str(37 * n % 227) for n in range(math.prod(shape) - 1)), "255"])
+    return f"""<ir_version: 10, opset_import: ["": 21]>
+    net (int8[1, {channels}, 10, 11] a) => (int8[1, {results}, 10, 11] y)
+    <float s = {{0.0625}}, int8 z = {{0}}, uint8 m = {{100}}, uint8[{", ".join(map(str, shape))}] c = {{{codes}}}> {{
+      x = DequantizeLinear(a, s, z)
+      w = DequantizeLinear(c, s, m)
+      sums = Conv<group = {group}, pads = [1, 1, 1, 1]>(x, w)
+      y = QuantizeLinear(sums, s, z)
+    }}"""
+
+
+def to_int8_codes(spec: WeightedSpec) -> bool:
+    """int8 results"""
+    return spec.y.dtype is DType.INT8
+
+
+def nine_bits(spec: WeightedSpec) -> bool:
+    """int8 by weights that are int8 plus a number of their channel"""
+    if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
+        return False
+    wide = (spec.depth << 15) + int(np.abs(spec.folded_bias).max(initial=0)) >= 2**31
+    return not wide and int(np.ptp(spec.rows, axis=1).max(initial=0)) < 256
+
+
 def four_bits(spec: WeightedSpec) -> bool:
     """weights of 4 bits"""
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])

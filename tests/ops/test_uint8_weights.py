@@ -48,6 +48,14 @@ def check_bits(model: CompiledModel, found: dict[str, np.ndarray], feeds: dict[s
     assert_close(found, interpret(model.graph, feeds))
 
 
+def check_target_and_twins(model: CompiledModel) -> None:
+    """Of the simulated board, and of plain C on this computer."""
+    feeds = random_feeds(model.model)
+    (found,) = model.simulate([feeds], measure=False).outputs
+    check_bits(model, found, feeds)
+    check_bits(model, outputs_in_c(replace(model, board=load_board("host")), feeds), feeds)
+
+
 @pytest.mark.parametrize("zeros", ZEROS.values(), ids=list(ZEROS))
 def test_twins_and_onnxruntime_agree(zeros: list[int]):
     model = compile_model(network(zeros).model(), "nrf52840")
@@ -130,3 +138,91 @@ def test_on_helium_they_stay_bytes_in_flash():
 
 def weights_of(model: CompiledModel) -> list[np.ndarray]:
     return [b.data for b in model.program.buffers if b.data is not None and b.name.endswith("weights")]
+
+
+BYTES = {
+    # board: kernels whose weights are bytes and a number of their channel
+    "rp2040": ("conv2d_s8_thumb1_nine", "depthwise_s8_3x3"),
+    "stm32f103rb": ("conv2d_s8_thumb2_nine", "depthwise_s8_3x3"),
+    "rv32imc": ("conv2d_s8_rv32_nine", "depthwise_s8_3x3"),
+    "corstone300": ("conv2d_s8_mve_nine", "depthwise_s8_mve_4x4_nine"),
+}
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("zeros", ZEROS.values(), ids=list(ZEROS))
+@pytest.mark.parametrize("board", BYTES)
+def test_bytes_and_a_number_of_their_channel(board: str, zeros: list[int]):
+    model = compile_model(network(zeros).model(), board, CompileOptions(kernels=BYTES[board]))
+    assert set(BYTES[board]) <= {i.kernel for i in model.program.instrs}
+    check_target_and_twins(model)
+
+
+COLUMNS = {
+    # size, channels, results, stride: a row of whole groups of four pixels, or not; more than sixteen of them
+    "one vector": (12, 16, 8, 1),
+    "rest": (22, 16, 8, 1),
+    "two vectors apart": (18, 32, 8, 2),
+}
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("zeros", ZEROS.values(), ids=list(ZEROS))
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_have_sums_of_windows(name: str, zeros: list[int]):
+    size, channels, results, stride = COLUMNS[name]
+    net = Net()
+    x = net.fake(net.input("x", 1, channels, size, size), 0.01, 3, np.uint8)
+    w = weights(net, zeros, results, channels, 3, 3)
+    y = net.op("Conv", x, w, pads=[1] * 4, strides=[stride] * 2)
+    net.output(net.quantize(y, 0.3, 110, np.uint8, out="y"), dtype=np.uint8)
+    model = compile_model(net.model(), "corstone300", CompileOptions(kernels=("conv2d_s8_mve_columns_nine",)))
+    assert "conv2d_s8_mve_columns_nine" in {i.kernel for i in model.program.instrs}
+    check_target_and_twins(model)
+
+
+PATCHES = {
+    # channels, height, width, window, stride
+    "two rows": (24, 9, 9, (3, 3), 1),
+    "turned": (40, 25, 5, (3, 3), 1),
+    "apart": (40, 7, 13, (3, 3), 2),
+    "narrow": (16, 12, 5, (3, 2), 1),
+}
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", PATCHES)
+def test_channels_beyond_bytes_are_computed_again(name: str):
+    channels, height, width, window, stride = PATCHES[name]
+    net = Net()
+    x = net.fake(net.input("x", 1, channels, height, width), 0.01, 3, np.uint8)
+    w = weights(net, ZEROS["one a channel"], channels, 1, *window)
+    y = net.op("Conv", x, w, pads=[1] * 4, strides=[stride] * 2, group=channels)
+    net.output(net.quantize(y, 0.05, 110, np.uint8, out="y"), dtype=np.uint8)
+    model = compile_model(net.model(), "corstone300", CompileOptions(kernels=("depthwise_s8_mve_4x4_nine",)))
+    assert "depthwise_s8_mve_4x4_nine" in {i.kernel for i in model.program.instrs}
+    check_target_and_twins(model)
+
+
+def block(zero: int) -> onnx.ModelProto:
+    """Layers of a separable network, whose weights' greatest magnitude is that of one weight a layer."""
+    net, random = Net(), np.random.default_rng(5)
+    x = net.dequantize(net.input("x", 1, 32, 12, 12, dtype=np.int8), 0.02, -5)
+    for kernel, group in ((3, 1), (3, 32), (1, 1), (3, 32), (1, 1)):
+        codes = random.normal(0, 30, (32, 32 // group, kernel, kernel)).round().clip(-100, 100)
+        codes.reshape(-1)[7] = 127 if zero == 0 else 255 - zero
+        kind = np.int8 if zero == 0 else np.uint8
+        w = net.op("DequantizeLinear", net.const(codes + zero, kind), net.const(0.004), net.const(zero, kind))
+        x = net.op("Conv", x, w, pads=[kernel // 2] * 4, group=group)
+        x = net.fake(x, 0.1, 3, np.int8)
+    net.output(net.quantize(x, 0.1, 3, out="y"), dtype=np.int8)
+    return net.model()
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", *BYTES])
+def test_at_most_a_tenth_more_than_int8(board: str):
+    taken = [Compilation(block(zero), board).report().instructions for zero in (0, 117)]
+    assert taken[0] is not None and taken[1] is not None
+    print(f"{board}: {taken[1] / taken[0]:.3f}")
+    assert taken[1] <= 1.1 * taken[0]

@@ -28,7 +28,7 @@ from mcugen.kernels.helium.layer import (
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import of_four_bits
+from mcugen.kernels.weighted import of_four_bits, to_int8_codes, uint8_example
 from mcugen.lir.kernel import Call, Kernel, Role, Site, Trained, reads, scratch
 from mcugen.lir.traversal import Traversal
 
@@ -100,15 +100,6 @@ _ROW = Kernel(
     extra=row_products,
 )
 
-_NINE_BITS = """<ir_version: 10, opset_import: ["": 21]>
-net (int8[1, 3, 5, 5] a) => (int8[1, 5, 5, 5] y)
-<float scale = {0.0625}, int8 zero = {0}, uint8 middle = {120}, uint8[5, 3, 3, 3] codes = {CODES}> {
-  x = DequantizeLinear(a, scale, zero)
-  w = DequantizeLinear(codes, scale, middle)
-  sums = Conv<pads = [1, 1, 1, 1]>(x, w)
-  y = QuantizeLinear(sums, scale, zero)
-}""".replace("CODES", ", ".join(str(37 * n % 256) for n in range(135)))
-
 _GEMM = Kernel(
     "conv2d_s8_mve",
     what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
@@ -129,11 +120,11 @@ _GEMM = Kernel(
 _NINE = replace(
     _GEMM,
     name="conv2d_s8_mve_nine",
-    what="two pixels by four channels of nine bits: bytes, and what all are less times the sum of a pixel's inputs",
+    what="two pixels by four channels of nine bits: bytes, and what a channel's are less times the sum of inputs",
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16)),
     params=(*_GEMM.params, layer.NineBits),
     when=(nine_bit_products,),
-    example=_NINE_BITS,
+    example=uint8_example(3, 5),
 )
 
 _IN_PLACE = Kernel(
@@ -171,6 +162,14 @@ _COLUMNS = Kernel(
     emit=conv.emit_columns,
 )
 
+_COLUMNS_NINE = replace(
+    _COLUMNS,
+    name="conv2d_s8_mve_columns_nine",
+    what=f"{_COLUMNS.what}; weights of nine bits as bytes, and what a channel's are less times the sum of a window",
+    when=(nine_bit_products, to_int8_codes, conv.three_columns),
+    example=uint8_example(16, 2),
+)
+
 _SINGLE = replace(_ROW, when=(int8_products, single_row))
 
 _NINE_WINDOWS = replace(_NINE, when=(nine_bit_products, ungrouped), emit=conv.emit_nine_bits)
@@ -180,7 +179,7 @@ _WINDOWS = replace(_GEMM, when=(int8_products, conv.no_depthwise), emit=conv.emi
 DENSE: tuple[Kernel, ...] = (_ROW, _GEMM, _NINE, WIDE, *(of_four_bits(kernel, short_sums) for kernel in (_ROW, _GEMM)))
 
 CONV: tuple[Kernel, ...] = (
-    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, _NINE_WINDOWS, WIDE),
+    *(_SINGLE, _EIGHT, _COLUMNS, _WINDOWS, _IN_PLACE, _NINE_WINDOWS, _COLUMNS_NINE, WIDE),
     *(of_four_bits(kernel, short_sums) for kernel in (_SINGLE, _WINDOWS)),
 )
 
@@ -242,4 +241,19 @@ _DEPTHWISE = (
     ),
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), WIDE_DEPTHWISE)
+_DEPTHWISE_NINE = replace(
+    _DEPTHWISE[0],
+    name="depthwise_s8_mve_4x4_nine",
+    what=f"{_DEPTHWISE[0].what}; channels with weights beyond a byte are computed again, four pixels at a time",
+    operands=layer.operands(
+        reads("which", "channels with weights beyond a byte, and the number of all", DType.INT32),
+        reads("whole", "their weights, column by column", DType.INT16),
+        working=(scratch("columns", "columns of four rows, by channels", DType.INT8),),
+    ),
+    options=(patches.PatchOptions, patches.WholeTaps, layer.Halves, layer.Clamped, layer.Shifted),
+    when=(nine_bit_products, to_int8_codes, depthwise, patches.small_window),
+    extra=patches.mended_groups,
+    example=uint8_example(16, 16, group=16),
+)
+
+DEPTHWISE: tuple[Kernel, ...] = (*_DEPTHWISE, *map(of_four_bits, _DEPTHWISE), _DEPTHWISE_NINE, WIDE_DEPTHWISE)

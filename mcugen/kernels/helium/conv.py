@@ -20,9 +20,9 @@ from mcugen.kernels.helium.layer import (
     LoopFlags,
     NineBits,
     Table,
-    bytes_of,
     call,
     gemm_frame,
+    has_nine_bits,
     pack_vectors,
     padding,
     strip_of,
@@ -181,7 +181,8 @@ def one_run(pixels: int, channels: int) -> PixelRows:
 
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     """Two pixels at a time, or one by one in plain C; they are read again for every four channels."""
-    shape, table, loop = spec.shape, Table(spec, groups=spec.shape.groups), Loop(*divmod(spec.depth, VECTOR))
+    shape, loop = spec.shape, Loop(*divmod(spec.depth, VECTOR))
+    table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))
     frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, 1)
@@ -194,7 +195,7 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_h * shape.out_w, 1))]
     options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
     params = [frame, walk, *NineBits.of(spec)]
-    return call(site, pack_vectors(bytes_of(spec), BLOCK), table, params, options, orders=orders)
+    return call(site, pack_vectors(spec.byte_rows, BLOCK), table, params, options, orders=orders)
 
 
 def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, Groups]:
@@ -218,7 +219,8 @@ def in_a_row(shape: ConvShape) -> ConvShape:
 
 def emit_patches(spec: ConvSpec, site: Site) -> Call:
     """The taps of some pixels are brought together first; a turn of the inner loop is a tap if there are groups."""
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, groups=spec.shape.groups)
+    shape, strip = spec.shape, strip_of(spec.shape)
+    table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))
     joined, taps = shape.dilation_w == 1, shape.k_h * shape.k_w
     depth = -(-taps * shape.in_c // VECTOR) * VECTOR
     loop = Loop(depth // VECTOR)
@@ -237,7 +239,7 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
     gather = written_out_gather(shape, patch) if joined else None
     frame, params = gemm_frame(table, loop, 2 * patch.depth), [padding(spec), shape.geometry, strip, patch]
     params += NineBits.of(spec)
-    packed, flags, jump = pack_vectors(bytes_of(spec), BLOCK), loop.flags, Jump()
+    packed, flags, jump = pack_vectors(spec.byte_rows, BLOCK), loop.flags, Jump()
     if shape.groups > 1:
         packed, groups = _by_groups(spec, site, taps)
         vectors = -(-groups.group_in // VECTOR)
@@ -359,11 +361,12 @@ class ColumnsOptions(Options):
     chunks: Annotated[int, "vectors of a pixel of x"]
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
     unrolled: Annotated[bool, "whether rows of the window are written out"]
+    nine: Annotated[bool, "whether weights have nine bits"]
 
 
 def emit_columns(spec: ConvSpec, site: Site) -> Call:
     """Four pixels by two channels, which share the columns of a row."""
-    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 2)
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 2, nine=has_nine_bits(spec))
     chunks, codes = shape.in_c // VECTOR, table.codes.values()
     frame = ColumnsFrame(
         table_size=table.data.nbytes,
@@ -372,14 +375,14 @@ def emit_columns(spec: ConvSpec, site: Site) -> Call:
         jump=shape.dilation_h * strip.pitch,
         **codes,  # type: ignore[arg-type]
     )
-    pairs = spec.weights.reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
+    pairs = spec.byte_rows.reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
     packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
     return call(
         site,
         packed,
         table,
         [frame, padding(spec), shape.geometry, strip],
-        [ColumnsOptions(chunks=chunks, stride=shape.stride_w, unrolled=chunks == 1)],
+        [ColumnsOptions(chunks=chunks, stride=shape.stride_w, unrolled=chunks == 1, nine=has_nine_bits(spec))],
         working=("strip", strip.span * strip.pitch + VECTOR),
         orders=[rows(shape)],
     )

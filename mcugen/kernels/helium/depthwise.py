@@ -10,7 +10,16 @@ import numpy as np
 
 from mcugen.hir.types import Array
 from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.helium.layer import VECTOR, Frame, Table, blocks_of, call, padding, strip_of
+from mcugen.kernels.helium.layer import (
+    VECTOR,
+    Frame,
+    Table,
+    blocks_of,
+    call,
+    has_nine_bits,
+    padding,
+    strip_of,
+)
 from mcugen.kernels.reading_order import by_image, rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import four_bits
@@ -187,6 +196,24 @@ class PatchOptions(Options):
     back: Annotated[bool, "whether the last half goes back"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WholeTaps(Options):
+    """Of channels with weights beyond a byte, which are computed again."""
+
+    rows: Annotated[int, "taps in a column of the columns' window"]
+    columns: Annotated[int, "such columns"]
+
+
+def wide_channels(spec: ConvSpec) -> Array:
+    """Those with weights beyond a byte, in order."""
+    return np.flatnonzero(spec.common_parts).astype(np.int32)
+
+
+def mended_groups(spec: ConvSpec) -> int:
+    """Half groups, and what channels that are computed again take of them, for the cost: some 20 a pixel."""
+    return half_groups(spec) + spec.y.count // spec.channels * len(wide_channels(spec)) * 20 // 16
+
+
 def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Columns of four rows by channels: a patch is one vector. Narrow images are turned."""
     shape, table = spec.shape, Table(spec, 1, apart=1)
@@ -217,14 +244,22 @@ def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
         image=shape.in_h * shape.in_w * shape.in_c,
     )
     forward = s is shape and shape.in_c <= VECTOR
+    constants, more = {}, []
+    if has_nine_bits(spec):
+        which = wide_channels(spec)
+        constants["which"] = np.append(which, np.int32(shape.in_c))
+        constants["whole"] = weights[which].transpose(0, 2, 1).astype(np.int16)
+        more = [WholeTaps(rows=weights.shape[1], columns=weights.shape[2])]
+        weights = weights - spec.common_parts[:, None, None]
     made = call(
         site,
-        pack_patches(weights),
+        pack_patches(weights.astype(np.int8)),
         table,
         [frame, padding(spec), s.geometry, Mask(half_mask=groups.mask), sections, distances],
-        [options],
+        [options, *more],
         working=("columns", sections.padding + VECTOR),
         orders=[_sections_in_turn(shape, sections.steps, sections.sections)] if forward else [],
+        constants=constants,
     )
     in_place = not forward and _patches_may_overwrite_input(shape)
     return replace(made, inplace=[("y", "x")] if in_place else [])

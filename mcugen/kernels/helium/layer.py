@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import four_bits
+from mcugen.kernels.weighted import four_bits, nine_bits
 from mcugen.lir.kernel import Call, Options, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
@@ -51,24 +51,16 @@ def int8_products(spec: ConvSpec) -> bool:
 
 
 def nine_bit_products(spec: ConvSpec) -> bool:
-    """int8 by int16 weights that differ by at most 255, to codes, in 32 bits"""
-    types = (spec.x.dtype, spec.w.dtype) == (DType.INT8, DType.INT16)
-    if not types or spec.w.quant is None or not spec.is_requantized or spec.channels > MOST_CHANNELS:
+    """int8 by weights that are int8 plus a number of their channel, to codes, in 32 bits"""
+    if not nine_bits(spec) or spec.channels > MOST_CHANNELS:
         return False
-    most = max(spec.largest_sum, (spec.depth << 14) + int(np.abs(spec.folded_bias).max()))
     left = 31 - spec.requantizer.shift
-    return int(np.ptp(spec.rows)) < 256 and left >= -MOST_SHIFT and most << max(left, 0) < 2**31
+    return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
-def common_part(spec: ConvSpec) -> int:
-    """What is taken from all weights of nine bits so that eight bits hold the rest; 0 of others."""
-    return 0 if spec.w.dtype is DType.INT8 else int(spec.rows.max()) - DType.INT8.limits[1]
-
-
-def bytes_of(spec: ConvSpec) -> Array:
-    """The weights as int8 [channels, depth], less their common part."""
-    rows: Array = (spec.rows - common_part(spec)).astype(np.int8)
-    return rows
+def has_nine_bits(spec: ConvSpec) -> bool:
+    """Whether weights are less than they should be by common parts."""
+    return spec.w.dtype is not DType.INT8
 
 
 def short_sums(spec: ConvSpec) -> bool:
@@ -101,7 +93,7 @@ def joined(packed: Array, size: int) -> Array:
 @dataclass(frozen=True, eq=False)
 class Table:
     """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
-    codes.
+    codes, then, with `nine`, the common parts of weights of nine bits.
 
     `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. Weights
     of 4 bits share bytes with those `apart` from them; else with those of the next channel, and are not taken apart:
@@ -114,6 +106,7 @@ class Table:
     groups: int = 1
     apart: int | None = None
     nibbles: bool = False
+    nine: bool = False
 
     @cached_property
     def data(self) -> Array:
@@ -122,6 +115,8 @@ class Table:
         columns = bias[:, None]
         if not self.spec.is_sums:
             columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
+        if self.nine:
+            columns = np.concatenate([columns, self.spec.common_parts[:, None]], 1)
         blocks = np.concatenate([blocks_of(group, self.block) for group in np.split(columns, self.groups)])
         if self.nibbles:
             blocks[:, ::2, 0] *= 16
@@ -217,17 +212,14 @@ class Padding(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NineBits(Params):
-    """Of weights that are less than they should be, all by the same."""
+    """Of weights that are less than they should be, all of a channel by the same."""
 
-    common: Annotated[Trained, "what is missing of each weight"]
     depth_x: Annotated[int, "products of a sum"]
 
     @staticmethod
     def of(spec: ConvSpec) -> list[Params]:
         """None of weights of eight bits."""
-        if spec.w.dtype is DType.INT8:
-            return []
-        return [NineBits(common=common_part(spec), depth_x=spec.depth)]
+        return [NineBits(depth_x=spec.depth)] if has_nine_bits(spec) else []
 
 
 @dataclass(frozen=True, kw_only=True)
