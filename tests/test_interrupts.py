@@ -231,12 +231,15 @@ def turned_and_added() -> onnx.ModelProto:
 
 
 def of_several_widths() -> onnx.ModelProto:
-    """Dense layers of 8 and 16 channels for 128 tokens, which share one function where there is one for pixels."""
+    """Dense layers of 8 and 16 channels for 128 tokens, which share one function where there is one for pixels; and
+    means of 256 pixels, which take more than one part."""
     net, random = Net(21), np.random.default_rng(4)
     for width in (8, 16):
         x = net.dequantize(net.input(f"x{width}", 128, 8, dtype=np.int8), 0.05, 3, np.int8)
         w = net.dequantize(net.const(random.integers(-127, 128, (8, width)), np.int8), 0.01, 0, np.int8)
         net.output(net.quantize(net.op("MatMul", x, w), 0.4, 5, np.int8, out=f"y{width}"), dtype=np.int8)
+    pixels = net.dequantize(net.input("pixels", 1, 8, 16, 16, dtype=np.int8), 0.05, 3, np.int8)
+    net.output(net.quantize(net.op("GlobalAveragePool", pixels), 0.05, 3, np.int8, out="mean"), dtype=np.int8)
     return net.model()
 
 

@@ -43,6 +43,7 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
         inputs=inputs,
         outputs=outputs,
         has_state=False,
+        sections=tuple(section for bundle in bundles for section in bundle.sections),
         layers=tuple(b.name for b in bundles),
         symbols=tuple(
             replace(s, name=f"{b.name}/{s.name}", output=f"{b.name}/{s.output}") for b in bundles for s in b.symbols

@@ -260,7 +260,7 @@ class Bundle:
 
     @property
     def linker_scripts(self) -> tuple[str, ...]:
-        """The one that says where sections lie, if there are any."""
+        """What says where sections lie, if there are any: one a model."""
         return tuple(f for f in sorted(self.files) if f.endswith(".ld"))
 
     @property

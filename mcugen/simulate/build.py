@@ -330,7 +330,7 @@ def _linker_script(bundle: Bundle, machine: Machine) -> str:
         "link.ld.j2",
         regions=machine.with_memories(named),
         aliases=[(name, machine.weights_region) for name in sorted(images - named.keys())],
-        fragment="".join(bundle.linker_scripts),
+        fragments=bundle.linker_scripts,
         copies=[section.symbol for section in copies],
         model_object=f"{bundle.name}.o",
         weights_objects=[f"{stem}.o" for stem in _weights_stems(bundle)],
