@@ -321,7 +321,7 @@ class WrittenOut(Options):
     ]
     steps: Annotated[int, "groups that are written out; 0: a loop"]
     grouped: Annotated[bool, "whether channels are in several groups"]
-    edged: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"]
+    edged: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"] = False
 
 
 @dataclass(frozen=True)
@@ -488,11 +488,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     types = StreamOptions.of(spec)
     patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
     written, turns = (patch, steps) if few else (None, 0)
-    grouped = shape.groups if shape.groups > 1 else None
-    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=rows.is_edged)
+    grouped, edged = shape.groups if shape.groups > 1 else None, rows.is_edged
+    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=edged)
     free = spec.overlaps(traversal_of(shape, rows))
     raised = nibbles and sums.gain > 0
-    variant = _variant(spec, runs, few, raised, rows.is_edged)
+    variant = _variant(spec, runs, few, raised, edged)
     options = [types, Loops.of(site), unrolled, *[Raised(raised=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
