@@ -205,8 +205,11 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     turned = compile_model(turned_and_added(), target, CompileOptions(name="turned"))
     widths = compile_model(of_several_widths(), target, CompileOptions(name="widths"))
     nine = compile_model(of_nine_bits(), target, CompileOptions(name="nine_bits"))
-    made = ((decoded, coded_network()), (turned, turned_and_added()), (widths, of_several_widths()))
-    made = (*made, (nine, of_nine_bits()))
+    grouped = compile_model(row_of_groups(), target, CompileOptions(name="grouped"))
+    made = (
+        *((decoded, coded_network()), (turned, turned_and_added()), (widths, of_several_widths())),
+        *((nine, of_nine_bits()), (grouped, row_of_groups())),
+    )
     others = [(model, random_feeds(net, seed=1)) for model, net in made]
     candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer, *others]
     known = [(replace(m, board=target), given) for m, given in candidates if m.board.features <= target.features]
@@ -252,6 +255,16 @@ def of_nine_bits() -> onnx.ModelProto:
         w = net.dequantize(net.const(codes, np.uint8), 0.01, 117, np.uint8)
         y = net.op("Conv", x, w, pads=[kernel // 2] * 4, group=group)
         net.output(net.quantize(y, 0.2, 3, np.int8, out=f"y{layer}"), dtype=np.int8)
+    return net.model()
+
+
+def row_of_groups() -> onnx.ModelProto:
+    """Of a convolution whose windows leave the sides of its only row, again and again."""
+    net, random = Net(21), np.random.default_rng(5)
+    x = net.dequantize(net.input("x", 1, 32, 3, 9, dtype=np.int8), 0.05, 3, np.int8)
+    w = net.dequantize(net.const(random.integers(-127, 128, (32, 8, 3, 3)), np.int8), 0.01, 0, np.int8)
+    y = net.op("Conv", x, w, pads=[0, 4, 0, 4], group=4)
+    net.output(net.quantize(y, 0.4, 5, np.int8, out="y"), dtype=np.int8)
     return net.model()
 
 

@@ -268,7 +268,7 @@ class Walk(Params):
     ring_h: Annotated[int, "rows of the ring, or of x"]
     pitch: Annotated[int, "elements from row to row, there"]
     margin: Annotated[int, "elements of a row of the ring before those of x"]
-    before: Annotated[int, "elements of a row before the first window"]
+    before: Annotated[int, "elements of a row before the first window; negative where that begins outside of it"]
     pair_h: Annotated[int, "rows of y that a pair of pixels takes: 2 for one above the other"]
     right: Annotated[int, "elements from window to window within a row"]
 
@@ -321,6 +321,7 @@ class WrittenOut(Options):
     ]
     steps: Annotated[int, "groups that are written out; 0: a loop"]
     grouped: Annotated[bool, "whether channels are in several groups"]
+    edged: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"] = False
 
 
 @dataclass(frozen=True)
@@ -411,6 +412,8 @@ class Rows:
 
     An odd last row then has its pairs side by side.
     """
+    is_edged: bool = False
+    """Whether windows leave the rows of x: what lies outside is put into their patches."""
 
     @property
     def ring(self) -> int:
@@ -425,10 +428,18 @@ def rows_of(shape: ConvShape, few: bool = False) -> Rows:
     right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
     if shape.is_inside and runs_of(shape, few).are_exact:
         return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
+    if _leaves_sides_only(shape) and runs_of(shape, few).are_exact:
+        return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, 1, is_edged=True)
     margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
     extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
     pitch = -(-(extent + GROUP - 1) // GROUP) * GROUP
     return Rows(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
+
+
+def _leaves_sides_only(shape: ConvShape) -> bool:
+    """Whether windows of one row of outputs leave x to the left and to the right only, and tap by tap."""
+    span_h = (shape.k_h - 1) * shape.dilation_h + 1
+    return shape.groups > 1 and shape.out_h == 1 and not shape.pad_h and span_h <= shape.in_h
 
 
 def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
@@ -469,7 +480,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
         "x": site.x,
         "w": site.const("weights", words),
         "y": site.y,
-        **({} if pixels else {"ring": site.scratch("ring", spec.x.dtype, rows.ring)}),
+        **({} if pixels or rows.is_edged else {"ring": site.scratch("ring", spec.x.dtype, rows.ring)}),
         "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
         "table": site.scratch("table", DType.INT32, 2 * runs.count),
     }
@@ -477,11 +488,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     types = StreamOptions.of(spec)
     patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
     written, turns = (patch, steps) if few else (None, 0)
-    grouped = shape.groups if shape.groups > 1 else None
-    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None)
+    grouped, edged = shape.groups if shape.groups > 1 else None, rows.is_edged
+    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=edged)
     free = spec.overlaps(traversal_of(shape, rows))
     raised = nibbles and sums.gain > 0
-    variant = _variant(spec, runs, few, raised)
+    variant = _variant(spec, runs, few, raised, edged)
     options = [types, Loops.of(site), unrolled, *[Raised(raised=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
@@ -528,15 +539,15 @@ def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
         ring_h=rows.ring_h,
         pitch=rows.pitch,
         margin=rows.margin,
-        before=rows.margin - shape.pad_w * shape.in_c if rows.is_padded else 0,
+        before=rows.margin - shape.pad_w * shape.in_c if rows.is_padded or rows.is_edged else 0,
         pair_h=rows.pair_h,
         right=shape.stride_w * shape.in_c,
     )
 
 
-def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool) -> str:
+def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool, is_edged: bool) -> str:
     size = f"{runs.count}x{runs.length}" if few else ""
-    grouped = "grouped" if spec.shape.groups > 1 else ""
+    grouped = "edged" if is_edged else "grouped" if spec.shape.groups > 1 else ""
     shifted = "raised" if raised else ""
     return "_".join(part for part in (size, grouped, shifted, "clamped" if spec.is_clamped else "") if part)
 

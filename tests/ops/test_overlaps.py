@@ -176,6 +176,12 @@ def test_dsp(kernel: str):
     check([*WINDOWS, *PIXELS, *ROWS, *STACKED], kernel, kernel.replace("conv2d", "dense"))
 
 
+@pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp16"])
+def test_rows_of_groups_that_are_read_where_they_lie(kernel: str):
+    rows = Layer(3, 9, 16, 8, pads=(0, 1, 0, 1), group=2)
+    check([rows, replace(rows, out_c=16), replace(rows, strides=(1, 2), batch=2, width=8)], kernel)
+
+
 def test_helium_of_int16():
     check([*WINDOWS, *PIXELS, *ROWS, *STACKED], "conv2d_s16_mve", board=M55)
 
