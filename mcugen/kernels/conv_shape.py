@@ -11,6 +11,9 @@ from mcugen.hir.types import Shape
 from mcugen.lir.kernel import Params
 from mcugen.numerics.window import Window
 
+FEW = 48
+"""Elements of an image's window that kernels are written out for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvGeometry(Params):
@@ -133,9 +136,12 @@ class ConvShape:
 
     @property
     def is_one_window(self) -> bool:
-        """Whether all of the input is one window, whose elements lie in the order of the weights."""
+        """Whether all of the input is one window, whose elements lie in the order of the weights: a line, or an image
+        of more than FEW, as those of few have kernels of their own.
+        """
         sizes = (self.in_h, self.in_w) == (self.k_h, self.k_w) and self.batch == self.groups == 1
-        return sizes and self.is_inside
+        is_large = 1 in (self.in_h, self.in_w) or self.in_h * self.in_w * self.in_c > FEW
+        return sizes and is_large and self.is_inside
 
     @property
     def reads_pixels(self) -> bool:
