@@ -26,6 +26,7 @@ from mcugen.fitting.contention import of_arena
 from mcugen.fitting.cores import Forms, Side
 from mcugen.fitting.decoding import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
 from mcugen.fitting.frames import pipelined_program
+from mcugen.fitting.groups import Stretch, each_by_rows, ram_of, with_groups
 from mcugen.fitting.heads import heads_apart
 from mcugen.fitting.patches import in_patches
 from mcugen.fitting.portions import LEAST_SAVED, in_portions
@@ -41,7 +42,7 @@ from mcugen.fitting.staging import (
     staged,
     waits_most,
 )
-from mcugen.fitting.streaming import Streaming, Streamings, Stretch, each_by_rows, ram_of, with_groups
+from mcugen.fitting.streaming import Streaming, Streamings
 from mcugen.fitting.trade import grouped
 from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import ENOUGH, Cost, Limits

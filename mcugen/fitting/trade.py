@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, use_of, waits_when_placed
+from mcugen.fitting.groups import Stretch, ram_of, with_groups
 from mcugen.fitting.staging import copies_for, trades_waits
-from mcugen.fitting.streaming import Streamings, Stretch, ram_of, with_groups
+from mcugen.fitting.streaming import Streamings
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, SURROUNDINGS, Cost
 from mcugen.lir.program import Program
