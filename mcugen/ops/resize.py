@@ -180,6 +180,15 @@ _LANE_BITS = 15
 LANES = 4
 """Codes of a word."""
 
+MOST_GATHERED = 8
+"""Channels of pixels that Helium takes one by one."""
+
+
+def _element_by_element(walk: LinearWalk) -> LinearWalk:
+    """The same where entries of the last axis are its elements."""
+    inner = walk.inner
+    return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
+
 
 def _fewest_bits(taps: Taps) -> int:
     """Fraction bits that hold all weights of int8 tensors exactly."""
@@ -312,20 +321,30 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         if self._by_lanes(node.sig, walk, builder.features):
             self._lower_lanes(node, builder, walk)
             return
+        gathers = self._gathers(node.sig, walk, builder.features)
         operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
-            operands |= self._tables(node, builder, letter, axis)
+            operands |= self._tables(node, builder, letter, axis, walk.inner if gathers and letter == "b" else 0)
         operands["y"] = builder.buffer(node.output)
         codes = x.quant is not None and y.quant is not None
+        order = overlap(x, y, self._order(walk))
+        walk = _element_by_element(walk) if gathers else walk
+        each = codes and walk.inner == 1
+        variant = ("2d" if pair else "1d") + "_each" * each + "_gathered" * gathers
         call = Call(
             RESIZE_LINEAR[x.dtype],
             operands,
             [walk, self._rescaling(node.sig)] if codes else [walk],
-            [self._codes_options(node.sig) if codes else LinearOptions(pair=pair)],
-            overlaps=overlap(x, y, self._order(walk)),
-            variant=("2d" if pair else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
+            [self._codes_options(node.sig, each, gathers) if codes else LinearOptions(pair=pair)],
+            overlaps=order,
+            variant=variant + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
         )
         builder.call(node, call)
+
+    def _gathers(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
+        """Whether Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
+        fits = walk.inner <= MOST_GATHERED and walk.b_places * walk.inner <= 1 << 16
+        return "mve" in features and sig.input(0).dtype is sig.output.dtype is DType.INT8 and fits
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
         """Whether weights have few bits and channels fill words; not if codes need a product on Helium, nor on Thumb-1,
@@ -391,10 +410,11 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             x_zero=zero_point << _BITS if has_zero else None,
         )
 
-    def _codes_options(self, sig: Signature) -> CodesOptions:
+    def _codes_options(self, sig: Signature, each: bool, gathers: bool) -> CodesOptions:
         low, high = sig.output.dtype.limits
         fine = _weight_bits(sig) == _BITS
-        return CodesOptions(pair=len(self._axes) == 2, y_t=sig.output.dtype.c, low=low, high=high, fine=fine)
+        pair, y_t = len(self._axes) == 2, sig.output.dtype.c
+        return CodesOptions(pair=pair, y_t=y_t, low=low, high=high, fine=fine, each=each, gathers=gathers)
 
     def _order(self, walk: LinearWalk, block: int = 1) -> Traversal:
         """Position by position, some elements at a time."""
@@ -404,13 +424,18 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             walks += [low[0] * walk.a_stride, np.arange(walk.middle) * walk.row_size]
         return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner, block)
 
-    def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> dict[str, Buffer]:
+    def _tables(self, node: Node, builder: Builder, letter: str, axis: int, run: int) -> dict[str, Buffer]:
+        """Places and weights of an axis' entries; of the `run` elements of each instead, where those are gathered."""
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
         is_float = node.input(0).type.dtype.is_float
         weight = np.asarray(taps.weight, np.float32) if is_float else taps.fixed(_weight_bits(node.sig))
+        low = _index_table(taps.low)
+        if run:
+            low = np.add.outer(np.asarray(taps.low) * run, np.arange(run)).reshape(-1).astype(np.uint16)
+            weight = weight.repeat(run)
         return {
-            f"{letter}_low": builder.const(f"{name}.{letter}_low", _index_table(taps.low)),
+            f"{letter}_low": builder.const(f"{name}.{letter}_low", low),
             f"{letter}_weight": builder.const(f"{name}.{letter}_weight", weight),
         }
 
