@@ -98,8 +98,8 @@ class CodesOptions(LinearOptions):
     low: Annotated[int, "the least code"]
     high: Annotated[int, "the largest code"]
     fine: Annotated[bool, "whether weights have 23 bits behind the point, not 15"]
-    each: Annotated[bool, "whether entries of the last axis are one element each"]
-    gathers: Annotated[bool, "whether Helium gathers these: places have 16 bits"]
+    gathers: Annotated[bool, "whether entries of the last axis are elements, which Helium gathers"]
+    words: Annotated[bool, "whether the DSP extension takes channels by words: places have 16 bits, too"]
 
 
 _A = "of the first of two axes"

@@ -190,6 +190,11 @@ def _element_by_element(walk: LinearWalk) -> LinearWalk:
     return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
 
 
+def _reread(order: Traversal) -> Traversal:
+    """The same, where each step reads once more after it has written."""
+    return Traversal(order.reads.repeat(2), order.writes.repeat(2))
+
+
 def _fewest_bits(taps: Taps) -> int:
     """Fraction bits that hold all weights of int8 tensors exactly."""
     every = int(np.bitwise_or.reduce(taps.fixed(_LANE_BITS).astype(np.int64)))
@@ -321,21 +326,24 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         if self._by_lanes(node.sig, walk, builder.features):
             self._lower_lanes(node, builder, walk)
             return
-        gathers = self._gathers(node.sig, walk, builder.features)
+        gathers, words = self._gathers(node.sig, walk, builder.features), self._words(node.sig, walk, builder.features)
         operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
-            operands |= self._tables(node, builder, letter, axis, walk.inner if gathers and letter == "b" else 0)
+            run = (walk.inner if gathers else int(words)) if letter == "b" else 0
+            operands |= self._tables(node, builder, letter, axis, run)
         operands["y"] = builder.buffer(node.output)
         codes = x.quant is not None and y.quant is not None
-        order = overlap(x, y, self._order(walk))
+        orders = [self._order(walk)]
+        if words:  # which are read once more for their odd bytes, after even ones are written
+            orders.append(_reread(self._order(walk, LANES)))
+        order = overlap(x, y, *orders)
         walk = _element_by_element(walk) if gathers else walk
-        each = codes and walk.inner == 1
-        variant = ("2d" if pair else "1d") + "_each" * each + "_gathered" * gathers
+        variant = ("2d" if pair else "1d") + "_gathered" * gathers + "_words" * words
         call = Call(
             RESIZE_LINEAR[x.dtype],
             operands,
             [walk, self._rescaling(node.sig)] if codes else [walk],
-            [self._codes_options(node.sig, each, gathers) if codes else LinearOptions(pair=pair)],
+            [self._codes_options(node.sig, gathers, words) if codes else LinearOptions(pair=pair)],
             overlaps=order,
             variant=variant + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
         )
@@ -345,6 +353,11 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         """Whether Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
         fits = walk.inner <= MOST_GATHERED and walk.b_places * walk.inner <= 1 << 16
         return "mve" in features and sig.input(0).dtype is sig.output.dtype is DType.INT8 and fits
+
+    def _words(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
+        """Whether the DSP extension takes four channels at a time."""
+        fits = "dsp" in features and "mve" not in features and walk.b_places <= 1 << 16
+        return fits and sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
         """Whether weights have few bits and channels fill words; not if codes need a product on Helium, nor on Thumb-1,
@@ -410,11 +423,11 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             x_zero=zero_point << _BITS if has_zero else None,
         )
 
-    def _codes_options(self, sig: Signature, each: bool, gathers: bool) -> CodesOptions:
+    def _codes_options(self, sig: Signature, gathers: bool, words: bool) -> CodesOptions:
         low, high = sig.output.dtype.limits
         fine = _weight_bits(sig) == _BITS
         pair, y_t = len(self._axes) == 2, sig.output.dtype.c
-        return CodesOptions(pair=pair, y_t=y_t, low=low, high=high, fine=fine, each=each, gathers=gathers)
+        return CodesOptions(pair=pair, y_t=y_t, low=low, high=high, fine=fine, gathers=gathers, words=words)
 
     def _order(self, walk: LinearWalk, block: int = 1) -> Traversal:
         """Position by position, some elements at a time."""
@@ -425,7 +438,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner, block)
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int, run: int) -> dict[str, Buffer]:
-        """Places and weights of an axis' entries; of the `run` elements of each instead, where those are gathered."""
+        """Places and weights of an axis' entries; if `run`, in 16 bits and for that many elements of each."""
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
         is_float = node.input(0).type.dtype.is_float
