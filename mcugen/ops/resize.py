@@ -30,6 +30,7 @@ from mcugen.kernels.resize import (
     ResampleOptions,
     ResampleParams,
     Rescaling,
+    RowOptions,
 )
 from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
@@ -190,6 +191,12 @@ def _element_by_element(walk: LinearWalk) -> LinearWalk:
     return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
 
 
+def _suffix(form: RowOptions) -> str:
+    """Of a function's name."""
+    words = f"_{form.few}" if form.few else "_rest" * form.rest
+    return "_gathered" if form.gathers else f"_words{words}" if form.words else ""
+
+
 def _reread(order: Traversal) -> Traversal:
     """The same, where each step reads once more after it has written."""
     return Traversal(order.reads.repeat(2), order.writes.repeat(2))
@@ -326,47 +333,47 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         if self._by_lanes(node.sig, walk, builder.features):
             self._lower_lanes(node, builder, walk)
             return
-        gathers, words = self._gathers(node.sig, walk, builder.features), self._words(node.sig, walk, builder.features)
+        form = self._row_options(node.sig, walk, builder.features)
+        run = walk.inner if form.gathers else int(form.words)
         operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
-            run = (walk.inner if gathers else int(words)) if letter == "b" else 0
-            operands |= self._tables(node, builder, letter, axis, run)
+            operands |= self._tables(node, builder, letter, axis, run if letter == "b" else 0)
         operands["y"] = builder.buffer(node.output)
         codes = x.quant is not None and y.quant is not None
         orders = [self._order(walk)]
-        if words:  # which are read once more for their odd bytes, after even ones are written
+        if form.words:  # which are read once more for their odd bytes, after even ones are written
             orders.append(_reread(self._order(walk, LANES)))
-        order = overlap(x, y, *orders)
-        walk = _element_by_element(walk) if gathers else walk
-        variant = ("2d" if pair else "1d") + "_gathered" * gathers + "_words" * words
+        walk = _element_by_element(walk) if form.gathers else walk
         call = Call(
             RESIZE_LINEAR[x.dtype],
             operands,
             [walk, self._rescaling(node.sig)] if codes else [walk],
-            [self._codes_options(node.sig, gathers, words) if codes else LinearOptions(pair=pair)],
-            overlaps=order,
-            variant=variant + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
+            [self._codes_options(node.sig), form] if codes else [LinearOptions(pair=pair)],
+            overlaps=overlap(x, y, *orders),
+            variant=("2d" if pair else "1d") + _suffix(form) + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
         )
         builder.call(node, call)
 
-    def _gathers(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
-        """Whether Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
-        fits = walk.inner <= MOST_GATHERED and walk.b_places * walk.inner <= 1 << 16
-        return "mve" in features and sig.input(0).dtype is sig.output.dtype is DType.INT8 and fits
-
-    def _words(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
-        """Whether the DSP extension takes four channels at a time."""
-        fits = "dsp" in features and "mve" not in features and walk.b_places <= 1 << 16
-        return fits and sig.input(0).dtype is sig.output.dtype is DType.INT8
+    def _row_options(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> RowOptions:
+        """Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
+        inner, both = walk.inner, sig.input(0).dtype is sig.output.dtype is DType.INT8
+        if "mve" in features:
+            return RowOptions(gathers=both and inner <= MOST_GATHERED and walk.b_places * inner <= 1 << 16)
+        words = both and "dsp" in features and walk.b_places <= 1 << 16
+        if words and inner < LANES:
+            return RowOptions(words=True, few=inner)
+        return RowOptions(words=words, rest=words and inner % LANES > 0)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
-        """Whether weights have few bits and channels fill words; not if codes need a product on Helium, nor on Thumb-1,
-        which takes words of bytes apart to load them.
+        """Whether weights have few bits and channels fill words; on Helium vectors, and not if codes need a product
+        there; not on Thumb-1, which takes words of bytes apart to load them.
         """
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
         fits = x.dtype is y.dtype is DType.INT8 and walk.inner % LANES == 0 and bits <= MOST_LANE_BITS
-        return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
+        if "mve" in features:
+            return fits and walk.inner > LANES and same_codes(x, y)
+        return fits and "thumb1" not in features
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
         """By weights of few bits behind the point; the sum has one at least, for rounding."""
@@ -423,11 +430,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             x_zero=zero_point << _BITS if has_zero else None,
         )
 
-    def _codes_options(self, sig: Signature, gathers: bool, words: bool) -> CodesOptions:
+    def _codes_options(self, sig: Signature) -> CodesOptions:
         low, high = sig.output.dtype.limits
         fine = _weight_bits(sig) == _BITS
-        pair, y_t = len(self._axes) == 2, sig.output.dtype.c
-        return CodesOptions(pair=pair, y_t=y_t, low=low, high=high, fine=fine, gathers=gathers, words=words)
+        return CodesOptions(pair=len(self._axes) == 2, y_t=sig.output.dtype.c, low=low, high=high, fine=fine)
 
     def _order(self, walk: LinearWalk, block: int = 1) -> Traversal:
         """Position by position, some elements at a time."""
