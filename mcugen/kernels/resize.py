@@ -100,6 +100,16 @@ class CodesOptions(LinearOptions):
     fine: Annotated[bool, "whether weights have 23 bits behind the point, not 15"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(Options):
+    """How CPUs with vectors or the DSP extension take rows of codes: their places have 16 bits then."""
+
+    gathers: Annotated[bool, "whether entries of the last axis are elements, which Helium gathers"] = False
+    words: Annotated[bool, "whether the DSP extension takes rows"] = False
+    few: Annotated[int, "channels of their pixels, if these fill no word; else 0: it takes four at a time"] = 0
+    rest: Annotated[bool, "whether some are left then"] = False
+
+
 _A = "of the first of two axes"
 _OPERANDS = (
     reads("x", "input"),
@@ -117,7 +127,7 @@ def _linear_int(name: str) -> Kernel:
         what="linear interpolation of codes in fixed point, with one rounding",
         operands=_OPERANDS,
         params=(LinearWalk, Rescaling),
-        options=(CodesOptions,),
+        options=(CodesOptions, RowOptions),
     )
 
 

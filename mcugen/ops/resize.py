@@ -30,6 +30,7 @@ from mcugen.kernels.resize import (
     ResampleOptions,
     ResampleParams,
     Rescaling,
+    RowOptions,
 )
 from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
@@ -180,6 +181,26 @@ _LANE_BITS = 15
 LANES = 4
 """Codes of a word."""
 
+MOST_GATHERED = 4
+"""Channels of pixels that Helium takes one by one: of more, vectors of pixels take fewer cycles, by estimate."""
+
+
+def _element_by_element(walk: LinearWalk) -> LinearWalk:
+    """The same where entries of the last axis are its elements."""
+    inner = walk.inner
+    return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
+
+
+def _suffix(form: RowOptions) -> str:
+    """Of a function's name."""
+    words = f"_{form.few}" if form.few else "_rest" * form.rest
+    return "_gathered" if form.gathers else f"_words{words}" if form.words else ""
+
+
+def _reread(order: Traversal) -> Traversal:
+    """The same, where each step reads once more after it has written."""
+    return Traversal(order.reads.repeat(2), order.writes.repeat(2))
+
 
 def _fewest_bits(taps: Taps) -> int:
     """Fraction bits that hold all weights of int8 tensors exactly."""
@@ -312,20 +333,36 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         if self._by_lanes(node.sig, walk, builder.features):
             self._lower_lanes(node, builder, walk)
             return
+        form = self._row_options(node.sig, walk, builder.features)
+        run = walk.inner if form.gathers else int(form.words)
         operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
-            operands |= self._tables(node, builder, letter, axis)
+            operands |= self._tables(node, builder, letter, axis, run if letter == "b" else 0)
         operands["y"] = builder.buffer(node.output)
         codes = x.quant is not None and y.quant is not None
+        orders = [self._order(walk)]
+        if form.words:  # which are read once more for their odd bytes, after even ones are written
+            orders.append(_reread(self._order(walk, LANES)))
+        walk = _element_by_element(walk) if form.gathers else walk
         call = Call(
             RESIZE_LINEAR[x.dtype],
             operands,
             [walk, self._rescaling(node.sig)] if codes else [walk],
-            [self._codes_options(node.sig) if codes else LinearOptions(pair=pair)],
-            overlaps=overlap(x, y, self._order(walk)),
-            variant=("2d" if pair else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
+            [self._codes_options(node.sig), form] if codes else [LinearOptions(pair=pair)],
+            overlaps=overlap(x, y, *orders),
+            variant=("2d" if pair else "1d") + _suffix(form) + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
         )
         builder.call(node, call)
+
+    def _row_options(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> RowOptions:
+        """Helium takes elements of a row one by one: with few channels, a pixel's own work would outweigh them."""
+        inner, both = walk.inner, sig.input(0).dtype is sig.output.dtype is DType.INT8
+        if "mve" in features:
+            return RowOptions(gathers=both and inner <= MOST_GATHERED and walk.b_places * inner <= 1 << 16)
+        words = both and "dsp" in features and walk.b_places <= 1 << 16
+        if words and inner < LANES:
+            return RowOptions(words=True, few=inner)
+        return RowOptions(words=words, rest=words and inner % LANES > 0)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
         """Whether weights have few bits and channels fill words; not if codes need a product on Helium, nor on Thumb-1,
@@ -404,13 +441,18 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
             walks += [low[0] * walk.a_stride, np.arange(walk.middle) * walk.row_size]
         return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner, block)
 
-    def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> dict[str, Buffer]:
+    def _tables(self, node: Node, builder: Builder, letter: str, axis: int, run: int) -> dict[str, Buffer]:
+        """Places and weights of an axis' entries; if `run`, in 16 bits and for that many elements of each."""
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
         is_float = node.input(0).type.dtype.is_float
         weight = np.asarray(taps.weight, np.float32) if is_float else taps.fixed(_weight_bits(node.sig))
+        low = _index_table(taps.low)
+        if run:
+            low = np.add.outer(np.asarray(taps.low) * run, np.arange(run)).reshape(-1).astype(np.uint16)
+            weight = weight.repeat(run)
         return {
-            f"{letter}_low": builder.const(f"{name}.{letter}_low", _index_table(taps.low)),
+            f"{letter}_low": builder.const(f"{name}.{letter}_low", low),
             f"{letter}_weight": builder.const(f"{name}.{letter}_weight", weight),
         }
 

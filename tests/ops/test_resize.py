@@ -190,16 +190,53 @@ def _any_weights() -> Cases:
     return cases
 
 
+def _rows() -> Cases:
+    """Few channels and many, to both ends, where a neighbour counts for all, along one axis or two, up and down."""
+    cases = Cases()
+    mode = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    for number, (x, y) in enumerate((((0.05, -128), (0.071, 127)), ((0.05, 127), (0.011, -128)))):
+        for channels in (1, 2, 3, 4, 5, 8, 11):
+            cases.add_int8("Resize", (1, 4, 5, channels), x, y, *_sizes(1, 11, 13 - 10 * number, channels), **mode)
+            cases.add_int8("Resize", (1, 1, 5, channels), x, y, *_sizes(1, 1, 12, channels), **mode)
+        cases.add_int8("Resize", (1, 1, 300, 2), x, y, *_sizes(1, 1, 310, 2), **mode)
+        cases.add_int8("Resize", (2, 3, 1, 4, 1), x, y, *_sizes(2, 7, 1, 9, 1), **mode)
+    return cases
+
+
 @pytest.mark.spread(4)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040"])
-@pytest.mark.parametrize("write", [_pixels, _any_weights])
+@pytest.mark.parametrize("write", [_pixels, _any_weights, _rows])
 def test_linear_on_targets(write: Callable[[], Cases], board: str):
     model = write().net.model()
     feeds = random_feeds(model)
     (found,) = compile_model(model, roomy(board)).simulate([feeds], measure=False).outputs
     for name, wanted in numpy_outputs(model, feeds).items():
         np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("board", "channels", "bound"),
+    [
+        ("nrf52840", 1, 37),
+        ("nrf52840", 3, 21),
+        ("nrf52840", 4, 22),
+        ("nrf52840", 21, 17),
+        ("corstone300", 1, 9),
+        ("corstone300", 4, 8),
+    ],
+)
+def test_instructions_of_linear_interpolation(board: str, channels: int, bound: int):
+    """Each output, where the weights have many bits; with the bits of numpy where the output lies over the input."""
+    cases = Cases()
+    cases.add_int8("Resize", (1, 9, 9, channels), (0.05, 3), (0.071, 9), *_sizes(1, 31, 33, channels), mode="linear")
+    model = cases.net.model()
+    feeds = random_feeds(model)
+    run = compile_model(model, roomy(board)).simulate([feeds])
+    for name, wanted in numpy_outputs(model, feeds).items():
+        np.testing.assert_array_equal(run.outputs[0][name].reshape(wanted.shape), wanted)
+    assert run.instructions is not None and run.instructions / (31 * 33 * channels) < bound
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
