@@ -206,9 +206,10 @@ def test_interrupts_within_every_kernel(board: str, tmp_path: Path):
     widths = compile_model(of_several_widths(), target, CompileOptions(name="widths"))
     nine = compile_model(of_nine_bits(), target, CompileOptions(name="nine_bits"))
     grouped = compile_model(row_of_groups(), target, CompileOptions(name="grouped"))
+    interpolated = compile_model(interpolated_rows(), target, CompileOptions(name="interpolated"))
     made = (
         *((decoded, coded_network()), (turned, turned_and_added()), (widths, of_several_widths())),
-        *((nine, of_nine_bits()), (grouped, row_of_groups())),
+        *((nine, of_nine_bits()), (grouped, row_of_groups()), (interpolated, interpolated_rows())),
     )
     others = [(model, random_feeds(net, seed=1)) for model, net in made]
     candidates = [*((p.model, p.feeds) for p in portable_models()), *limited, *bordered, longer, *others]
@@ -265,6 +266,20 @@ def row_of_groups() -> onnx.ModelProto:
     w = net.dequantize(net.const(random.integers(-127, 128, (32, 8, 3, 3)), np.int8), 0.01, 0, np.int8)
     y = net.op("Conv", x, w, pads=[0, 4, 0, 4], group=4)
     net.output(net.quantize(y, 0.4, 5, np.int8, out="y"), dtype=np.int8)
+    return net.model()
+
+
+def interpolated_rows() -> onnx.ModelProto:
+    """Images and lines of one to five channels, channels last, to other sizes."""
+    net = Net(21)
+    linear = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    for channels in range(1, 6):
+        for height in (1, 4):
+            name = f"{channels}x{height}"
+            x = net.dequantize(net.input(f"x{name}", 1, height, 9, channels, dtype=np.int8), 0.05, 3, np.int8)
+            sizes = net.const([1, height if height == 1 else 9, 13, channels], np.int64)
+            y = net.op("Resize", x, "", "", sizes, **linear)
+            net.output(net.quantize(y, 0.07, -2, np.int8, out=f"y{name}"), dtype=np.int8)
     return net.model()
 
 
