@@ -11,9 +11,6 @@ from mcugen.hir.types import Shape
 from mcugen.lir.kernel import Params
 from mcugen.numerics.window import Window
 
-FEW = 48
-"""Elements of an image's window that kernels are written out for."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConvGeometry(Params):
@@ -136,12 +133,9 @@ class ConvShape:
 
     @property
     def is_one_window(self) -> bool:
-        """Whether all of the input is one window, whose elements lie in the order of the weights: a line, or an image
-        of more than FEW, as those of few have kernels of their own.
-        """
+        """Whether all of the input is one window of a line, as one step of a convolution over time is."""
         sizes = (self.in_h, self.in_w) == (self.k_h, self.k_w) and self.batch == self.groups == 1
-        is_large = 1 in (self.in_h, self.in_w) or self.in_h * self.in_w * self.in_c > FEW
-        return sizes and is_large and self.is_inside
+        return sizes and 1 in (self.in_h, self.in_w) and self.is_inside
 
     @property
     def reads_pixels(self) -> bool:

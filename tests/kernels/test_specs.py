@@ -72,14 +72,13 @@ def test_what_follows_from_constants_is_what_numerics_say():
 
 
 def test_one_window_is_a_fully_connected_layer():
-    """A convolution whose window is all of its input, as one step of a convolution over time is."""
-    assert _shape(3, 5, (3, 5)) == ConvShape.of_rows(1, 3 * 5 * 4, 6)
-    assert _shape(1, 3, (1, 3)) == ConvShape.of_rows(1, 3 * 4, 6)
-    assert _shape(3, 4, (3, 4)).in_w == 4, "few elements have a kernel of their own"
-    assert _shape(3, 6, (3, 5)).out_w == 2, "a second window"
-    assert _shape(3, 5, (3, 3), dilations=[1, 2]).in_w == 5, "what lies between the taps is left out"
-    assert _shape(2, 5, (3, 5), pads=[1, 0, 0, 0]).in_h == 2, "padding is not in memory"
-    assert _shape(3, 5, (3, 5), group=2).groups == 2, "channels of a group do not lie together"
+    """A convolution whose window is all of a line, as one step of a convolution over time is."""
+    assert _shape(1, 5, (1, 5)) == ConvShape.of_rows(1, 5 * 4, 6) == _shape(5, 1, (5, 1))
+    assert _shape(1, 6, (1, 5)).out_w == 2, "a second window"
+    assert _shape(3, 5, (3, 5)).k_h == 3, "images are left to their own kernels"
+    assert _shape(1, 5, (1, 3), dilations=[1, 2]).in_w == 5, "what lies between the taps is left out"
+    assert _shape(1, 4, (1, 5), pads=[0, 1, 0, 0]).in_w == 4, "padding is not in memory"
+    assert _shape(1, 5, (1, 5), group=2).groups == 2, "channels of a group do not lie together"
 
 
 def _shape(height: int, width: int, kernel: tuple[int, int], **how: object) -> ConvShape:

@@ -50,9 +50,11 @@ class Cluster:
 
     def wait(self) -> None:
         """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
-        living = sum(worker.poll() is None for worker in self.workers.values())
+        end = time.monotonic() + 120
         with cluster._connected(self.address, jobs=1) as client:
-            client.wait_for_workers(living, timeout=60)
+            while len(client.nthreads()) < sum(worker.poll() is None for worker in self.workers.values()):
+                assert time.monotonic() < end, "workers do not join"
+                time.sleep(0.1)
 
     def kill(self, pid: int) -> None:
         self.workers.pop(pid).kill()
