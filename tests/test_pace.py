@@ -58,3 +58,25 @@ def test_what_memory_is_scarce_for_stays_as_small_as_it_is():
     assert sums_apart(made(board)) > 0
     assert sums_apart(made(narrow)) == 0
     assert made(narrow).program.arena_size <= made(board).program.arena_size
+
+
+def of_few_bits(bits: int) -> CompiledModel:
+    """As a network for digits: weights of the second convolution and of the dense layer have so many bits."""
+    net, random = Net(21), np.random.default_rng(5)
+    high = 2 ** (bits - 1) - 1
+
+    def weights(*shape: int) -> str:
+        return net.dequantize(net.const(random.integers(-high, high + 1, shape), np.int8), 0.3 / high)
+
+    first = net.dequantize(net.const(random.integers(-127, 128, (8, 1, 5, 5)), np.int8), 0.003)
+    x = net.fake(net.op("Conv", net.fake(net.input("x", 1, 1, 28, 28), 0.05, 3), first, pads=[2] * 4), 0.1)
+    x = net.fake(net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 0.1)
+    x = net.fake(net.op("Conv", x, weights(16, 8, 5, 5), pads=[2] * 4), 0.2)
+    x = net.fake(net.op("MaxPool", x, kernel_shape=[3, 3], strides=[3, 3]), 0.2)
+    x = net.op("MatMul", net.op("Reshape", x, net.const([1, 256], np.int64)), weights(256, 10))
+    net.output(net.quantize(x, 1.0, 0, out="y"), dtype=np.int8)
+    return compile_model(net.model(), "nrf52840")
+
+
+def test_weights_that_came_in_few_bits_stay_so():
+    assert of_few_bits(4).program.weights_size < 0.6 * of_few_bits(8).program.weights_size

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError
@@ -14,6 +17,7 @@ from mcugen.fitting.budget import Fit
 from mcugen.fitting.staging import copied_by
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN
+from mcugen.kernels.weighted import NIBBLES
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.memory.place import copied_bytes
 from mcugen.options import GOALS, CompileOptions, Places
@@ -58,7 +62,7 @@ class Made(NamedTuple):
 def keeping_pace(graph: Graph, asked: Made, target: Target) -> Made:
     """What was asked for; or, where what `speed` takes is small, what takes at most MOST_SLOWDOWN times its cycles, by
     estimate, if `balanced` was: what it would save serves nobody. What the user says of places stands; so does what was
-    found for a budget.
+    found for a budget, and weights that came in few bits take no more bytes.
     """
     options = asked.options
     if options.optimize != GOALS[0] or options.cores > 1 or options.weights_reader or options.place != Places():
@@ -76,7 +80,17 @@ def keeping_pace(graph: Graph, asked: Made, target: Target) -> Made:
     if not fast.is_small:
         return asked
     most = SURELY * MOST_SLOWDOWN * fast.time
-    return next((way for way in _ways(graph, asked, fast) if way.time <= most), asked)
+    nbytes = asked.fit.program.weights_size if _in_few_bits(graph) else math.inf
+    ways = (way for way in _ways(graph, asked, fast) if way.fit.program.weights_size <= nbytes)
+    return next((way for way in ways if way.time <= most), asked)
+
+
+def _in_few_bits(graph: Graph) -> bool:
+    """Whether weights came in 4 bits or fewer: who has them so wants them small, and kernels in a hurry widen them."""
+    low, high = NIBBLES
+    weights = [v.data for node in graph.nodes for v in node.inputs if v is not None and v.type.rank > 1]
+    codes = [w for w in weights if w is not None and w.dtype == np.int8]
+    return any(low <= w.min(initial=0) and w.max(initial=0) <= high for w in codes)
 
 
 def _ways(graph: Graph, asked: Made, fast: Made) -> Iterator[Made]:

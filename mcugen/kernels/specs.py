@@ -165,7 +165,7 @@ class ConvSpec(WeightedSpec):
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> ConvSpec:
-        """Of a node with inputs x, weights and perhaps a bias. One window, all of a line, is a fully connected layer."""
+        """Of a node with inputs x, weights and perhaps a bias. A line that is one window is a dense layer."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         shape = ConvShape.of_layer(x.shape, w.shape, y.shape, window, groups)
         weights, bias = _constants(node)
