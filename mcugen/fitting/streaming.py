@@ -282,10 +282,9 @@ class Streaming:
 
     def _gains_by_twos(self, node: Node) -> bool:
         form = row_form(node.op, node.sig)
-        overlaps = form is not None and any(w and w.span > w.stride == 1 for w in form.windows)
-        one, two = (
-            (group_of([node], pairs=[node.output.name] * each) for each in range(2)) if overlaps else (None, None)
-        )
+        if form is None or not any(w and w.span > w.stride == 1 for w in form.windows):
+            return False
+        one, two = (group_of([node], pairs=pairs) for pairs in ((), (node.output.name,)))
         if one is None or two is None or one.layers[0].rows == two.layers[0].rows:
             return False
         return self._least_time(two) < PAIRS_GAIN * self._least_time(one)
