@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from mcugen.errors import UsageError, shortened
 from mcugen.importer.hazards import graphs_of
+from mcugen.importer.nodes import bodies_of
 
 MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that may stand between: they move elements of any type."""
@@ -95,9 +96,9 @@ class _Borders:
         for node in graph.node:
             for name in node.input:
                 self._readers[name].append(node)
-            for attribute in node.attribute:
-                for body in graphs_of(attribute):
-                    self._fixed.update(name for inner in body.node for name in inner.input)
+            for body in bodies_of(node):
+                self._fixed.update(name for inner in body.node for name in inner.input)
+                self._fixed.update(output.name for output in body.output)
         self._removed: list[onnx.NodeProto] = []
         self._retyped: set[str] = set()
 

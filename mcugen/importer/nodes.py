@@ -16,6 +16,15 @@ def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from every_node(attribute.g.node)
 
 
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the bodies of a node, and those of nodes in them, at every depth."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+            for inner in attribute.g.node:
+                yield from bodies_of(inner)
+
+
 def reads(node: onnx.NodeProto) -> Iterator[str]:
     """The tensors that a node reads, its graphs' from outside among them."""
     yield from filter(None, node.input)

@@ -93,3 +93,25 @@ def test_the_header_converts() -> None:
     header = next(text for file, text in compiled.bundle.files.items() if file.endswith("net.h"))
     assert "static inline int8_t net_encode_input(float real)" in header
     assert "static inline float net_decode_output(int8_t code)" in header
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("is_result", [False, True])
+def test_an_input_that_a_body_reads_stays_real(depth: int, is_result: bool) -> None:
+    """The body, within others, computes with the input or gives it as its result."""
+    net = Net()
+    x, condition = net.input("x", 4), net.input("condition", dtype=np.bool_)
+    net.output(net.fake(x, SCALE, ZERO, out="quantized"))
+    inner = Net(prefix="then0.")
+    inner.output(x if is_result else inner.op("Neg", x), shape=[4])
+    for level in range(depth):
+        other, outer = Net(prefix=f"else{level}."), Net(prefix=f"then{level + 1}.")
+        other.output(other.op("Identity", other.const(np.zeros(4))), shape=[4])
+        outer.output(
+            outer.op("If", condition, then_branch=inner.graph("then"), else_branch=other.graph("else")), shape=[4]
+        )
+        inner = outer
+    net.nodes += inner.nodes
+    net.output(net.op("Identity", inner.outputs[0].name, out="y"), shape=[4])
+    changed = with_integer_borders(onnx.shape_inference.infer_shapes(net.plain_model()))
+    assert changed.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
