@@ -138,8 +138,8 @@ def _context_dependent(
     schema: onnx.defs.OpSchema, node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]
 ) -> bytes:
     version = _best(schema.context_dependent_function_opset_versions, opset)
-    if not version:
-        return b""
+    if not version or any(name and type_ is None for name, type_ in zip(node.input, inputs, strict=True)):
+        return b""  # ONNX's code does not survive an input without a type: a sequence
     types = [type_proto(t).SerializeToString() if t else b"" for t in inputs]
     try:
         body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
