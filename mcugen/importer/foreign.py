@@ -10,7 +10,13 @@ import onnx
 from onnx import helper
 
 from mcugen.errors import UnsupportedError
-from mcugen.importer.functions import STANDARD_DOMAINS, first_version, short_domain, unknown_attributes
+from mcugen.importer.functions import (
+    STANDARD_DOMAINS,
+    first_version,
+    restored_version,
+    short_domain,
+    unknown_attributes,
+)
 from mcugen.ops.onnx_node import Registry
 
 _HIDDEN = "mcugen.hidden."
@@ -34,11 +40,15 @@ def _newest(domain: str) -> int:
 
 
 def hide(model: onnx.ModelProto, registry: Registry) -> bool:
-    """Hides operators that the model's opset has not, but a later one or mcugen itself, and fatal ones; whether any.
+    """Hide operators from ONNX's own code and return whether there are any.
 
-    UnsupportedError for one with attributes that its first definition has not: it would mean something else.
+    Hidden are operators that only a later operator set or mcugen itself has, that the model's operator set deprecates
+    although a later one has them, and that end the process.
+
+    Raises:
+        UnsupportedError: An operator has attributes that its first definition has not: it would mean something else.
     """
-    found = False
+    has_hidden = False
     for owner in (model, *model.functions):
         opset = next((int(e.version) for e in owner.opset_import if e.domain in STANDARD_DOMAINS), 0)
         foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset, registry)]
@@ -48,14 +58,29 @@ def hide(model: onnx.ModelProto, registry: Registry) -> bool:
         for node in (*foreign, *fatal):
             node.domain = _HIDDEN + node.domain
         domains = {node.domain for node in (*foreign, *fatal)}
-        owner.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
-        found |= bool(domains)
-    return found
+        _import_hidden(model, domains)
+        if owner is not model:
+            _import_hidden(owner, domains)
+        has_hidden |= bool(domains)
+    return has_hidden
+
+
+def _import_hidden(owner: onnx.ModelProto | onnx.FunctionProto, domains: set[str]) -> None:
+    """Import the domains that `owner` does not import yet; a model needs those of its functions, which are inlined."""
+    known = {entry.domain for entry in owner.opset_import}
+    owner.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains - known))
+
+
+def shown_domain(domain: str) -> str:
+    """Return the domain of a node that may be hidden."""
+    return domain.removeprefix(_HIDDEN)
 
 
 def _is_foreign(node: onnx.NodeProto, opset: int, registry: Registry) -> bool:
-    if node.domain not in STANDARD_DOMAINS or onnx.defs.has(node.op_type, opset):
+    if node.domain not in STANDARD_DOMAINS:
         return False
+    if onnx.defs.has(node.op_type, opset):
+        return restored_version(node.op_type, opset) > 0
     return ("", node.op_type) in registry.importers or first_version(node.op_type) > opset
 
 
@@ -71,7 +96,7 @@ def reveal(model: onnx.ModelProto) -> None:
     """The opposite of `hide`; functions are inlined by then, or hold what is hidden still."""
     for owner in (model, *model.functions):
         for node in _nodes(owner):
-            node.domain = node.domain.removeprefix(_HIDDEN)
+            node.domain = shown_domain(node.domain)
         kept = [entry for entry in owner.opset_import if not entry.domain.startswith(_HIDDEN)]
         del owner.opset_import[:]
         owner.opset_import.extend(kept)

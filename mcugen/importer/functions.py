@@ -38,17 +38,29 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 @cache
 def first_version(op_type: str) -> int:
-    """The opset that first defines a standard operator; 0 for one that none does."""
+    """Return the first opset whose definition of a standard operator is not deprecated; 0 for one that none defines."""
     return _first_versions().get(op_type, 0)
 
 
 @cache
 def _first_versions() -> dict[str, int]:
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain in STANDARD_DOMAINS:
-            found[schema.name] = min(schema.since_version, found.get(schema.name, schema.since_version))
-    return found
+        if schema.domain in STANDARD_DOMAINS and not schema.deprecated:
+            versions[schema.name] = min(schema.since_version, versions.get(schema.name, schema.since_version))
+    return versions
+
+
+@cache
+def restored_version(op_type: str, opset: int) -> int:
+    """Return the operator set that defines a standard operator anew which `opset` deprecates; 0 if there is none.
+
+    GroupNormalization of opset 18 was deprecated when opset 21 corrected it, and runtimes still compute it.
+    """
+    if not onnx.defs.has(op_type, opset) or not onnx.defs.get_schema(op_type, opset).deprecated:
+        return 0
+    newest = onnx.defs.get_schema(op_type)
+    return 0 if newest.deprecated else int(newest.since_version)
 
 
 def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:

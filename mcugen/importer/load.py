@@ -21,13 +21,11 @@ from mcugen.importer.external import load_external_data, require_internal
 from mcugen.importer.foreign import hide, import_domains, reveal
 from mcugen.importer.formats import format_of
 from mcugen.importer.hazards import check_hazards
-from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
+from mcugen.importer.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag_functions, upgrade
 from mcugen.importer.order import sort_nodes
 from mcugen.importer.sparse import make_dense
 from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
 from mcugen.ops.onnx_node import BUILT_IN, Registry
-
-OLDEST_OPSET = 6
 
 
 def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelProto, str]:
@@ -91,7 +89,7 @@ def _loaded(model: str | Path | onnx.ModelProto, registry: Registry) -> LoadedMo
 
 
 def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT_IN) -> onnx.ModelProto:
-    """Checks a model that holds all its tensors itself, inlines its local functions, and converts old opsets."""
+    """Check a model that holds all its tensors itself, inline its local functions, and upgrade old operator sets."""
     require_internal(model, place)
     _check_text(model, place)
     opset = _opset(model, place)
@@ -104,16 +102,15 @@ def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT
 
 
 def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry) -> onnx.ModelProto:
-    """By ONNX's own code."""
+    """Check a model by ONNX's own code, inline its functions and upgrade it."""
     import_domains(model)
     hidden = hide(model, registry)
+    tag_functions(model, opset, place)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
-        if opset < CONVERTED_OPSET:
-            model = convert(model, opset)
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
         if reason.startswith("No Op registered for "):
@@ -124,6 +121,7 @@ def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry)
                 )
             raise ModelError(f"{place}: every operator must be one of ONNX's, or registered", reason, remedy) from error
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    model = upgrade(model, IMPORTED_OPSET, place)
     if hidden:
         reveal(model)
     return model

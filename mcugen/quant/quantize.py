@@ -13,14 +13,14 @@ from typing import Any
 
 import onnx
 
-from mcugen.errors import ConstraintError, UnsupportedError, UsageError
+from mcugen.errors import ConstraintError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.importer.nodes import every_node
-from mcugen.importer.old_opsets import raised
+from mcugen.importer.opset_upgrade import upgrade
 from mcugen.options import FEW_BITS, PRECISIONS, CompileOptions
 from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
@@ -476,7 +476,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
     proto = in_known_operators(source.proto, dims, options.bound, registry)
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
     if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:
-        proto = _with_int16(proto, source.file)
+        proto = upgrade(proto, OPSET_INT16, source.file)
     return build_float_model(proto, "model", dims, options.bound, scheme.equalize, options.states, registry)
 
 
@@ -511,16 +511,3 @@ def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample
         complete.append({**kept, **sample})
         kept = {target: outputs[source] for source, target in model.states.items()}
     return complete
-
-
-def _with_int16(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
-    """The model in an opset that can store int16 activations."""
-    version = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
-    if version >= OPSET_INT16:
-        return model
-    try:
-        return raised(model, OPSET_INT16)
-    except Exception as error:  # onnx raises types of its own, without a common base
-        reason = str(error).strip().split("\n")[0][:200]
-        rule = f"{place}: 16-bit activations and 4-bit weights need opset {OPSET_INT16}"
-        raise UnsupportedError(rule, reason, "export the model with that opset") from error

@@ -12,7 +12,7 @@ from mcugen.codegen.libraries import LIBRARIES, Library
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
 from mcugen.importer.functions import type_name
-from mcugen.importer.load import OLDEST_OPSET
+from mcugen.importer.opset_upgrade import OLDEST_OPSET
 from mcugen.ops.onnx_node import BUILT_IN, NO_CODE, Registry, Support
 
 ELSEWHERE = {

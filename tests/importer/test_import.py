@@ -13,7 +13,7 @@ from mcugen import CompileOptions, compile_model
 from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.hir.types import DType
 from mcugen.importer import import_model
-from mcugen.importer.load import OLDEST_OPSET
+from mcugen.importer.opset_upgrade import OLDEST_OPSET
 from mcugen.ops.onnx_node import BUILT_IN
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()

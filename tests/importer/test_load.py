@@ -16,7 +16,8 @@ from onnx_models import Net
 
 from mcugen import compile_model
 from mcugen.errors import McugenError, ModelError
-from mcugen.importer.load import CONVERTED_OPSET, OLDEST_OPSET, load_model, prepare_model
+from mcugen.importer.load import load_model, prepare_model
+from mcugen.importer.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
@@ -82,10 +83,10 @@ def test_a_model_without_an_opset():
         prepare_model(model, "model.onnx")
 
 
-@pytest.mark.parametrize("opset", [OLDEST_OPSET, CONVERTED_OPSET - 1, CONVERTED_OPSET, NEWEST_OPSET])
+@pytest.mark.parametrize("opset", [OLDEST_OPSET, IMPORTED_OPSET - 1, IMPORTED_OPSET, NEWEST_OPSET])
 def test_old_opsets_are_converted(opset: int):
     model = prepare_model(small_net(opset).model(), "model.onnx")
-    assert model.opset_import[0].version == max(opset, CONVERTED_OPSET)
+    assert model.opset_import[0].version == max(opset, IMPORTED_OPSET)
 
 
 def test_local_functions_are_inlined():
