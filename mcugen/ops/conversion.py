@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from onnx import helper
@@ -13,7 +13,7 @@ from mcugen.expressions import functions as fn
 from mcugen.expressions import nodes
 from mcugen.expressions.nodes import Constant, Convert, Expression, call
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Signature
+from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.borders import emit_codes
@@ -22,7 +22,7 @@ from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.numerics.reciprocal import Reciprocal, WholeScale
 from mcugen.ops.elementwise import Elementwise
-from mcugen.ops.movement import Reshape
+from mcugen.ops.movement import Pad, Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -132,7 +132,7 @@ class FlipSign(Simplifiable, Elementwise):
         return Convert(sig.output.dtype, nodes.Binary(operator, args[0], Constant(half(sig.output.dtype), DType.INT32)))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Two flips cancel, also around a data movement: flip(move(flip(x))) → move(x)."""
+        """Cancel two flips, also around a data movement: flip(move(flip(x))) → move(x)."""
         producer = node.input(0).producer
         if producer is None:
             return None
@@ -143,8 +143,22 @@ class FlipSign(Simplifiable, Elementwise):
         inner = producer.input(0).producer if producer.op.moves_data and alone else None
         if inner is None or not isinstance(inner.op, FlipSign) or inner.input(0).type.quant != node.output.type.quant:
             return None
-        types = [node.output.type]
-        return graph.add(producer.op, [inner.input(0)], producer.origin, types=types, before=node).output
+        out = node.output.type
+        op = _moving_flipped(producer.op, producer.input(0).type, out)
+        return graph.add(op, [inner.input(0)], producer.origin, types=[out], before=node).output
+
+
+def _moving_flipped(op: Operator, x: TensorType, flipped: TensorType) -> Operator:
+    """Return the data movement `op` of `x` for the same codes with the sign flipped.
+
+    Only Pad depends on what codes stand for: its value is a real number where the tensor has a scale, else a code.
+    """
+    if not isinstance(op, Pad):
+        return op
+    offset = half(x.dtype)
+    code = int(op.stored(x)[0]) + (offset if flipped.dtype in SIGNED else -offset)
+    real = code if flipped.quant is None else (code - flipped.quant.zero_point) * flipped.quant.scale[0]
+    return replace(op, value=float(real))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
 
 
 def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) -> tuple[Array, Array]:
-    """Scale and zero point of `x` as constants (zero points default to 0)."""
+    """Return scale and zero point of `x` as constants (zero points default to 0)."""
     scale = node.const(scale_at, f"{what} scale")
     zero = node.const(scale_at + 1, f"{what} zero point") if node.has(scale_at + 1) else np.zeros(scale.shape, np.uint8)
     if scale.size != 1 and x.shape[normalize_axis(node, axis, x.rank)] != scale.size:
@@ -48,9 +48,20 @@ def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) 
         raise Refusal(
             f"{node.op_type}: there must be a scale, and a zero point for each or for all", found, "quantize again"
         )
-    if not (np.isfinite(scale) & (scale > 0)).all():
-        raise Refusal(f"{node.op_type}: scales must be positive and finite", f"{scale.min()}", "quantize again")
+    _check_scales(node, scale)
     return scale, zero
+
+
+def _check_scales(node: OnnxNode, scales: Array, may_be_zero: bool = False) -> None:
+    """Refuse scales that are not positive and finite: no code stands for a number then.
+
+    Args:
+        may_be_zero: Whether a scale may be 0, which quantizers write for a block of zeros.
+    """
+    with np.errstate(invalid="ignore"):
+        wrong = scales[~(np.isfinite(scales) & ((scales >= 0) if may_be_zero else (scales > 0)))]
+    if wrong.size:
+        raise Refusal(f"{node.op_type}: scales must be positive and finite", f"{wrong[0]}", "quantize again")
 
 
 def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
@@ -144,7 +155,10 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", a
 def _constant_blocks(
     node: OnnxNode, q: Value, scale_at: int, axis: int
 ) -> tuple[DequantizeBlocks, Value, Value] | None:
-    """A constant matrix with a scale a block, its zero points taken off, for layers that keep their weights packed."""
+    """Return a constant matrix with a scale a block and its zero points subtracted, for layers with packed weights.
+
+    None: there is no such matrix, or 16 bits do not hold an element less its zero point.
+    """
     block, scale = int(node.attr("block_size", 0)), node.input(scale_at).data
     zero = node.input(scale_at + 1).data if node.has(scale_at + 1) else np.zeros((), np.int64)
     if block < 1 or q.data is None or q.type.rank != 2 or scale is None or zero is None or scale.dtype != np.float32:
@@ -154,7 +168,10 @@ def _constant_blocks(
     if scale.shape != shape or zero.shape not in ((), shape) or not (np.isfinite(scale) & (scale > 0)).all():
         return None
     zeros = spread(zero, axis, block, q.type.shape[axis]) if zero.ndim else zero
-    codes = (q.data.astype(np.int64) - zeros.astype(np.int64)).astype(np.int16)
+    codes = q.data.astype(np.int64) - zeros.astype(np.int64)
+    if np.abs(codes).max(initial=0) >= 2**15:
+        return None
+    codes = codes.astype(np.int16)
     return DequantizeBlocks(axis, block), node.constant("codes", codes), node.constant("scales", scale)
 
 
@@ -162,9 +179,11 @@ def _constant_blocks(
 
 
 def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
-    """saturate(round(x / scale) + zero_point) with any scales, computed ones too."""
+    """Quantize with any scales, computed ones too: saturate(round(x / scale) + zero_point)."""
     if not (dtype.is_integer or dtype.is_narrow_float):
         raise Refusal(f"{node.op_type}: the quantized type must be an integer", dtype.value, "quantize to int8")
+    if (scales := node.input(scale_at).data) is not None:
+        _check_scales(node, scales)
     real = _as_real(node, real, "x")
     axis = node.attr("axis", 1)
     scale = _spread(node, _as_real(node, node.input(scale_at), "scale"), real.type, axis, "scale")
@@ -186,7 +205,9 @@ def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTyp
 
 
 def _emit_plain_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str, axis: int) -> Value:
-    """(q − zero_point) · scale with any scales, computed ones too."""
+    """Dequantize with any scales, computed ones too: (q − zero_point) · scale."""
+    if (scales := node.input(scale_at).data) is not None:
+        _check_scales(node, scales, may_be_zero=bool(node.attr("block_size", 0)))
     real = _as_real(node, q, f"{suffix}codes")
     scale = _spread(node, _as_real(node, node.input(scale_at), f"{suffix}scale"), q.type, axis, f"{suffix}scale")
     if node.has(scale_at + 1):

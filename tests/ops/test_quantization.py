@@ -227,3 +227,86 @@ def test_scales_that_do_not_fit_are_refused(shape: tuple[int, ...], attributes: 
     net.output(net.op("QuantizeLinear", "x", scale, **attributes), dtype=np.uint8, shape=(4, 5))
     with pytest.raises(McugenError):
         imported(net.plain_model())
+
+
+BLOCKS = [((2, 6), 1, 2), ((2, 7), 1, 3), ((5, 3), 0, 2), ((2, 3, 4), -1, 4), ((7,), 0, 3), ((3, 2, 2, 5), 3, 2)]
+"""Shape, axis and size of blocks, of which the last may be short: integers of 4 bits have odd counts, too."""
+
+
+@pytest.mark.parametrize("given_zero", [False, True], ids=["no zero point", "zero point"])
+def test_constants_in_blocks_keep_all_values_of_their_type(given_zero: bool):
+    random, forms, wanted = np.random.default_rng(2), Forms(), []
+    for dtype in TYPES[:6]:
+        info = ml_dtypes.iinfo(dtype)
+        for shape, axis, size in BLOCKS:
+            codes = random.integers(info.min, info.max + 1, shape).astype(dtype)
+            codes.reshape(-1)[:2] = info.min, info.max
+            blocks = [-(-n // size) if a == axis % len(shape) else n for a, n in enumerate(shape)]
+            scale = random.uniform(0.5, 1, blocks).astype(np.float32)
+            zero = random.integers(info.min, info.max + 1, blocks).astype(dtype) if given_zero else None
+            names = [forms.operand(array, True) for array in (codes, scale, zero) if array is not None]
+            real = forms.net.op("DequantizeLinear", *names, axis=axis, block_size=size)
+            x = forms.operand(random.standard_normal(shape).astype(np.float32), False)
+            forms.net.output(forms.net.op("Add", x, real, out=f"y{len(wanted)}"))
+            scales, zeros = (
+                np.take(a, np.arange(shape[axis]) // size, axis)
+                for a in (scale, np.zeros(blocks) if zero is None else zero.astype(np.float64))
+            )
+            wanted.append(forms.feeds[x] + (codes.astype(np.float64) - zeros) * scales)
+    forms.check(wanted=wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, ml_dtypes.int4])
+@pytest.mark.parametrize("scale", [0.0, -0.1, np.nan, np.inf])
+@pytest.mark.parametrize("place", ["tensor", "channel", "block", "constant", "constant block"])
+@pytest.mark.parametrize("op_type", ["QuantizeLinear", "DequantizeLinear"])
+def test_scales_must_be_positive_and_finite(op_type: str, place: str, scale: float, dtype: type):
+    """Only a block of zeros may have scale 0: its numbers are 0 then."""
+    net, is_quantize = Net(opset=21), op_type == "QuantizeLinear"
+    if is_quantize and place.startswith("constant"):
+        return
+    shape, attributes = {"tensor": ((), {}), "channel": ((4,), {"axis": 1}), "constant": ((4,), {"axis": 1})}.get(
+        place, ((2, 2), {"axis": 1, "block_size": 2})
+    )
+    scales = np.full(shape, 0.1)
+    scales.reshape(-1)[-1] = scale
+    params = net.const(scales), net.const(np.zeros(shape), dtype)
+    given = np.float32 if is_quantize else dtype
+    x = net.const(np.ones((2, 4)), given) if place.startswith("constant") else net.input("x", 2, 4, dtype=given)
+    y = net.op(op_type, x, *params, **attributes)
+    net.output(net.op("Add", net.input("other", 2, 4), y) if place.startswith("constant") else y, dtype=np.float32)
+    if is_quantize:
+        net.outputs[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    if scale == 0 and "block" in place and not is_quantize:
+        imported(net.model())
+        return
+    with pytest.raises(McugenError, match="scales must be positive and finite") as error:
+        imported(net.model())
+    assert error.value.exit_code == 4
+    assert str(np.float32(scale)) in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", TYPES[:6])
+def test_padding_of_integers_is_an_integer(dtype: type):
+    """Between QuantizeLinear and DequantizeLinear, and where two readers take one tensor for different reals."""
+    net, wanted = Net(opset=21), {}
+    low, high = (int(end) for end in (ml_dtypes.iinfo(dtype).min, ml_dtypes.iinfo(dtype).max))
+    zero, step, widths = (low + high) // 2 - 1, 12.8 / (high - low), net.const([0, 1, 0, 1], np.int64)
+    random = np.random.default_rng(3)
+    x, real = random.integers(low, high + 1, (2, 3)), random.uniform(-6, 6, (2, 3)).astype(np.float32)
+    net.input("x", 2, 3, dtype=dtype)
+    for number, (factor, shift) in enumerate(((1.0, 0), (1.3, 1))):
+        padded = net.op("Pad", net.dequantize("x", step * factor, zero + shift, dtype), widths, net.const(2.2))
+        net.output(net.quantize(padded, step * factor, zero + shift, dtype, out=f"y{number}"), dtype=dtype)
+        border = np.rint(np.float32(2.2) / np.float32(step * factor)) + zero + shift
+        wanted[f"y{number}"] = np.pad(x, ((0, 0), (1, 1)), constant_values=int(border))
+    padded = net.op("Pad", net.quantize(net.input("real", 2, 3), step, zero, dtype), widths, net.const(zero + 1, dtype))
+    net.output(net.op("Relu", net.dequantize(padded, step, zero, dtype), out="y2"))
+    codes = np.clip(np.rint(real / np.float32(step)) + zero, low, high)
+    wanted["y2"] = np.maximum(np.pad(codes, ((0, 0), (1, 1)), constant_values=zero + 1) - zero, 0) * step
+    compiled = compile_model(net.model())
+    feeds = {e.name: {"x": x, "real": real}[e.name].astype(e.dtype.numpy) for e in compiled.program.inputs}
+    found = interpret(compiled.graph, feeds)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name].astype(np.float64), array, rtol=1e-6, err_msg=name)
+    check_c(compiled, feeds, found)
