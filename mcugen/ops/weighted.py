@@ -13,11 +13,15 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import LONGEST_SUM, PLAIN_SHIFT, dequantize, is_quantized
 from mcugen.numerics.sums import largest_sums, most_sum, requantizer, sum_dtype
 
+MAX_BIAS_ERROR = 0.5
+"""Steps of the output's scale by which a rounded bias may move a result: with the rounding of the result, one step."""
+
 
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
-    """Input, symmetric integer weights (output channels on axis 0) and int32 or int64 bias of a weighted layer.
+    """Return input, symmetric integer weights (output channels on axis 0) and integer bias of a weighted layer.
 
-    None where the layer has no integer form: weights not quantized, wrong axis, sums too long.
+    None where the layer has no integer form: weights not quantized, wrong axis, sums too long, a bias that the unit of
+    the sums is too coarse for.
     """
     x, w, bias = (*inputs, None)[:3]
     assert x is not None and w is not None
@@ -27,7 +31,7 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     if wq.axis not in (None, 0) or w.type.dtype not in (DType.INT8, DType.INT16):
         return None
     data = w.data.astype(np.int64) - wq.zero_point
-    b = _integer_bias(bias, x.type.q.scales * wq.scales, len(data))
+    b = _integer_bias(bias, x.type.q.scales * wq.scales, len(data), sig.output)
     if b is None:
         return None
     quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, x.type.q, sig.output)
@@ -88,7 +92,12 @@ def _carry_constant_channels(
     return QuantParams(tuple(map(float, scales)), 0, quant.axis), np.where(dead, np.rint(steps), bias).astype(np.int64)
 
 
-def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | None:
+def _integer_bias(bias: Value | None, unit: Array, channels: int, out: TensorType) -> Array | None:
+    """Return a bias in units of the sums of products.
+
+    None: the bias is computed or too large, or rounding it to that unit alone moves a result by more than
+    MAX_BIAS_ERROR.
+    """
     if bias is None:
         return np.zeros(channels, np.int64)
     if bias.data is None:
@@ -97,6 +106,10 @@ def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | Non
     if quant is not None and np.allclose(quant.scales, unit, rtol=1e-5, atol=0):
         same_unit: Array = bias.data.astype(np.int64).reshape(-1) - quant.zero_point
         return same_unit
-    real = bias.data if quant is None else dequantize(bias.data, quant)
-    rounded: Array = np.rint(real.reshape(-1).astype(np.float64) / unit)
-    return rounded.astype(np.int64) if (np.abs(rounded) < LONGEST_SUM).all() else None
+    real = (bias.data if quant is None else dequantize(bias.data, quant)).reshape(-1).astype(np.float64)
+    rounded: Array = np.rint(real / unit)
+    if not (np.abs(rounded) < LONGEST_SUM).all():
+        return None
+    if out.quant is not None and np.abs(rounded * unit - real).max(initial=0) > MAX_BIAS_ERROR * out.quant.scale[0]:
+        return None
+    return rounded.astype(np.int64)
