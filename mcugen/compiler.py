@@ -62,6 +62,7 @@ from mcugen.options import (
     Training,
 )
 from mcugen.parameters import require_room
+from mcugen.passes.islands import float_islands
 from mcugen.pipeline import Trace, lowered, optimize, planned
 from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
@@ -132,6 +133,7 @@ def _compiled(
         notes = [
             *graph.notes,
             *_nan_notes(graph),
+            *([] if quantized else _island_notes(graph)),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
             *read,
@@ -399,6 +401,16 @@ def _nan_notes(graph: Graph) -> list[str]:
     names = ", ".join(f"'{shortened(name, 40)}'" for name in bad[:3])
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return [f"constants hold NaN, and so may all results: {names}{more}; train or export the model again"]
+
+
+def _island_notes(graph: Graph) -> list[str]:
+    """Return a note of the layers that a quantized model leaves in float32."""
+    islands = float_islands(graph)
+    if not islands:
+        return []
+    names = ", ".join(f"'{shortened(name, 40)}' ({op})" for name, op in list(islands.items())[:3])
+    more = f" and {len(islands) - 3} more" if len(islands) > 3 else ""
+    return [f"computed in float32 between quantized tensors, as these types have no integer form: {names}{more}"]
 
 
 def _widened_notes(graph: Graph) -> list[str]:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that stay in float32 between the integer layers of a quantized model."""
+
+from __future__ import annotations
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator
+from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize
+from mcugen.ops.elementwise import Stack
+
+
+def float_islands(graph: Graph) -> dict[str, str]:
+    """Return the layers that read dequantized tensors and whose results are quantized again.
+
+    Layers behind the last Dequantize and before the first Quantize are not meant: there the model asks for reals.
+
+    Returns:
+        The name of each layer's result, and of its operator.
+    """
+    return {node.outputs[0].name: node.op.name for part in graph.nested() for node in _islands(part)}
+
+
+def _islands(graph: Graph) -> list[Node]:
+    dequantized, quantized = set[Value](), set[Value]()
+    for node in graph.nodes:
+        if _has(node, Dequantize) or not dequantized.isdisjoint(v for v in node.inputs if v is not None):
+            dequantized |= {v for v in node.outputs if v.type.dtype.is_float}
+    for node in reversed(list(graph.nodes)):
+        if _has(node, Quantize) or not quantized.isdisjoint(node.outputs):
+            quantized |= {v for v in node.inputs if v is not None and v.type.dtype.is_float}
+    return [node for node in graph.nodes if _computes(node) and _is_between(node, dequantized, quantized)]
+
+
+def _is_between(node: Node, dequantized: set[Value], quantized: set[Value]) -> bool:
+    reads = _has(node, Dequantize) or not dequantized.isdisjoint(v for v in node.inputs if v is not None)
+    return reads and (_has(node, Quantize) or not quantized.isdisjoint(node.outputs))
+
+
+def _operators(node: Node) -> list[Operator]:
+    """Return the operators that a node computes one after the other."""
+    return [step.op for step in node.op.steps] if isinstance(node.op, Stack) else [node.op]
+
+
+def _has(node: Node, conversion: type[Operator]) -> bool:
+    return any(isinstance(op, conversion) for op in _operators(node))
+
+
+def _computes(node: Node) -> bool:
+    conversions = (Cast, Dequantize, FlipSign, Quantize)
+    return not all(op.moves_data or isinstance(op, conversions) for op in _operators(node))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a quantized model computes in float32 between its integer layers is told."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx_models import Net, optimized
+
+from mcugen import compile_model
+from mcugen.passes.islands import float_islands
+
+
+def net_of(*op_types: str, dtype: type = np.int16, ends_real: bool = False) -> Net:
+    """Operators in a row between DequantizeLinear and QuantizeLinear."""
+    net = Net(opset=21)
+    real = net.dequantize(net.input("x", 2, 6, 5, dtype=dtype), 4e-4, 0, dtype)
+    for op_type in op_types:
+        real = net.op(op_type, real)
+    if ends_real:
+        net.output(real)
+    else:
+        net.output(net.quantize(real, 4e-4, 0, dtype, out="y"), dtype=dtype)
+    return net
+
+
+def test_layers_between_conversions_are_named():
+    islands = float_islands(optimized(net_of("Round", "Softsign").model()))
+    assert len(islands) == 1
+    assert next(iter(islands)) == "y"
+
+
+def test_neither_integer_layers_nor_real_results_are():
+    for net in (net_of("Relu"), net_of("Tanh"), net_of("Transpose"), net_of("Round", ends_real=True)):
+        assert not float_islands(optimized(net.model()))
+
+
+def test_the_report_says_so():
+    (note,) = compile_model(net_of("Round").model(), "nrf52840").report.notes
+    assert note.startswith("computed in float32 between quantized tensors")
+    assert "'y'" in note
+    assert compile_model(net_of("Relu").model(), "nrf52840").report.notes == ()
