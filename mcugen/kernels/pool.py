@@ -121,27 +121,31 @@ class MaxOptions(Options):
     x_t: Annotated[str, "C type of the elements"]
 
 
-def _max_pool(name: str, dtype: DType) -> Kernel:
+def _max_pool(name: str, *dtypes: DType) -> Kernel:
     return Kernel(
         name,
         what="the largest element under each window, channel by channel, four or more channels at a time",
-        operands=(reads("x", "input, channels last", dtype), writes("y", "output, channels last", dtype)),
+        operands=(reads("x", "input, channels last", *dtypes), writes("y", "output, channels last", *dtypes)),
         params=(Geometry, Gaps),
         options=(MaxOptions,),
     )
 
 
-MAX_POOL = {
-    DType.FLOAT32: _max_pool("max_pool_f32", DType.FLOAT32),
-    DType.INT8: _max_pool("max_pool_s8", DType.INT8),
-    DType.INT16: _max_pool("max_pool_s16", DType.INT16),
-    DType.UINT8: _max_pool("max_pool_u8", DType.UINT8),
-}
-"""By element type."""
+_MAX_POOLS = (
+    _max_pool("max_pool_f32", DType.FLOAT32),
+    _max_pool("max_pool_s8", DType.INT8, DType.INT4, DType.INT2),
+    _max_pool("max_pool_s16", DType.INT16),
+    _max_pool("max_pool_u8", DType.UINT8, DType.UINT4, DType.UINT2),
+    _max_pool("max_pool_u16", DType.UINT16),
+)
+"""Maximum pools; integers of fewer than 8 bits take a byte each."""
+
+MAX_POOL = {dtype: kernel for kernel in _MAX_POOLS for dtype in kernel.operands[0].types}
+"""Maximum pools by element type."""
 
 
 def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
-    """The largest element under each window."""
+    """Emit the call that finds the largest element under each window."""
     inside = pool.is_inside(builder.any_size)
     call = Call(
         MAX_POOL[pool.y.dtype],

@@ -547,7 +547,7 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
 @onnx_operator(
     "MaxPool",
     types=(*_MAX_TYPES, DType.FLOAT64),
-    kernels=("max_pool_f32", "max_pool_s8", "max_pool_s16", "max_pool_u8", "pool_direct"),
+    kernels=("max_pool_f32", "max_pool_s8", "max_pool_s16", "max_pool_u8", "max_pool_u16", "pool_direct"),
     limits="every window must meet the input",
 )
 def _import_max_pool(node: OnnxNode) -> list[Value]:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operator between quantized tensors of every type: right by arithmetic on reals, in numpy and in C."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_models import outputs_in_c
+from quantized_cells import (
+    CALCULATIONS,
+    CHANGES,
+    DTYPES,
+    MOVEMENTS,
+    Matrix,
+    Quantization,
+    output_of,
+    product,
+    quantization,
+)
+
+from mcugen import CompileOptions, compile_model
+from mcugen.board import load_board
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import Array
+
+GROUPS = {"movements": MOVEMENTS, "calculations": CALCULATIONS}
+
+FLOATS = frozenset({"average_pool_volume"})
+"""Cells of floats whose order of additions differs between numpy and C: their codes may differ by one."""
+
+
+def check(cells: str, x: Quantization, y: Quantization) -> None:
+    """numpy gives what is due, and C what numpy gives."""
+    matrix = Matrix(GROUPS[cells], x, y)
+    compiled = compile_model(matrix.model)
+    found = interpret(compiled.graph, matrix.feeds)
+    in_c = outputs_in_c(compiled, matrix.feeds)
+    for name, expected in matrix.expected().items():
+        expected.assert_met(found[name], name, exactly=cells == "movements" and x == y)
+        assert_same_codes(in_c[name], found[name], name)
+
+
+def assert_same_codes(found: Array, wanted: Array, name: str) -> None:
+    atol = int(name.partition(".")[0] in FLOATS)
+    np.testing.assert_allclose(found.astype(np.int64), wanted.astype(np.int64), rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_movements_keep_codes(dtype: str):
+    """Borders are zero points or quantized constants; a border never wins a maximum."""
+    x = quantization(dtype, "odd")
+    check("movements", x, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_calculations_round_to_the_nearest_step(dtype: str):
+    x = quantization(dtype)
+    check("calculations", x, output_of(x, "scale"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cells", GROUPS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("zero", ["middle", "odd"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_pair_of_quantizations(dtype: str, zero: str, change: str, cells: str):
+    x = quantization(dtype, zero)
+    check(cells, x, output_of(x, change))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint4"])
+@pytest.mark.parametrize("layer", ["conv", "depthwise", "convtranspose", "gemm", "matmul"])
+def test_a_bias_is_not_rounded_to_coarse_sums(layer: str, dtype: str):
+    """The unit of int8 · int4 products is a multiple of an int16 step: a bias in it would be steps off."""
+    name = f"{layer}_{dtype}"
+    cells = {"layer": product(layer, dtype, "float", 0), "tensor": product(layer, dtype, "float", None)}
+    matrix = Matrix(cells, quantization("int8"), quantization("int16"))
+    compiled = compile_model(matrix.model)
+    found = interpret(compiled.graph, matrix.feeds)
+    in_c = outputs_in_c(compiled, matrix.feeds)
+    for output, expected in matrix.expected().items():
+        expected.assert_met(found[output], f"{name}: {output}")
+        np.testing.assert_allclose(in_c[output].astype(int), found[output].astype(int), rtol=0, atol=1)
+
+
+SUBSET = ("pad_value", "pad_five_axes", "concat_scales", "max_pool_padded", "reduce_max", "top_k", "resize_nearest")
+BOARDS = [
+    *(pytest.param(board, marks=pytest.mark.qemu) for board in ("nrf52840", "corstone300", "rp2040")),
+    pytest.param("rv32imc", marks=pytest.mark.riscv),
+]
+
+
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("dtype", ["uint16", pytest.param("int16", marks=pytest.mark.slow), "uint8"])
+def test_boards_give_the_codes_of_numpy(dtype: str, board: str):
+    x = quantization(dtype)
+    matrix = Matrix({name: MOVEMENTS[name] for name in SUBSET}, x, x)
+    compiled = compile_model(matrix.model, load_board(board), CompileOptions())
+    (found,) = compiled.simulate([matrix.feeds], measure=False).outputs
+    for name, expected in matrix.expected().items():
+        expected.assert_met(found[name].reshape(expected.steps.shape), name, exactly=True)
