@@ -236,11 +236,17 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return limited.astype(sig.output.dtype.numpy)
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """By padding that counts; what did not count so far would lie beyond it."""
+        """Return the pool whose window takes in zeros around `x`, which are elements and therefore count.
+
+        Padding of the pool's own that does not count would lie outside of these zeros. Kernels count from where the
+        window begins, so that there must be none before the input.
+        """
         space, op = self._around(before, after), self._wider(x, before, after)
         if space is None or op is None:
             return None
         counted = replace(self.window, before=self.counted_before, after=self.counted_after).padded(*space)
+        if counted.before != op.window.before:
+            return None
         return replace(op, counted_before=counted.before, counted_after=counted.after)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -287,6 +293,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         fixed = not self.most and all((c == c[0]).all() for c in counts)
         counts_padding = any(self.counted_before + self.counted_after)
         if counts_padding and not fixed:
+            assert self.counted_before == self.window.before, "kernels count from where the window begins"
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
         return AverageSpec(
