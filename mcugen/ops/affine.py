@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""x · scale + shift with constants by channel: a batch normalization that no layer with weights takes in."""
+"""Sums and products with constants by channel, such as a standardization, that no layer with weights takes in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
+
 from mcugen.expressions.nodes import Expression
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
+from mcugen.hir.types import Array
 from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Range
 from mcugen.ops.elementwise import Elementwise
@@ -20,24 +23,41 @@ from mcugen.ops.pointwise import clamped
 
 @dataclass(frozen=True)
 class Affine(Clampable, Elementwise):
-    """y = x · scale + shift of reals, clamped; scale and shift are constants that broadcast to x."""
+    """Sums and products of x with constants that broadcast to x, in the order of `steps`; the result is clamped.
+
+    The order decides the precision of reals: x · scale + shift loses what (x − mean) · scale keeps where x is close to
+    a large mean.
+    """
 
     mnemonic: ClassVar[str] = "affine"
-    real_inputs: ClassVar[frozenset[int]] = frozenset({1, 2})
+    real_inputs: ClassVar[frozenset[int]] = frozenset({1, 2, 3})
+    steps: tuple[str, ...] = ("Mul", "Add")
+    """`Mul` or `Add`, one for each constant operand."""
     clamp: Range | None = None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Product, then sum."""
-        x, scale, shift = args
-        return clamped(x * scale + shift, self.clamp, scalar)
+        """Build the sums and products in their order."""
+        y, *constants = args
+        for step, constant in zip(self.steps, constants, strict=True):
+            y = y + constant if step == "Add" else y * constant
+        return clamped(y, self.clamp, scalar)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """After the sum."""
+        """Return the operator that clamps its result, if this one does not."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
+    def line(self, constants: Sequence[Array]) -> tuple[Array, Array]:
+        """Return scale and shift of the line x · scale + shift, in float64."""
+        scale, shift = np.ones(()), np.zeros(())
+        for step, constant in zip(self.steps, constants, strict=True):
+            number = constant.astype(np.float64)
+            scale, shift = (scale, shift + number) if step == "Add" else (scale * number, shift * number)
+        return scale, shift
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """One factor and one sum by channel, of int8 in 32 bits."""
-        scale, shift = (v.data if v is not None else None for v in inputs[1:])
-        if scale is None or shift is None:
+        """Return one factor and one sum by channel: what is constant is computed in float64, and rounded once."""
+        constants = [v.data for v in inputs[1:] if v is not None and v.data is not None]
+        if len(constants) < len(self.steps):
             return None
+        scale, shift = np.broadcast_arrays(*self.line(constants))
         return affine_form(self, graph, sig, inputs[0], scale, shift, self.clamp)

@@ -20,7 +20,7 @@ from mcugen.kernels.walks import dense_strides
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.numerics.normalize import FixedNormalize
-from mcugen.ops.conversion import Cast
+from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Reshape, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
@@ -267,6 +267,10 @@ def _import_lp(node: OnnxNode) -> list[Value]:
     return [node.emit(Binary("Div"), x, node.emit(Clamp(low=least), norm, suffix="nonzero"))]
 
 
+LARGE_MEAN = 4.0
+"""Standard deviations from which on a mean is subtracted before a batch normalization scales."""
+
+
 @onnx_operator("BatchNormalization", types=FLOATS, kernels=("elementwise", "normalize", "reduce"))
 def _import_batch_normalization(node: OnnxNode) -> list[Value]:
     """A multiplication and an addition per channel, which fold_affine folds; in training mode by the batch."""
@@ -286,22 +290,41 @@ def _import_batch_normalization(node: OnnxNode) -> list[Value]:
     if is_constant and node.graph.keeps_statistics and x.type.dtype is DType.FLOAT32:
         op = BatchNormalize(float(node.attr("epsilon", 1e-5)), float(node.attr("momentum", 0.9)))
         return [node.emit(op, *(node.input(i) for i in range(5)))]
-    if is_constant:
-        factor, shift = _constant_affine(node)
+    known = [_known(node.input(i)) for i in range(1, 5)]
+    mean: Value | None = None
+    if all(numbers is not None for numbers in known):
+        mean, factor, shift = _constant_affine(node, *(n.astype(np.float64) for n in known if n is not None))
     else:
-        gamma, beta, mean, variance = (node.input(i) for i in range(1, 5))
+        gamma, shift, mean, variance = (node.input(i) for i in range(1, 5))
         factor = node.emit(Binary("Mul"), gamma, _inverse_deviation(node, variance), suffix="scale")
-        shift = node.emit(Binary("Mul"), mean, factor, suffix="offset")
-        shift = node.emit(Binary("Sub"), beta, shift, suffix="shift")
-    scaled = emit_elementwise(node, Binary("Mul"), node.input(0), _per_channel(node, factor, rank), suffix="scaled")
+    if mean is not None:
+        x = emit_elementwise(node, Binary("Sub"), x, _per_channel(node, mean, rank), suffix="centered")
+    scaled = emit_elementwise(node, Binary("Mul"), x, _per_channel(node, factor, rank), suffix="scaled")
     return [emit_elementwise(node, Binary("Add"), scaled, _per_channel(node, shift, rank))]
 
 
-def _constant_affine(node: OnnxNode) -> tuple[Value, Value]:
-    gamma, beta, mean, variance = (node.const(i, "statistics").astype(np.float64) for i in range(1, 5))
+def _known(value: Value) -> Array | None:
+    """Return the numbers of a constant, or of a quantized one behind its Dequantize."""
+    source = value.producer
+    stored = source.input(0) if source is not None and isinstance(source.op, Dequantize) else None
+    return value.data if stored is None or stored.data is None else dequantize(stored.data, stored.type.q)
+
+
+def _constant_affine(
+    node: OnnxNode, gamma: Array, beta: Array, mean: Array, variance: Array
+) -> tuple[Value | None, Value, Value]:
+    """Return the mean, the scale and the shift of (x − mean) · scale + shift.
+
+    The mean is None, and taken into the shift, where it is small: x · scale + (shift − mean · scale) is off by at most
+    2⁻²² · |mean · scale|. That is a few ulp of what the result usually is, as far from `beta` as `gamma` says.
+    """
     scale = gamma / np.sqrt(variance + float(node.attr("epsilon", 1e-5)))
+    is_large = np.abs(mean * scale) > LARGE_MEAN * np.maximum(np.abs(gamma), np.abs(beta))
+    shift = beta if is_large.any() else beta - mean * scale
     dtype = node.input(0).type.dtype.numpy
-    return node.constant("scale", scale.astype(dtype)), node.constant("shift", (beta - mean * scale).astype(dtype))
+    names = {"mean": mean, "scale": scale, "shift": shift} if is_large.any() else {"scale": scale, "shift": shift}
+    values = {name: node.constant(name, array.astype(dtype)) for name, array in names.items()}
+    return values.get("mean"), values["scale"], values["shift"]
 
 
 def _batch_training(node: OnnxNode) -> list[Value]:

@@ -125,7 +125,7 @@ def _layer(node: Node) -> _Branch | None:
 
 def _line(node: Node, like: _Branch) -> _Branch | None:
     """x · scale + shift with one constant a channel, as a convolution of one weight a channel."""
-    if not isinstance(node.op, Affine) or node.op.clamp is not None:
+    if node.op != Affine():
         return None
     shape, space = node.output.type.shape, len(like.kernel)
     wanted = tuple(n if a == 1 else 1 for a, n in enumerate(shape))

@@ -10,6 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Clampable, Paddable
 from mcugen.hir.types import Array, DType, QuantParams, Shape
+from mcugen.numerics.digits import FEW_DIGITS, has_digits, is_float32
 from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
@@ -35,7 +36,7 @@ def fold_pad(graph: Graph, node: Node) -> Outcome:
         return f"it pads with {pad.op.value}"
     grown = node.op.padded(pad.input(0), pad.op.before, pad.op.after)
     if grown is None:
-        return "the padding is none of a window"
+        return "the window cannot take in the padding"
     graph.rewrite(node, grown, [pad.input(0), *node.inputs[1:]], types=[node.output.type], origin=pad.origin)
     return True
 
@@ -269,7 +270,7 @@ def fold_affine(graph: Graph, node: Node) -> Outcome:
         return "weights or bias are no float constants"
     if function == "Div" and not constant.all():
         return "it divides by 0"
-    if function == "Mul" and _is_exact_apart(layer.input(1).data, constant, bias):
+    if _is_exact_apart(layer, node.op, constant, bias):
         return "sums of whole numbers are exact as they are, and would not be"
     weights, new_bias = _absorbed(graph, layer, node, other, constant, bias)
     graph.rewrite(node, layer.op, [layer.input(0), weights, new_bias], origin=layer.origin)
@@ -277,12 +278,40 @@ def fold_affine(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-def _is_exact_apart(weights: Array | None, factor: Array, bias: Array) -> bool:
-    """Whether float32 has all digits of sums of whole weights, for bytes, but not of those times the factor."""
-    if weights is None or any((numbers != np.rint(numbers)).any() for numbers in (weights, factor, bias)):
+def _is_exact_apart(layer: Node, op: Binary, constant: Array, bias: Array) -> bool:
+    """Whether float32 has all digits of the layer's sums for whole inputs, but not once it takes the constant in.
+
+    Else the sums are rounded already: by about 2⁻²⁴ · Σ |w · x|, which is what rounded weights and biases add to that.
+    """
+    weights = layer.input(1).data
+    if weights is None:
         return False
-    most = np.abs(weights).reshape(len(weights), -1).sum(1).max(initial=0) * _BYTES
-    return bool(most < _ALL_DIGITS <= most * np.abs(factor).max(initial=0))
+    rows = _rows(layer, weights)
+    if op.function in ("Add", "Sub"):
+        total = bias + constant if op.function == "Add" else bias - constant
+        is_rounded = (bias != 0) & ~is_float32(total)
+        return bool(is_rounded.any()) and _are_steps(rows)
+    if op.function == "Mul" and all((numbers == np.rint(numbers)).all() for numbers in (rows, constant, bias)):
+        most = np.abs(rows).sum(1).max(initial=0) * _BYTES
+        return bool(most < _ALL_DIGITS <= most * np.abs(constant).max(initial=0))
+    factor = 1 / constant if op.function == "Div" else constant
+    is_rounded = (np.count_nonzero(rows, 1) + (bias != 0) > 1) & ~has_digits(factor, FEW_DIGITS)
+    return bool(is_rounded.any()) and _are_steps(rows)
+
+
+def _are_steps(weights: Array) -> bool:
+    """Whether numbers are at most 256 times a power of 2, which all of them are multiples of: differences, say."""
+    largest = np.abs(weights).max(initial=0.0)
+    steps = np.ldexp(weights.astype(np.float64), 8 - int(np.frexp(largest)[1]))
+    return bool(np.isfinite(largest) and (steps == np.rint(steps)).all())
+
+
+def _rows(layer: Node, weights: Array) -> Array:
+    """Return the weights as one row for each output channel."""
+    if isinstance(layer.op, ConvTranspose):
+        grouped = weights.reshape(layer.op.groups, -1, *weights.shape[1:])
+        return grouped.swapaxes(1, 2).reshape(_channels(layer), -1)
+    return weights.reshape(len(weights), -1)
 
 
 def _layer(value: Value | None) -> Node | None:

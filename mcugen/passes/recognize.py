@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, Shape
+from mcugen.numerics.digits import FEW_DIGITS, fits_float32, has_digits, is_float32
 from mcugen.ops.affine import Affine
 from mcugen.ops.movement import Reshape
 from mcugen.ops.norm import Normalize
@@ -210,41 +213,137 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
 
 @pattern(Binary)
 def recognize_affine(graph: Graph, node: Node) -> Outcome:
-    """x · c + d and (x + d) · c with constants, one number a channel or so → Affine: one rounding, not two."""
+    """x · c + d, (x + d) · c and longer chains with constants, one number a channel or so → Affine.
+
+    Integers are rounded once, then. Reals may lose nothing to speak of: see `_Chain`.
+    """
     inner = _inner(graph, node)
-    if inner is None or (outer := _affine(node)) is None or (before := _affine(inner)) is None:
+    before = None if inner is None else _chain(inner)
+    if inner is None or before is None or (step := _step(node)) is None:
         return False
-    (_, scale, shift), (x, c, d) = outer, before
-    scale, shift = np.broadcast_arrays(scale * c, scale * d + shift)
-    if scale.size <= 1:
+    operand, found = inner.input(_operand(inner)), before.followed_by(step)
+    if found is None:
+        return "a sum of constants would lose digits that the steps keep"
+    arrays = np.broadcast_arrays(*found.operands.values())
+    size = max((array.size for array in arrays), default=0)
+    if size <= 1:
         return "a scalar function of one tensor is a table"
-    if scale.size > node.output.type.count // 2 or x.type.shape != node.output.type.shape:
+    if size > node.output.type.count // 2 or operand.type.shape != node.output.type.shape:
         return "constants of each element cost more than they save"
-    constants = [_shaped(graph, node, k, v) for k, v in (("scale", scale), ("shift", shift))]
-    graph.rewrite(node, Affine(), [x, *constants], types=[node.output.type], origin=inner.origin)
+    constants = [_shaped(graph, node, k, v) for k, v in zip(found.operands, arrays, strict=True)]
+    graph.rewrite(node, Affine(found.steps), [operand, *constants], types=[node.output.type], origin=inner.origin)
     graph.remove(inner)
     return True
 
 
+@dataclass(frozen=True)
+class _Chain:
+    """Constants of y = (x + before) · scale + shift, in float64; 0 and 1 stand for steps that there are none of.
+
+    With ε = 2⁻²³, a constant that is rounded to float32 is off by at most ε/2 of itself, and so is the result of a
+    step. Where y is close to 0, (x + before) · scale = −shift: its rounding, up to ε/2 · |shift|, is what the steps of
+    the model lose, and all that a chain may lose besides a few ulp of y. What is exact for whole x in the model (a sum;
+    a product with a constant of few digits) must stay so. Therefore
+
+    - a sum of two constants must be a float32 number;
+    - a sum before a product stays there: (x + a) · c would be off by ε · |a · c| as x · c + a · c;
+    - one behind a product, before another, moves before the first: (x · c + d) · k = (x + d / c) · (c · k), where d / c
+      is a float32 number, or c has many digits and d / c is off by no more than the product: ε/2 · |(a + d / c) · c| is
+      at most MAX_ROUNDING times ε/2 · |d|.
+    """
+
+    before: Array
+    scale: Array
+    shift: Array
+
+    def followed_by(self, step: tuple[Array, Array]) -> _Chain | None:
+        """Return the chain with y · scale + shift behind it, or None where it would lose digits."""
+        scale, shift = step
+        scaled = self if (scale == 1).all() else self._times(scale)
+        found = scaled if scaled is None or not shift.any() else scaled._plus(shift)
+        return found if found is not None and all(map(fits_float32, found.operands.values())) else None
+
+    def _plus(self, number: Array) -> _Chain | None:
+        is_before = bool((self.scale == 1).all()) and not self.shift.any()
+        held = self.before if is_before else self.shift
+        total = held + number
+        if not ((held == 0) | (number == 0) | is_float32(total)).all():
+            return None
+        return replace(self, before=total) if is_before else replace(self, shift=total)
+
+    def _times(self, number: Array) -> _Chain | None:
+        product = self.scale * number
+        if not self.shift.any() or has_digits(number, 1).all():
+            found = replace(self, scale=product, shift=self.shift * number)
+            is_sum = bool((product == 1).all()) and not self.before.any()
+            return replace(found, before=found.shift, shift=np.zeros(())) if is_sum else found
+        with np.errstate(all="ignore"):
+            before = np.where(self.shift == 0, self.before, self.before + self.shift / self.scale)
+        is_as_close = np.abs(before * self.scale) <= MAX_ROUNDING * np.abs(self.shift)
+        may_round = ~has_digits(self.scale, FEW_DIGITS) & is_as_close
+        if not (np.isfinite(before) & ((self.shift == 0) | is_float32(before) | may_round)).all():
+            return None
+        return replace(self, before=before, scale=product, shift=np.zeros(()))
+
+    @property
+    def operands(self) -> dict[str, Array]:
+        """The constants of the steps that there are."""
+        found = {"offset": self.before, "scale": self.scale, "shift": self.shift}
+        return {name: a for name, a in found.items() if (a != (name == "scale")).any()}
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps with `operands`."""
+        return tuple("Mul" if name == "scale" else "Add" for name in self.operands)
+
+
+MAX_ROUNDING = 2.0
+"""Largest ratio of the rounding error of a constant to that of the product whose place it takes."""
+
+
 def _inner(graph: Graph, node: Node) -> Node | None:
-    """The operator that computes an operand for this node alone."""
+    """Return the operator that computes an operand for this node alone."""
     if node.op not in _AFFINE or node.output.type.dtype is not DType.FLOAT32:
         return None
     producers = [v.producer for v in node.inputs if v is not None and graph.only_user(v) is node]
-    return next((p for p in producers if p is not None and p.op in _AFFINE), None)
+    return next((p for p in producers if p is not None and (p.op in _AFFINE or _is_plain_affine(p.op))), None)
 
 
 _AFFINE = tuple(Binary(function) for function in ("Add", "Sub", "Mul", "Div"))
 
 
-def _affine(node: Node) -> tuple[Value, Array, Array] | None:
-    """x, c and d where the node computes x · c + d with one constant operand."""
+def _is_plain_affine(op: Operator) -> bool:
+    return isinstance(op, Affine) and op.clamp is None
+
+
+def _operand(node: Node) -> int:
+    """Return the index of the first operand that is no constant."""
+    return next((i for i, v in enumerate(node.inputs) if v is not None and v.data is None), 0)
+
+
+def _chain(node: Node) -> _Chain | None:
+    """Return the chain of a node that computes one of its only operand that is no constant."""
+    one, none = np.ones(()), np.zeros(())
+    chain, steps = _Chain(none, one, none), [_step(node)]
+    if isinstance(node.op, Affine):
+        constants = [v.data.astype(np.float64) for v in node.inputs[1:] if v is not None and v.data is not None]
+        ways = zip(node.op.steps, constants, strict=False)
+        steps = [(one, number) if way == "Add" else (number, none) for way, number in ways]
+    for step in steps:
+        found = None if step is None else chain.followed_by(step)
+        if found is None:
+            return None
+        chain = found
+    return chain
+
+
+def _step(node: Node) -> tuple[Array, Array] | None:
+    """Return scale and shift where a node computes x · scale + shift with one constant operand."""
     at = 0 if node.input(1).data is None else 1
-    x, constant = node.input(1 - at), node.input(at).data
-    if x.data is not None or constant is None or not isinstance(node.op, Binary):
+    constant = node.input(at).data
+    if node.input(1 - at).data is not None or constant is None or not isinstance(node.op, Binary):
         return None
-    line = node.op.line(constant, at)
-    return None if line is None else (x, *line)
+    return node.op.line(constant, at)
 
 
 def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:

@@ -241,9 +241,10 @@ def _grows(node: Node, constants: Sequence[Array]) -> bool:
         return False
     if node.op == Unary("Floor") or node.op in (Binary("Add"), Binary("Sub")):
         return True
-    if node.op in (Binary("Mul"), Binary("Div")) or isinstance(node.op, Affine):
-        return bool((constants[0] > 0).all())
-    return False
+    if isinstance(node.op, Affine):
+        factors = [number for step, number in zip(node.op.steps, constants, strict=True) if step == "Mul"]
+        return all((number > 0).all() for number in factors)
+    return node.op in (Binary("Mul"), Binary("Div")) and bool((constants[0] > 0).all())
 
 
 recognize_whole = Rewriting("recognize_whole", keep_codes)
