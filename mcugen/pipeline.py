@@ -46,6 +46,7 @@ from mcugen.passes.halve import round_weights
 from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import constant_channels, drop_channels
 from mcugen.passes.recognize import (
+    assume_mask,
     recognize_affine,
     recognize_groups,
     recognize_mask,
@@ -76,8 +77,8 @@ _FOLDS: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
 )
-FUSION = (*_LAYERS, *_FOLDS)
-"""In float. Then quantization takes its ranges (mcugen.quant)."""
+FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
+"""Passes on a float network whose ranges quantization takes then (mcugen.quant)."""
 
 INTEGERS: tuple[tuple[Pass, str], ...] = (
     *_LAYERS,

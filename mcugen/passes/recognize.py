@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,11 +18,8 @@ from mcugen.ops.norm import Normalize
 from mcugen.ops.pointwise import Binary, Where, argument_of, operands_of
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
+from mcugen.passes.magnitudes import Magnitudes
 from mcugen.passes.rewrite import Outcome, pattern
-
-HIDDEN = -1e4
-"""Exporters add this or less to what attention must not see: its exponential is 0."""
-
 
 # --------------------------------------------------------------------------------------------- normalization
 
@@ -357,26 +354,77 @@ def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
 
 @pattern(Softmax)
 def recognize_mask(graph: Graph, node: Node) -> Outcome:
-    """Softmax(x + m) → Softmax(x + m', visible): −10⁴ and less in a constant m hide, and are not added.
+    """Softmax(x + m) → Softmax(x + m', visible): what a constant m hides for sure is not added.
 
-    Softmax(visible ? x : −10⁴) likewise. The range of the sum would leave no codes for anything else.
+    An element is hidden if its exponential is 0 in float32 whatever x is: it is less than the largest of its row by
+    UNDERFLOW at least. So −∞ hides; finite numbers do where x is bounded (`Magnitudes`), as by codes or by a
+    normalization before the scores. Softmax(visible ? x : c) likewise. The range of the sum would leave no codes for
+    anything else.
     """
+    return _hide(graph, node, _proven)
+
+
+@pattern(Softmax)
+def assume_mask(graph: Graph, node: Node) -> Outcome:
+    """Softmax(x + m) → Softmax(x + m', visible): −10⁴ and less in a constant m hide.
+
+    For decisions about a network before it is quantized: scores become codes then, which limit them. `recognize_mask`
+    proves it of the quantized network, or leaves what the model says.
+    """
+    return _hide(graph, node, _assumed)
+
+
+UNDERFLOW = 104.0
+"""exp(-104) is less than half of the least positive float32."""
+MASK_ROUNDING = 2.0**-20
+"""Factor of what float32 may add to the difference of two masks when scores are added to them."""
+ASSUMED_HIDDEN = -1e4
+"""Exporters add this or less to what attention must not see."""
+
+Hiding = Callable[[Value, Array, Array], Array]
+"""Tells where a mask hides, by the scores, the mask, and the largest number of each of its rows."""
+
+
+def _proven(x: Value, mask: Array, largest: Array) -> Array:
+    """Return where exponentials are 0 whatever the scores are, infinities aside."""
+    may_hide = np.isfinite(mask) & (mask < largest - UNDERFLOW)
+    apart = UNDERFLOW + (2 * Magnitudes().of(x) if may_hide.any() else 0.0)
+    with np.errstate(all="ignore"):  # a row of infinities hides nothing
+        rounding = MASK_ROUNDING * np.abs(mask) + MASK_ROUNDING * np.abs(largest)
+        return np.asarray(mask - largest <= -apart - rounding)
+
+
+def _assumed(_: Value, mask: Array, largest: Array) -> Array:
+    """Return where masks are as low as exporters make them."""
+    return (mask <= ASSUMED_HIDDEN) & (largest > ASSUMED_HIDDEN)
+
+
+def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
     masked, shape = node.input(0).producer, node.input(0).type.shape
     if not isinstance(node.op, Softmax) or len(node.inputs) > 1 or masked is None:
         return False
-    found = _hidden_by_sum(masked) if masked.op == Binary("Add") else _hidden_by_choice(masked)
-    if found is None or not found[1].any():
+    found = _mask_that_is_added(masked) if masked.op == Binary("Add") else _mask_that_chooses(masked, shape)
+    if found is None or not (found.numbers <= ASSUMED_HIDDEN).any():
         return False
-    x, hidden, rest = found
     if node.op.log or node.op.axis != len(shape) - 1:
         return "it is a logarithm, or along another axis than the last"
     if graph.only_user(node.input(0)) is not node:
         return "others read what is masked"
-    if x.type.shape != shape:
+    if found.scores.type.shape != shape:
         return "what is masked is broadcast"
-    if np.broadcast_to(hidden, shape).all(-1).any():
+    return _hidden(graph, node, found, found.hidden(hides))
+
+
+def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> Outcome:
+    """Let the softmax hide what is hidden, and add what is not."""
+    x, masked, shape = mask.scores, node.input(0).producer, node.output.type.shape
+    assert masked is not None
+    if not hidden.any():
+        return "scores may be so far apart that what is masked counts, or of some row nothing would be left"
+    rest = np.where(hidden, np.float32(0), mask.numbers).astype(np.float32)
+    if mask.is_choice and not (hidden == mask.is_masked).all():
         return "of some row nothing would be left"
-    if rest is not None:
+    if not mask.is_choice and rest.any():
         added = graph.constant(f"{masked.output.name}.added", rest)
         x = graph.add(Binary("Add"), [x, added], masked.origin, before=node).output
     visible = graph.constant(f"{node.output.name}.visible", _spread(~hidden, shape))
@@ -384,27 +432,44 @@ def recognize_mask(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-Hidden = tuple[Value, Array, Array | None]
-"""What is masked, where, and what is added to it elsewhere."""
+@dataclass(frozen=True)
+class _Mask:
+    """Scores, and what is added to them or stands in their place."""
+
+    scores: Value
+    numbers: Array
+    """With the last axis of the scores, and as many others as the mask has."""
+    is_masked: Array
+    """Of a choice, where the numbers stand."""
+    is_choice: bool = False
+
+    def hidden(self, hides: Hiding) -> Array:
+        """Return where exponentials are 0. Of a row there is something left, whatever hides it."""
+        if not self.is_choice:
+            return hides(self.scores, self.numbers, self.numbers.max(-1, keepdims=True))
+        largest = np.where(self.is_masked, -np.inf, 0.0).max(-1, keepdims=True)
+        may_hide = self.is_masked & (largest > -np.inf)
+        return np.asarray(may_hide & hides(self.scores, self.numbers, np.zeros_like(largest)))
 
 
-def _hidden_by_sum(node: Node) -> Hidden | None:
+def _mask_that_is_added(node: Node) -> _Mask | None:
     for x, mask in (node.inputs, node.inputs[::-1]):
         assert x is not None and mask is not None
         if mask.data is not None and mask.type.dtype is DType.FLOAT32:
-            hidden = mask.data <= HIDDEN
-            rest = np.where(hidden, np.float32(0), mask.data)
-            return x, hidden, rest if rest.any() else None
+            numbers = np.broadcast_to(mask.data, (*mask.type.shape[:-1], x.type.shape[-1]))
+            return _Mask(x, numbers, np.ones((), np.bool_))
     return None
 
 
-def _hidden_by_choice(node: Node) -> Hidden | None:
+def _mask_that_chooses(node: Node, shape: Shape) -> _Mask | None:
     if not isinstance(node.op, Where):
         return None
     condition, first, second = (node.input(i) for i in range(3))
     for x, mask, wanted in ((first, second, True), (second, first, False)):
-        if condition.data is not None and mask.data is not None and (mask.data <= HIDDEN).all():
-            return x, condition.data != wanted, None
+        if condition.data is not None and mask.data is not None and mask.type.dtype is DType.FLOAT32:
+            is_masked, numbers = np.broadcast_arrays(condition.data != wanted, mask.data)
+            wide = (*is_masked.shape[:-1], shape[-1])
+            return _Mask(x, np.broadcast_to(numbers, wide), np.broadcast_to(is_masked, wide), True)
     return None
 
 

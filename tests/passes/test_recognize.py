@@ -9,7 +9,7 @@ from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
 from mcugen.ops.norm import Normalize
 from mcugen.passes.clean import simplify
-from mcugen.passes.recognize import recognize_groups, recognize_mask, recognize_normalization, recognize_shifted
+from mcugen.passes.recognize import recognize_groups, recognize_normalization, recognize_shifted
 
 SHAPE = (2, 5, 8)
 
@@ -206,76 +206,3 @@ def test_batch_normalization_of_codes_is_one_step(types: tuple[type, type]):
     model = net.model()
     assert operators(optimized(model)) == ["affine"]
     check_quantized(model)
-
-
-# ----------------------------------------------------------------------------------------------------- masks
-
-
-CAUSAL = np.triu(np.ones((6, 6), np.bool_), 1)
-
-
-def masked_net(mask: np.ndarray, shape: tuple[int, ...] = (1, 2, 6, 6), axis: int = -1) -> Net:
-    net = Net()
-    net.output(net.op("Softmax", net.op("Add", net.input("x", *shape), net.const(mask)), axis=axis))
-    return net
-
-
-@pytest.mark.spread(2)
-@pytest.mark.parametrize("low", [-np.inf, -1e9, -1e4, float(np.finfo(np.float32).min)])
-@pytest.mark.parametrize("batch", [(), (1, 1), (1, 2)], ids=str)
-def test_mask_that_is_added(low: float, batch: tuple[int, ...]):
-    net = masked_net(np.broadcast_to(np.where(CAUSAL, low, 0), (*batch, 6, 6)))
-    graph = apply(net.model(), recognize_mask, simplify)
-    assert operators(graph) == ["softmax"]
-    assert graph.nodes[0].input(1).type.count == 36 * (batch[1] if batch else 1)
-    check_everywhere(net.model())
-
-
-def test_one_mask_for_all_rows():
-    """It hides padding; every row of the constant is the same."""
-    net = masked_net(np.asarray([0, 0, -1e9, 0, -1e9, 0]))
-    assert operators(apply(net.model(), recognize_mask, simplify)) == ["softmax"]
-    check_everywhere(net.model())
-
-
-def test_what_is_no_mask_is_still_added():
-    net = masked_net(np.where(CAUSAL, -np.inf, np.arange(36).reshape(6, 6) / 10))
-    assert operators(apply(net.model(), recognize_mask, simplify)) == ["add", "softmax"]
-    check_everywhere(net.model())
-
-
-@pytest.mark.parametrize("visible", [True, False])
-def test_mask_that_chooses(visible: bool):
-    net = Net()
-    x, low = net.input("x", 1, 2, 6, 6), net.const(-1e9)
-    condition = net.const(visible != CAUSAL, np.bool_)
-    net.output(net.op("Softmax", net.op("Where", condition, *((x, low) if visible else (low, x)))))
-    assert operators(apply(net.model(), recognize_mask, simplify)) == ["softmax"]
-    check_everywhere(net.model())
-
-
-@pytest.mark.parametrize(
-    ("mask", "axis"),
-    [
-        (np.where(CAUSAL, -1e9, 0), -2),  # the rows lie apart
-        (np.where(CAUSAL, -5, 0), -1),  # hides nothing
-        (np.full((6, 6), -1e9), -1),  # hides whole rows
-    ],
-    ids=["axis", "small", "all"],
-)
-def test_other_sums_stay(mask: np.ndarray, axis: int):
-    assert operators(apply(masked_net(mask, axis=axis).model(), recognize_mask)) == ["add", "softmax"]
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.int16])
-def test_masked_softmax_of_codes(dtype: type):
-    """The same model as QDQ: what is hidden has no part in the range of the scores."""
-    net = Net(21)
-    scale = 0.0513 if dtype is np.int8 else 2.1e-4
-    x = net.dequantize(net.input("x", 2, 3, 6, 6, dtype=dtype), scale, 0, dtype)
-    probability = net.op("Softmax", net.op("Add", x, net.const(np.where(CAUSAL, -np.inf, 0))))
-    step, zero = (1 / 256, -128) if dtype is np.int8 else (1 / 32768, 0)
-    net.output(net.quantize(probability, step, zero, dtype, out="y"), dtype=dtype)
-    model = net.model()
-    assert operators(optimized(model)) == ["softmax"]
-    check_quantized(model, share=0.01)
