@@ -415,11 +415,12 @@ def _island_notes(graph: Graph) -> list[str]:
 
 def _widened_notes(graph: Graph) -> list[str]:
     """What float islands cost whose weights came quantized."""
-    if not graph.widened:
+    widened = [row for part in graph.nested() for row in part.widened.items()]
+    if not widened:
         return []
-    floats, codes = (sum(sizes) for sizes in zip(*graph.widened.values(), strict=True))
-    names = ", ".join(f"'{shortened(name, 40)}'" for name in list(graph.widened)[:3])
-    more = f" and {len(graph.widened) - 3} more" if len(graph.widened) > 3 else ""
+    floats, codes = (sum(sizes) for sizes in zip(*(sizes for _, sizes in widened), strict=True))
+    names = ", ".join(f"'{shortened(name, 40)}'" for name, _ in widened[:3])
+    more = f" and {len(widened) - 3} more" if len(widened) > 3 else ""
     return [
         f"weights that are quantized in the model are floats in flash, {floats:,} bytes for {codes:,}: {names}{more}; "
         "their layers read reals, or have no integer form: quantize what they read, or the float model (--calibration)"
