@@ -24,7 +24,7 @@ from mcugen.ops.pool import AveragePool, MaxPool
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
 
-DEEPEST = 48
+MAX_PRODUCERS = 48
 """Operators that are looked through, one behind the other: several layers of a transformer."""
 ROUNDING = 1 + 2.0**-10
 """Factor of what float32 may add to sums of up to 2¹² products."""
@@ -73,13 +73,13 @@ class Magnitudes:
     def _computed(self, value: Value, depth: int) -> float:
         node, dtype = value.producer, value.type.dtype
         widest = float(max(map(abs, dtype.limits))) if dtype.is_integer else math.inf
-        if node is None or depth >= DEEPEST:
+        if node is None or depth >= MAX_PRODUCERS:
             return widest
         with np.errstate(all="ignore"):
-            found = self._result(node, depth + 1) * ROUNDING
+            bound = self._result(node, depth + 1) * ROUNDING
         low, high = clamp_of(node.op) or (-math.inf, math.inf)
-        found = min(found, max(abs(low), abs(high)))
-        return widest if math.isnan(found) or (dtype.is_integer and found > widest) else found
+        bound = min(bound, max(abs(low), abs(high)))
+        return widest if math.isnan(bound) or (dtype.is_integer and bound > widest) else bound
 
     def _result(self, node: Node, depth: int) -> float:
         op = node.op
@@ -125,8 +125,8 @@ class Magnitudes:
             return math.inf
         if op.function == "Div":
             divisor = _reals(node.input(1)) if node.input(1).data is not None else np.zeros(1)
-            least = float(np.abs(divisor).min(initial=math.inf))
-            return operands[0] / least if least else math.inf
+            smallest = float(np.abs(divisor).min(initial=math.inf))
+            return operands[0] / smallest if smallest else math.inf
         return _COMBINED[op.function](*operands) if op.function in _COMBINED else math.inf
 
     def _reduced(self, node: Node, op: Reduce, depth: int) -> float:
@@ -170,7 +170,7 @@ class Magnitudes:
         """Return what the Euclidean norm of no row (along the last axis) exceeds."""
         count, node = x.type.shape[-1], x.producer
         plain = math.sqrt(count) * self.of(x, depth)
-        if node is None or depth >= DEEPEST:
+        if node is None or depth >= MAX_PRODUCERS:
             return plain
         if isinstance(node.op, Reshape) and node.input(0).type.shape[-1:] == (count,):
             return min(plain, self._row_norm(node.input(0), depth + 1))

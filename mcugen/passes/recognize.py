@@ -218,17 +218,17 @@ def recognize_affine(graph: Graph, node: Node) -> Outcome:
     before = None if inner is None else _chain(inner)
     if inner is None or before is None or (step := _step(node)) is None:
         return False
-    operand, found = inner.input(_operand(inner)), before.followed_by(step)
-    if found is None:
+    operand, chain = inner.input(_operand(inner)), before.followed_by(step)
+    if chain is None:
         return "a sum of constants would lose digits that the steps keep"
-    arrays = np.broadcast_arrays(*found.operands.values())
+    arrays = np.broadcast_arrays(*chain.operands.values())
     size = max((array.size for array in arrays), default=0)
     if size <= 1:
         return "a scalar function of one tensor is a table"
     if size > node.output.type.count // 2 or operand.type.shape != node.output.type.shape:
         return "constants of each element cost more than they save"
-    constants = [_shaped(graph, node, k, v) for k, v in zip(found.operands, arrays, strict=True)]
-    graph.rewrite(node, Affine(found.steps), [operand, *constants], types=[node.output.type], origin=inner.origin)
+    constants = [_shaped(graph, node, k, v) for k, v in zip(chain.operands, arrays, strict=True)]
+    graph.rewrite(node, Affine(chain.steps), [operand, *constants], types=[node.output.type], origin=inner.origin)
     graph.remove(inner)
     return True
 
@@ -257,8 +257,8 @@ class _Chain:
         """Return the chain with y · scale + shift behind it, or None where it would lose digits."""
         scale, shift = step
         scaled = self if (scale == 1).all() else self._times(scale)
-        found = scaled if scaled is None or not shift.any() else scaled._plus(shift)
-        return found if found is not None and all(map(fits_float32, found.operands.values())) else None
+        chain = scaled if scaled is None or not shift.any() else scaled._plus(shift)
+        return chain if chain is not None and all(map(fits_float32, chain.operands.values())) else None
 
     def _plus(self, number: Array) -> _Chain | None:
         is_before = bool((self.scale == 1).all()) and not self.shift.any()
@@ -271,9 +271,9 @@ class _Chain:
     def _times(self, number: Array) -> _Chain | None:
         product = self.scale * number
         if not self.shift.any() or has_digits(number, 1).all():
-            found = replace(self, scale=product, shift=self.shift * number)
+            scaled = replace(self, scale=product, shift=self.shift * number)
             is_sum = bool((product == 1).all()) and not self.before.any()
-            return replace(found, before=found.shift, shift=np.zeros(())) if is_sum else found
+            return replace(scaled, before=scaled.shift, shift=np.zeros(())) if is_sum else scaled
         with np.errstate(all="ignore"):
             before = np.where(self.shift == 0, self.before, self.before + self.shift / self.scale)
         is_as_close = np.abs(before * self.scale) <= MAX_ROUNDING * np.abs(self.shift)
@@ -285,8 +285,8 @@ class _Chain:
     @property
     def operands(self) -> dict[str, Array]:
         """The constants of the steps that there are."""
-        found = {"offset": self.before, "scale": self.scale, "shift": self.shift}
-        return {name: a for name, a in found.items() if (a != (name == "scale")).any()}
+        constants = {"offset": self.before, "scale": self.scale, "shift": self.shift}
+        return {name: a for name, a in constants.items() if (a != (name == "scale")).any()}
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -324,13 +324,13 @@ def _chain(node: Node) -> _Chain | None:
     chain, steps = _Chain(none, one, none), [_step(node)]
     if isinstance(node.op, Affine):
         constants = [v.data.astype(np.float64) for v in node.inputs[1:] if v is not None and v.data is not None]
-        ways = zip(node.op.steps, constants, strict=False)
-        steps = [(one, number) if way == "Add" else (number, none) for way, number in ways]
+        pairs = zip(node.op.steps, constants, strict=False)
+        steps = [(one, number) if kind == "Add" else (number, none) for kind, number in pairs]
     for step in steps:
-        found = None if step is None else chain.followed_by(step)
-        if found is None:
+        longer = None if step is None else chain.followed_by(step)
+        if longer is None:
             return None
-        chain = found
+        chain = longer
     return chain
 
 
@@ -403,16 +403,16 @@ def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
     masked, shape = node.input(0).producer, node.input(0).type.shape
     if not isinstance(node.op, Softmax) or len(node.inputs) > 1 or masked is None:
         return False
-    found = _mask_that_is_added(masked) if masked.op == Binary("Add") else _mask_that_chooses(masked, shape)
-    if found is None or not (found.numbers <= ASSUMED_HIDDEN).any():
+    mask = _mask_that_is_added(masked) if masked.op == Binary("Add") else _mask_that_chooses(masked, shape)
+    if mask is None or not (mask.numbers <= ASSUMED_HIDDEN).any():
         return False
     if node.op.log or node.op.axis != len(shape) - 1:
         return "it is a logarithm, or along another axis than the last"
     if graph.only_user(node.input(0)) is not node:
         return "others read what is masked"
-    if found.scores.type.shape != shape:
+    if mask.scores.type.shape != shape:
         return "what is masked is broadcast"
-    return _hidden(graph, node, found, found.hidden(hides))
+    return _hidden(graph, node, mask, mask.hidden(hides))
 
 
 def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> Outcome:
@@ -421,11 +421,11 @@ def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> Outcome:
     assert masked is not None
     if not hidden.any():
         return "scores may be so far apart that what is masked counts, or of some row nothing would be left"
-    rest = np.where(hidden, np.float32(0), mask.numbers).astype(np.float32)
+    remainder = np.where(hidden, np.float32(0), mask.numbers).astype(np.float32)
     if mask.is_choice and not (hidden == mask.is_masked).all():
         return "of some row nothing would be left"
-    if not mask.is_choice and rest.any():
-        added = graph.constant(f"{masked.output.name}.added", rest)
+    if not mask.is_choice and remainder.any():
+        added = graph.constant(f"{masked.output.name}.added", remainder)
         x = graph.add(Binary("Add"), [x, added], masked.origin, before=node).output
     visible = graph.constant(f"{node.output.name}.visible", _spread(~hidden, shape))
     graph.rewrite(node, node.op, [x, visible], types=[node.output.type])
@@ -465,9 +465,9 @@ def _mask_that_chooses(node: Node, shape: Shape) -> _Mask | None:
     if not isinstance(node.op, Where):
         return None
     condition, first, second = (node.input(i) for i in range(3))
-    for x, mask, wanted in ((first, second, True), (second, first, False)):
+    for x, mask, shown in ((first, second, True), (second, first, False)):
         if condition.data is not None and mask.data is not None and mask.type.dtype is DType.FLOAT32:
-            is_masked, numbers = np.broadcast_arrays(condition.data != wanted, mask.data)
+            is_masked, numbers = np.broadcast_arrays(condition.data != shown, mask.data)
             wide = (*is_masked.shape[:-1], shape[-1])
             return _Mask(x, np.broadcast_to(numbers, wide), np.broadcast_to(is_masked, wide), True)
     return None
