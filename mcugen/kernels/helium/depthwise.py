@@ -480,9 +480,19 @@ def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
         [RowOptions(bands=bands, stride_w=shape.stride_w, dilation_w=dilation)],
         working=("planes", 8 * planes.pitch),
     )
-    reads_first = shape.out_w <= shape.in_w and shape.pad_w <= (shape.k_w - 1) * dilation
-    in_place = reads_first and shape.pad_w % dilation == 0
-    return replace(made, inplace=[("y", "x")] if in_place else [])
+    return replace(made, inplace=[("y", "x")] if _rows_may_overwrite_input(shape) else [])
+
+
+def _rows_may_overwrite_input(shape: ConvShape) -> bool:
+    """Return whether each output lies where its row of taps has been read, and where no other one is.
+
+    A dilated row is several, one for each pixel between two taps. Their outputs must lie over their own inputs, in the
+    first row and in those behind it, whose outputs lie `in_w - out_w` pixels farther before their inputs each time.
+    """
+    dilation, shift = shape.dilation_w, shape.in_w - shape.out_w
+    reads_first = shift >= 0 and shape.pad_w <= (shape.k_w - 1) * dilation
+    same_places = shape.pad_w % dilation == 0 and (shift % dilation == 0 or shape.batch * shape.out_h == 1)
+    return reads_first and same_places
 
 
 def row_instructions(spec: ConvSpec) -> int:
