@@ -315,6 +315,8 @@ def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
     shapes += [(sig.input(i).shape, w.axis) for i, w in enumerate(form.windows) if w is not None]
     if any(math.prod(shape[:axis]) != 1 for shape, axis in shapes):
         return ()
+    if form.op.infer(*sig.inputs)[0].shape != sig.output.shape:  # it makes one row, and not any number of them
+        return ()
 
     def portion(start: int, stop: int) -> Portion:
         reads = tuple(

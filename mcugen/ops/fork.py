@@ -151,7 +151,9 @@ def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> 
     operands, overlaps, inplace = list[Operand](), list[Overlap](), list[tuple[str, str]]()
     for result in dict.fromkeys(made):
         makers = [i for i in inside if i.control is Control.NONE and any(o.buffer is result for o in i.operands)]
-        (maker, *_) = makers
+        if not makers:  # a portion that is computed by no instruction: its bytes are its input's
+            continue
+        maker = makers[0]
         out = Operand(f"y{len(operands)}", Access.OUT, result)
         operands.append(out)
         role = next(o.role for o in maker.operands if o.buffer is result)

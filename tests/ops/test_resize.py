@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,14 +18,17 @@ from onnx_models import (
     onnxruntime_outputs,
     operators,
     optimized,
+    outputs_in_c,
     random_feeds,
     reference_outputs,
 )
 from shared_models import roomy
 
+from mcugen.board import load_board
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
 from mcugen.hir.interpreter import interpret
+from mcugen.options import CompileOptions
 
 TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
@@ -395,3 +399,17 @@ def test_refusals(attributes: dict[str, object], operands: tuple[np.ndarray | No
     net.output("y", shape=(1, 1, 1, 1))
     with pytest.raises(McugenError, match=message):
         imported(net.plain_model())
+
+
+@pytest.mark.parametrize("factors", [(0.5, 1), (0.5, 2), (0.25, 1), (2, 1), (1, 0.5)])
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_rows_for_two_cores(factors: tuple[float, float], dtype: type):
+    """Rows that are made of whole rows each, as halves are, are not computed several at a time by one row's weights."""
+    net = Net(20)
+    x = net.dequantize(net.input("x", 1, 40, 40, 16, dtype=dtype), 0.02, 0, dtype)
+    y = net.op("Resize", x, "", net.const(np.array([1, *factors, 1], np.float32)), mode="linear")
+    net.output(net.quantize(y, 0.02, 0, dtype, out="y"), dtype=dtype)
+    model = compile_model(net.model(), "rp2350", CompileOptions(cores=2))
+    feeds = random_feeds(net.model())
+    found = outputs_in_c(replace(model, board=load_board("host")), feeds)
+    assert_close(found, interpret(optimized(net.model()), feeds))
