@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,50 @@ BEGIN_COPY = 100
 """Cycles that the CPU takes to begin and to end a copy by DMA: assumed, some writes to a controller."""
 _LONGEST_NAME = 100
 """Characters of a board's name: file systems take 255 bytes."""
+
+_WORD_OF_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
+"""Names in board files: they reach file names, C identifiers, linker scripts and build files."""
+
+_SAFE_F_FLAGS = frozenset(
+    """
+    fast-math finite-math-only math-errno trapping-math signaling-nans signed-zeros associative-math reciprocal-math
+    unsafe-math-optimizations rounding-math single-precision-constant fp-contract excess-precision
+    short-enums short-wchar signed-char unsigned-char signed-bitfields unsigned-bitfields common wrapv trapv
+    strict-aliasing strict-overflow delete-null-pointer-checks builtin freestanding hosted pic PIC pie PIE plt ropi rwpi
+    function-sections data-sections section-anchors merge-constants merge-all-constants visibility
+    exceptions unwind-tables asynchronous-unwind-tables rtti threadsafe-statics ident
+    omit-frame-pointer optimize-sibling-calls stack-protector stack-protector-strong stack-protector-all
+    stack-clash-protection stack-check
+    inline inline-functions inline-functions-called-once inline-small-functions inline-limit partial-inlining ipa-cp
+    ipa-sra ipa-ra ipa-icf ipa-pure-const toplevel-reorder unit-at-a-time lto fat-lto-objects
+    unroll-loops unroll-all-loops peel-loops split-loops unswitch-loops move-loop-invariants ivopts prefetch-loop-arrays
+    tree-vectorize tree-loop-vectorize tree-slp-vectorize tree-loop-distribute-patterns tree-loop-distribution
+    tree-loop-im tree-loop-ivcanon tree-ter tree-sra tree-pre tree-vrp tree-dce tree-dse tree-ch tree-ccp tree-fre
+    vectorize slp-vectorize gcse gcse-lm gcse-sm gcse-las cse-follow-jumps crossjumping if-conversion if-conversion2
+    schedule-insns schedule-insns2 sched-interblock sched-pressure modulo-sched rename-registers web split-wide-types
+    selective-scheduling jump-tables reorder-blocks reorder-functions thread-jumps align-functions align-loops
+    align-jumps align-labels caller-saves branch-count-reg forward-propagate
+    """.split()  # noqa: SIM905
+)
+"""`-fNAME` and `-fno-NAME` of gcc and clang that change generated code alone. Left out are those that load or write
+files: -fplugin, -fdump-…, -fprofile-…, -fsanitize…, -fuse-ld, -fopt-info, -ffile-prefix-map."""
+
+_SAFE_FLAG = re.compile(
+    rf"""
+    -m(?!llvm|dynconfig|plugin|specs) [A-Za-z0-9][A-Za-z0-9-]* (= [A-Za-z0-9_.,+-]+)?
+    | -f(no-)? (?:{"|".join(sorted(map(re.escape, _SAFE_F_FLAGS), key=len, reverse=True))}) (= [a-z0-9]+)?
+    | -D [A-Za-z_][A-Za-z0-9_]* (= [A-Za-z0-9_.+-]*)?
+    | -U [A-Za-z_][A-Za-z0-9_]*
+    | -O (?: [0-3sgz] | fast )?
+    | -std= (?: c | gnu ) [0-9a-z]{{2}}
+    | -g [0-3]?
+    """,
+    re.ASCII | re.VERBOSE,
+)
+"""Compiler flags that can neither run a program nor name a file (-mllvm and -mdynconfig load libraries)."""
+
+_MAX_FLAGS, _LONGEST_FLAG = 64, 200
+"""Flags of a board, and characters of each: far below what a command line takes."""
 
 
 NULL_GUARD = 16
@@ -326,9 +371,13 @@ def _files_of_ours() -> dict[str, dict[str, Any]]:
 
 
 def load_board(name_or_path: str) -> Board:
-    """The board of that name, or of that kit or TOML file; UsageError if there is none or a field is wrong."""
+    """Return the board of that name, or of that kit or TOML file; UsageError if there is none or a field is wrong."""
     path = _board_file(name_or_path)
-    fields = _Fields(path, _inherited(path, ()))
+    return _parse_board(path, _inherited(path, ()))
+
+
+def _parse_board(path: Path, table: Mapping[str, Any]) -> Board:
+    fields = _Fields(path, table)
     if fields.flag("abstract"):
         raise UsageError(
             f"'{path.stem}' is a CPU that boards inherit from, not a board",
@@ -372,15 +421,29 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
     if path in heirs:
         raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
     own = _read_toml(path)
+    _require_plain_data(_Fields(path, own))
     parent = own.pop("inherits", None)
     if parent is None:
         return own
-    if not isinstance(parent, str) or "/" in parent:
+    if not isinstance(parent, str) or _is_path(parent):
         raise UsageError(f"{path.name}: 'inherits' must be the name of a board file", repr(parent))
     beside = path.with_name(f"{parent}.toml")
     source = beside if beside.is_file() else resource_dir("boards") / f"{parent}.toml"
     shared = _inherited(source, (*heirs, path))
     return {key: value for key, value in shared.items() if key not in _OWN} | own
+
+
+def _require_plain_data(fields: _Fields) -> None:
+    """Refuse what a board file cannot say: texts with control characters, and flags that run programs or name files."""
+    fields.require_printable()
+    flags = fields.texts("cflags", ())
+    if len(flags) > _MAX_FLAGS:
+        fields.fail("cflags", f"must be at most {_MAX_FLAGS} flags", f"{len(flags):,}")
+    for flag in flags:
+        if len(flag) > _LONGEST_FLAG or not _SAFE_FLAG.fullmatch(flag):
+            rule = "must be flags that shape code: -m…, -f… of a list, -DNAME=VALUE, -UNAME, -O…, -std=…, -g"
+            remedy = "remove it: a board file is data, and names neither programs nor files (docs/boards.md)"
+            fields.fail("cflags", rule, repr(shortened(flag, _LONGEST_FLAG)), remedy)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -404,6 +467,19 @@ def _with_short_numbers(value: T) -> T:
     return value
 
 
+def _is_path(name: str) -> bool:
+    """Return whether a name leads to another folder."""
+    return "/" in name or "\\" in name
+
+
+def _unprintable(value: object) -> str:
+    """Return the first text in a TOML value that has characters which are not printable, or ""."""
+    if isinstance(value, str):
+        return "" if value.isprintable() else value
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next(filter(None, map(_unprintable, items)), "")
+
+
 class _Fields:
     """Typed access to the keys of one TOML table; every complaint names the file and the key."""
 
@@ -422,6 +498,21 @@ class _Fields:
         if not (value or empty):
             self.fail(key, "must not be empty", repr(value))
         return str(value)
+
+    def name(self, key: str, *, empty: bool = False, default: str = "") -> str:
+        """Return a name, which is safe in file names, linker scripts and build files."""
+        value = self.text(key, empty=empty, default=default)
+        if value and not (_WORD_OF_NAME.fullmatch(value) and len(value) <= _LONGEST_NAME):
+            rule = f"must be at most {_LONGEST_NAME} letters, digits and _ . + -, and begin with a letter, digit or _"
+            self.fail(key, rule, repr(shortened(value, _LONGEST_NAME)))
+        return value
+
+    def require_printable(self) -> None:
+        """Refuse texts with control characters, wherever in the table they are."""
+        for key, value in self._table.items():
+            if text := _unprintable(key) or _unprintable(value):
+                quoted_text = repr(shortened(text, _LONGEST_NAME))
+                self.fail(shortened(key, _LONGEST_NAME), "must be printable text", quoted_text)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
@@ -449,8 +540,11 @@ class _Fields:
 
     def beside(self, key: str) -> str:
         """The name of another board, or the path of its file if that lies beside this one."""
-        file = self._path.with_name(f"{self.text(key)}.toml")
-        return str(file) if file.is_file() else self.text(key)
+        name = self.text(key)
+        if _is_path(name):
+            self.fail(key, "must be the name of a board", repr(shortened(name, _LONGEST_NAME)))
+        file = self._path.with_name(f"{name}.toml")
+        return str(file) if file.is_file() else name
 
     def flag(self, key: str) -> bool:
         self._used.add(key)
@@ -507,7 +601,7 @@ class _Fields:
 
 
 def _board(name: str, fields: _Fields) -> Board:
-    clock_hz, cpu = fields.number("clock_hz", 1), fields.text("cpu")
+    clock_hz, cpu = fields.number("clock_hz", 1), fields.name("cpu")
     memories = _memories(fields, clock_hz)
     rams, names = [m.name for m in memories if m.kind == "ram"], [m.name for m in memories]
     arena, weights = _memory_name(fields, "arena_memory", rams), _memory_name(fields, "weights_memory", names)
@@ -520,14 +614,14 @@ def _board(name: str, fields: _Fields) -> Board:
         features=_features(fields),
         memories=memories,
         clock_hz=clock_hz,
-        toolchain=fields.text("toolchain", empty=True),
+        toolchain=fields.name("toolchain", empty=True),
         cflags=fields.texts("cflags"),
-        qemu=fields.text("qemu", empty=True),
+        qemu=fields.name("qemu", empty=True),
         arena_memory=arena,
         weights_memory=weights,
         code_memory=_memory_name(fields, "code_memory", names, code),
         data_memory=_memory_name(fields, "data_memory", rams, arena),
-        core=fields.text("core", default=cpu),
+        core=fields.name("core", default=cpu),
         caches=_caches(fields, memories),
         energy=_energy(fields),
         cores=_cores(fields, cpu, clock_hz),
@@ -568,7 +662,7 @@ def _memory(table: _Fields, clock_hz: int) -> Memory:
         table.fail("kind", "must be ram or flash", repr(kind))
     access, line_bytes = _access(table, clock_hz), table.power_of_two("line_bytes", _WORD)
     memory = Memory(
-        name=table.text("name"),
+        name=table.name("name"),
         kind="ram" if kind == "ram" else "flash",
         origin=table.number("origin", 0),
         size=table.number("size", 1),
@@ -632,7 +726,7 @@ def _caches(fields: _Fields, memories: Sequence[Memory]) -> tuple[Cache, ...]:
 def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
     holds = table.choice("holds", ("instructions", "data", "both"))
     cache = Cache(
-        name=table.text("name"),
+        name=table.name("name"),
         serves=table.texts("serves"),
         holds=holds,  # type: ignore[arg-type]
         size=table.number("size", 1),
@@ -672,12 +766,14 @@ _PACES = ("paces", "first_paces")
 def _core(table: _Fields, cpu: str, clock_hz: int) -> Core:
     if "board" not in table:
         table.without(("pace", *_PACES), "board")
-        return Core(table.text("name"), cpu, clock_hz)
-    board = load_board(table.beside("board"))
-    if board.cores:
-        table.fail("board", "must name a board file without 'cores'", repr(board.name))
+        return Core(table.name("name"), cpu, clock_hz)
+    path = _board_file(table.beside("board"))
+    own = _inherited(path, ())
+    if "cores" in own:
+        table.fail("board", "must name a board file without 'cores'", repr(path.stem))
+    board = _parse_board(path, own)
     paces, first = (table.positives(key) if key in table else {} for key in _PACES)
-    return Core(table.text("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces, first)
+    return Core(table.name("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces, first)
 
 
 def _energy(fields: _Fields) -> Energy | None:
