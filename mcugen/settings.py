@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A team's settings: `mcugen.toml` of the working directory, or of the nearest one above it, says options of commands.
 
-The file is data: what it says can neither run code nor write files, as it may come with somebody's repository.
+The file is data: what it says can neither run code nor write files, as it may come with somebody's repository. It is
+read only where no other user could have written it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,12 @@ from mcugen.limits import read_bounded
 
 FILE = "mcugen.toml"
 MOST_BYTES = 1 << 16
+SAFE_FOLDERS_VARIABLE = "MCUGEN_SAFE_DIRECTORY"
+"""Folders whose settings are read whoever owns them, as git's safe.directory: paths as in PATH, or * for all."""
+_REPOSITORY_MARKS = (".git", ".hg", ".jj")
+"""What lies in the root of a repository, above which nobody looks for settings."""
+_ROOT = 0
+"""The user and the group that may change every file anyhow."""
 MODEL = "model"
 """The key of the one argument that a file may give beside options."""
 
@@ -47,13 +55,81 @@ def _arguments(name: str, texts: Sequence[str]) -> list[str]:
 
 
 def find_settings(folder: Path) -> Path | None:
-    """The file that holds in this folder."""
-    return next((f / FILE for f in (folder, *folder.parents) if (f / FILE).is_file()), None)
+    """Return the settings file of a folder, or else of the nearest folder above it; None if there is none.
+
+    The search ends at the root of a repository and at the border of a file system.
+    """
+    device = folder.stat().st_dev
+    for place in (folder, *folder.parents):
+        if place.stat().st_dev != device:
+            return None
+        if os.path.lexists(place / FILE):
+            return place / FILE
+        if any(os.path.lexists(place / mark) for mark in _REPOSITORY_MARKS):
+            return None
+    return None
+
+
+def _require_trusted(path: Path) -> None:
+    """UsageError for settings that another user owns or can write: the file, a link to it, or the folder of either."""
+    if not hasattr(os, "getuid") or _is_declared_safe(path.parent):
+        return
+    file = Path(os.path.realpath(path))
+    for place in dict.fromkeys((path, path.parent, file, file.parent)):
+        risk = _risk(place.lstat())
+        if risk:
+            remedy = f"--no-settings; or {SAFE_FOLDERS_VARIABLE}={path.parent} in the environment, if you trust it"
+            raise UsageError(f"{path}: no other user may own or write settings", f"'{place}' {risk}", remedy)
+
+
+def _is_declared_safe(folder: Path) -> bool:
+    declared = os.environ.get(SAFE_FOLDERS_VARIABLE, "").split(os.pathsep)
+    return "*" in declared or os.path.realpath(folder) in map(os.path.realpath, filter(None, declared))
+
+
+def _risk(known: os.stat_result) -> str:
+    """Return who else can change a file, link or folder, or "" if it is this user and root alone."""
+    mode = known.st_mode
+    if known.st_uid not in _trusted_users():
+        return f"belongs to user {known.st_uid}"
+    is_protected = stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)  # sticky: none replaces others'
+    if is_protected:
+        return ""
+    if mode & stat.S_IWOTH:
+        return "can be written by all users"
+    if mode & stat.S_IWGRP and not _is_private_group(known.st_gid):
+        return f"can be written by group {known.st_gid}"
+    return ""
+
+
+def _trusted_users() -> set[int]:
+    """Return the numbers of this user, of root, and of who became root by sudo."""
+    sudo = os.environ.get("SUDO_UID", "") if os.getuid() == _ROOT else ""
+    return {_ROOT, os.getuid(), *([int(sudo)] if sudo.isascii() and sudo.isdecimal() and len(sudo) < 11 else [])}
+
+
+def _is_private_group(group: int) -> bool:
+    """Return whether nobody else is in a group: root's, or this user's own group, as many systems make one a user."""
+    import grp
+    import pwd
+
+    if group == _ROOT:
+        return True
+    try:
+        known, user = grp.getgrgid(group), pwd.getpwuid(os.getuid())
+    except KeyError:  # in a container, say
+        return group == os.getgid()
+    return (known.gr_name, user.pw_gid) == (user.pw_name, group) and set(known.gr_mem) <= {user.pw_name}
 
 
 def read_settings(path: Path, kinds: Kinds) -> Settings:
-    """The file's settings; UsageError for what is no TOML, for unknown keys, and for values of another type."""
+    """Return the file's settings.
+
+    UsageError for what another user may have written, for what is no TOML, for unknown keys, and for values of another
+    type.
+    """
     try:
+        _require_trusted(path)
         document = tomllib.loads(read_bounded(path, MOST_BYTES).decode())
         json.dumps(document, default=str)  # TOML reads hexadecimal numbers of any length, which Python does not tell
     except OSError as error:

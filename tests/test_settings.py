@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from command_line import mcugen
 from mcugen import cli_options
 from mcugen.cli import app
 from mcugen.errors import UsageError
-from mcugen.settings import FILE, find_settings, read_settings, settings_text
+from mcugen.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_text
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 MODEL = DIGITS / "digits_f32.onnx"
@@ -153,6 +156,180 @@ def test_the_nearest_file_counts(tmp_path: Path) -> None:
     assert find_settings(tmp_path / "a" / "b") == tmp_path / FILE
     (tmp_path / "a" / FILE).touch()
     assert find_settings(tmp_path / "a" / "b") == tmp_path / "a" / FILE
+
+
+@pytest.mark.parametrize("mark", [".git", ".hg", ".jj"])
+@pytest.mark.parametrize("is_file", [False, True], ids=["folder", "file"])
+def test_the_search_ends_at_the_root_of_a_repository(tmp_path: Path, mark: str, is_file: bool) -> None:
+    """A worktree and a submodule have a file `.git`."""
+    root, below = tmp_path / "root", tmp_path / "root" / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / FILE).touch()
+    assert find_settings(below) == tmp_path / FILE
+    (root / mark).touch() if is_file else (root / mark).mkdir()
+    assert find_settings(below) is None
+    (root / FILE).touch()
+    assert find_settings(below) == find_settings(root) == root / FILE
+
+
+def test_the_search_ends_at_the_border_of_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted = tmp_path / "mounted"
+    (mounted / "a").mkdir(parents=True)
+    (tmp_path / FILE).touch()
+    plain = Path.stat
+
+    def stat_of(path: Path, **words: bool) -> os.stat_result:
+        known = plain(path, **words)
+        device = known.st_dev + path.is_relative_to(mounted)
+        return os.stat_result((*known[:2], device, *known[3:]))
+
+    monkeypatch.setattr(Path, "stat", stat_of)
+    assert find_settings(mounted / "a") is None
+    assert find_settings(tmp_path) == tmp_path / FILE
+
+
+# ------------------------------------------------------------------------------------------------- who wrote a file
+
+OTHER = 54_321
+"""The number of a user, and of a group, that nobody here has."""
+
+
+@pytest.fixture
+def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """What makes a file, or a link itself, another user's."""
+    if os.getuid() == 0:
+        return lambda path: os.chown(path, OTHER, OTHER, follow_symlinks=False)
+    given: set[Path] = set()
+    plain = Path.lstat
+
+    def lstat_of(path: Path) -> os.stat_result:
+        known = plain(path)
+        owner = OTHER if path in given else known.st_uid
+        return os.stat_result((*known[:4], owner, *known[5:]))
+
+    monkeypatch.setattr(Path, "lstat", lstat_of)
+    return given.add
+
+
+@pytest.fixture
+def nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that has settings, with the working directory below it."""
+    folder = tmp_path / "shared"
+    (folder / "work").mkdir(parents=True)
+    (folder / FILE).write_text('board = "rt1060"\n')
+    monkeypatch.chdir(folder / "work")
+    monkeypatch.delenv(SAFE_FOLDERS_VARIABLE, raising=False)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    return folder
+
+
+def require_refused(folder: Path, found: str) -> None:
+    done = mcugen("compile", MODEL, "-o", "out", "--json", "-")
+    assert (done.code, done.out) == (2, "")
+    assert f"{folder / FILE}: no other user may own or write settings" in done.err
+    assert found in done.err
+    assert "--no-settings" in done.err and SAFE_FOLDERS_VARIABLE in done.err
+    assert not Path("out").exists()
+    assert "--board" in mcugen("--no-settings", "compile", MODEL, "-o", "out").err
+
+
+def is_taken(folder: Path) -> bool:
+    return dict(read_settings(folder / FILE, KINDS).values) == {"board": ["rt1060"]}
+
+
+@pytest.mark.parametrize("which", [".", FILE])
+def test_settings_of_another_user_are_refused(which: str, nested: Path, give_away: Callable[[Path], None]) -> None:
+    give_away(nested / which)
+    require_refused(nested, f"belongs to user {OTHER}")
+
+
+@pytest.mark.parametrize("which", ["link", "target", "folder"])
+def test_links_are_as_safe_as_what_they_lead_over(
+    which: str, nested: Path, tmp_path: Path, give_away: Callable[[Path], None]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target = (nested / FILE).rename(tmp_path / "elsewhere" / "some.toml")
+    (nested / FILE).symlink_to(target)
+    assert is_taken(nested)
+    give_away({"link": nested / FILE, "target": target, "folder": target.parent}[which])
+    require_refused(nested, f"belongs to user {OTHER}")
+
+
+@pytest.mark.parametrize(
+    ("which", "mode", "group", "found"),
+    [
+        (FILE, 0o644, None, ""),
+        (FILE, 0o600, None, ""),
+        (FILE, 0o646, None, "all users"),
+        (FILE, 0o666, None, "all users"),
+        (FILE, 0o664, OTHER, f"group {OTHER}"),
+        (FILE, 0o644, OTHER, ""),
+        (".", 0o755, None, ""),
+        (".", 0o777, None, "all users"),
+        (".", 0o775, OTHER, f"group {OTHER}"),
+        (".", 0o755, OTHER, ""),
+        (".", 0o1777, None, ""),  # as /tmp: nobody can replace others' files
+    ],
+)
+def test_settings_that_others_can_write_are_refused(
+    which: str, mode: int, group: int | None, found: str, nested: Path
+) -> None:
+    if group is not None:
+        if os.getuid() != 0:
+            pytest.skip("only root may give a file to a group it is not in")
+        os.chown(nested / which, -1, group)
+    (nested / which).chmod(mode)
+    assert stat.S_IMODE((nested / which).stat().st_mode) == mode
+    if found:
+        require_refused(nested, f"can be written by {found}")
+    else:
+        assert is_taken(nested)
+
+
+def test_a_group_of_ones_own_is_nobody_else(nested: Path) -> None:
+    """Many systems give each user a group, and files of it that it may write."""
+    os.chown(nested / FILE, -1, os.getgid())
+    (nested / FILE).chmod(0o664)
+    assert is_taken(nested)
+
+
+@pytest.mark.parametrize(("trusted", "taken"), [("*", True), ("{}", True), ("/x:{}", True), ("", False), ("/", False)])
+def test_folders_may_be_declared_safe(
+    trusted: str, taken: bool, nested: Path, give_away: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_away(nested / FILE)
+    monkeypatch.setenv(SAFE_FOLDERS_VARIABLE, trusted.format(nested))
+    if taken:
+        assert is_taken(nested)
+    else:
+        require_refused(nested, "belongs to")
+
+
+def test_who_became_root_by_sudo_is_no_other_user(
+    nested: Path, give_away: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_away(nested / FILE)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    assert is_taken(nested)
+    monkeypatch.setenv("SUDO_UID", str(OTHER + 1))
+    with pytest.raises(UsageError, match="belongs to"):
+        is_taken(nested)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link", "circle"])
+def test_settings_that_are_no_file_are_refused_at_once(kind: str, project: Path) -> None:
+    makes: dict[str, Callable[[Path], object]] = {
+        "pipe": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "folder": Path.mkdir,
+        "link": lambda path: path.symlink_to("nowhere"),
+        "circle": lambda path: path.symlink_to(FILE),
+    }
+    makes[kind](project / FILE)
+    done = mcugen("inspect", "net.onnx")
+    assert done.code == 2
+    assert f"{FILE}: " in done.err
 
 
 def test_each_key_is_an_option_of_some_command() -> None:
