@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
+from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError, printable, shortened
 from mcugen.workers.environment import environment, require_same
 from mcugen.workers.parcel import Arrived, Parcel, packed
 from mcugen.workers.processes import done_by_others
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-LOCAL = "local"
-"""In place of a scheduler's address: a cluster on this computer, for as long as the work takes."""
+_ENCRYPTED = ("tls://", "wss://")
+"""Schemes of schedulers that ask each other, workers and clients for certificates."""
 
 SECONDS_TO_ANSWER = 30
 """That a scheduler may take, and then its first worker."""
@@ -43,9 +44,9 @@ class Held:
 
 
 def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jobs: int) -> Iterator[tuple[T, R]]:
-    """Tasks with their results (see Workers.each_done). A LOCAL cluster has `jobs` processes.
+    """Yield tasks with their results (see Workers.each_done).
 
-    Where all its workers are gone, as many processes of this computer do the rest. ToolMissingError where Dask is not
+    Where all workers are gone, `jobs` processes of this computer do the rest. ToolMissingError where Dask is not
     installed, or workers have other versions; UsageError where no scheduler or no worker answers; DoesNotFitError where
     a task was lost with several workers, one after the other.
     """
@@ -54,7 +55,8 @@ def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jo
     parcel = packed(work)
     held = Held(parcel.digest, parcel, environment())
     left = dict(enumerate(tasks))
-    with _connected(address, jobs) as client:
+    _warn_without_tls(address)
+    with _connected(address) as client:
         common = client.submit(_kept, held, pure=False)
         futures = {
             client.submit(_done, common, task, pure=False, priority=-index): index for index, task in left.items()
@@ -99,23 +101,28 @@ def _arrived(held: Held) -> Arrived:
     return Arrived(held.parcel)
 
 
+@cache
+def _warn_without_tls(address: str) -> None:
+    """Say once that others may use the scheduler too, unless it asks for certificates."""
+    if not address.startswith(_ENCRYPTED):
+        where = printable(shortened(address, 200))
+        risk = "whoever reaches the scheduler can run programs on its workers and read what is sent"
+        print(f"warning: --cluster {where} is not protected by TLS: {risk}; see docs/cluster.md", file=sys.stderr)
+
+
 @contextmanager
-def _connected(address: str, jobs: int) -> Iterator[Client]:
-    """A client of a cluster that has a worker; what it was asked for is forgotten at the end."""
+def _connected(address: str) -> Iterator[Client]:
+    """Yield a client of a cluster that has a worker; what it was asked for is forgotten at the end."""
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError as error:
         rule = "--cluster needs Dask"
         raise ToolMissingError(rule, "not installed", "pip install 'mcugen[cluster]'") from error
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # lost workers are no news
     warnings.filterwarnings("ignore", module="distributed")
     with ExitStack() as stack:
-        where: Any = address
-        if address == LOCAL:
-            one = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-            where = stack.enter_context(LocalCluster(**one))
         try:
-            client = stack.enter_context(_client(Client, where))
+            client = stack.enter_context(_client(Client, address))
         except (OSError, ValueError, TypeError, ImportError) as error:
             found = f"'{shortened(address, 200)}': {shortened(str(error) or type(error).__name__, 200)}"
             remedy = "start one: dask scheduler; or take this computer alone: --cluster local"
@@ -134,7 +141,8 @@ def _client(kind: Any, where: Any) -> Client:
     try:
         made.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
     except BaseException:
-        made.close()
+        with suppress(AttributeError):  # of one that has not even begun: certificates were missing, say
+            made.close()
         raise
     return made
 

@@ -7,27 +7,34 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mcugen.workers.processes import done_by_processes
+from mcugen.workers.processes import done_by_others, done_by_processes
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+LOCAL = "local"
+"""In place of a scheduler's address: processes of this computer. They are reached by pipes, which no one else can open:
+a scheduler on a loopback address would run the code of any local user."""
+
 
 @dataclass(frozen=True)
 class Workers:
-    """So many processes of this computer; or those of a Dask cluster: a scheduler's address, or LOCAL."""
+    """A number of processes of this computer, or the workers of a Dask scheduler at an address."""
 
     jobs: int = 1
     cluster: str = ""
 
     def each_done(self, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
-        """Tasks with their results, as they come; taken up in order. The first exception of a task ends it all.
+        """Yield tasks with their results, as they come; taken up in order. The first exception of a task ends it all.
 
         `work` and tasks can be pickled; files that `work` names by paths go along with it to a cluster. What a lost
         process was at is done again: DoesNotFitError if that does not help.
         """
         if not self.cluster:
             yield from done_by_processes(work, tasks, self.jobs)
+            return
+        if self.cluster == LOCAL:
+            yield from done_by_others(work, tasks, self.jobs)
             return
         from mcugen.workers.cluster import done_by_cluster
 

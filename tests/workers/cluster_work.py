@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from mcugen.errors import DoesNotFitError
 from mcugen.workers import environment
 
@@ -44,3 +46,10 @@ def dies_once(mark: str, number: int) -> int:
 def is_older(_number: int) -> None:
     """What a worker of another version would see of this one."""
     environment.require_same({**environment.environment(), "numpy": "1.0"})
+
+
+def ports_listened_on(_task: int) -> list[tuple[str, int]]:
+    """Addresses on which this process, and the one that started it, wait for others."""
+    processes = (psutil.Process(), *psutil.Process().parents()[:1])
+    found = (c for process in processes for c in process.net_connections("all") if c.status == psutil.CONN_LISTEN)
+    return [tuple(c.laddr) for c in found]

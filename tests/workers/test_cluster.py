@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import dask
 import numpy as np
 import onnx
 import pytest
-from cluster_work import dies, dies_once, is_older, process_of, refuses, sum_of_files
+from cluster_work import dies, dies_once, is_older, ports_listened_on, process_of, refuses, sum_of_files
 from command_line import mcugen
-from distributed import Client
+from distributed import Client, Security
 from onnx_models import Net
 
 from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError
@@ -51,7 +53,7 @@ class Cluster:
     def wait(self) -> None:
         """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
         end = time.monotonic() + 120
-        with cluster._connected(self.address, jobs=1) as client:
+        with cluster._connected(self.address) as client:
             while len(client.nthreads()) < sum(worker.poll() is None for worker in self.workers.values()):
                 assert time.monotonic() < end, "workers do not join"
                 time.sleep(0.1)
@@ -180,7 +182,7 @@ def test_workers_of_other_versions_are_refused(two: Cluster, monkeypatch: pytest
 
 def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "SECONDS_TO_ANSWER", 1)
-    for address in ("tcp://127.0.0.1:1", "nonsense://x", "\x1b[31m"):
+    for address in ("tcp://127.0.0.1:1", "tls://127.0.0.1:1", "nonsense://x", "\x1b[31m"):
         with pytest.raises(UsageError, match="--cluster local"):
             list(Workers(cluster=address).each_done(process_of, range(3)))
 
@@ -332,6 +334,72 @@ def test_commands_refuse_workers_of_other_versions(
     assert done.code == ToolMissingError.exit_code
     assert "not 0.1" in done.err and "same versions" in done.err
     assert not (tmp_path / "made.onnx").exists()
+
+
+def test_local_workers_listen_on_no_port() -> None:
+    """A scheduler on a loopback address would run the code of any process of this computer."""
+    ports = dict(Workers(2, "local").each_done(ports_listened_on, range(4)))
+    assert ports == {task: [] for task in range(4)}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys and certificates: of an authority `ca`, of a `member` that it signed, and of a `stranger`."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj")
+    for name in ("ca", "stranger"):
+        openssl(*new, f"/CN={name}", "-x509", "-days", "1", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+    openssl(*new, "/CN=member", "-keyout", "member.key", "-out", "member.csr")
+    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1", "-out", "member.pem")
+    openssl("x509", "-req", "-in", "member.csr", *signed)
+    return folder
+
+
+def _tls(folder: Path, name: str) -> Security:
+    files = {"tls_ca_file": folder / "ca.pem", "tls_client_cert": folder / f"{name}.pem"}
+    return Security(**{k: str(v) for k, v in files.items()}, tls_client_key=str(folder / f"{name}.key"))
+
+
+def test_a_cluster_with_tls_refuses_strangers(
+    certificates: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "scheduler.json"
+    files = {"--tls-ca-file": "ca.pem", "--tls-cert": "member.pem", "--tls-key": "member.key"}
+    tls = [word for option, name in files.items() for word in (option, str(certificates / name))]
+    own = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--protocol", "tls", "--scheduler-file", str(told)]
+    processes = [_dask("scheduler", *own, *tls, home=tmp_path)]
+    try:
+        address = _address(told)
+        assert address.startswith("tls://127.0.0.1:")
+        worker = ("--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path))
+        processes.append(_dask("worker", address, *worker, *tls, home=tmp_path))
+        with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+            Client(address.replace("tls:", "tcp:"), timeout=2, set_as_default=False)
+        with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+            Client(address, timeout=2, set_as_default=False, security=_tls(certificates, "stranger"))
+        known = {"ca-file": "ca.pem", "client.cert": "member.pem", "client.key": "member.key"}
+        own_files = {f"distributed.comm.tls.{key}": str(certificates / name) for key, name in known.items()}
+        capfd.readouterr()
+        with dask.config.set(own_files):
+            assert dict(Workers(cluster=address).each_done(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
+        assert "TLS" not in capfd.readouterr().err
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait()
+
+
+def test_a_cluster_without_tls_is_warned_of_once(two: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    cluster._warn_without_tls.cache_clear()
+    for _ in range(2):
+        list(Workers(cluster=two.address).each_done(partial(pow, 2), range(2)))
+    assert capfd.readouterr().err.count("is not protected by TLS") == 1
 
 
 def test_a_cluster_of_this_computer() -> None:
