@@ -57,6 +57,7 @@ class Builder:
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
         self._growing: list[Buffer] = []
         self._used: set[Buffer] = set()
+        self._facts: dict[Node, tuple[str, int]] = {}
         self._group = 0
         self._groups = 0
         self._unit = 0
@@ -139,6 +140,7 @@ class Builder:
     def call(self, node: Node, call: Call) -> Instr:
         """Appends an instruction that computes (part of) `node`."""
         kernel = call.kernel
+        types, macs = self._facts_of(node)
         instr = Instr(
             kernel=kernel.name,
             name=node.outputs[0].name,
@@ -152,9 +154,9 @@ class Builder:
             reason=self._reason(node, kernel),
             library=kernel.library,
             op=node.op.name,
-            macs=0 if node.op.bodies and not kernel.emit else node.op.macs(node.sig),
+            macs=0 if node.op.bodies and not kernel.emit else macs,
             origin=node.origin,
-            note=call.note or _types_note(node),
+            note=call.note or types,
             group=self._group,
             declaration=kernel,
             gathers=call.gathers,
@@ -177,7 +179,8 @@ class Builder:
         case: int | None = None,
         overlaps: Sequence[Overlap] = (),
     ) -> None:
-        """Appends the marker of a block that `node` makes: a loop's with its `steps`, and so on, see Control."""
+        """Append the marker of a block that `node` makes: a loop's with its `steps`, and so on, see Control."""
+        types, macs = self._facts_of(node)
         instr = Instr(
             kernel=control.value,
             name=node.outputs[0].name,
@@ -186,9 +189,9 @@ class Builder:
             inplace=tuple((o.out, o.into) for o in overlaps if o.lead <= 0),
             overlaps=tuple(overlaps),
             op=node.op.name,
-            macs=node.op.macs(node.sig),
+            macs=macs,
             origin=node.origin,
-            note=_types_note(node),
+            note=types,
             control=control,
             group=self._group,
             events=tuple(events),
@@ -273,7 +276,13 @@ class Builder:
         self.program.buffers.append(buffer)
         return buffer
 
+    def _facts_of(self, node: Node) -> tuple[str, int]:
+        """Return the types that a node reads and writes, and its multiplications.
 
-def _types_note(node: Node) -> str:
-    read = [str(v.type) for v in node.inputs if v is not None and not v.is_constant]
-    return f"{', '.join(read)} -> {', '.join(str(v.type) for v in node.outputs)}"
+        They are worked out once a node: a concatenation of many inputs becomes as many moves.
+        """
+        if node not in self._facts:
+            read = [str(v.type) for v in node.inputs if v is not None and not v.is_constant]
+            types = f"{', '.join(read)} -> {', '.join(str(v.type) for v in node.outputs)}"
+            self._facts[node] = types, node.op.macs(node.sig)
+        return self._facts[node]

@@ -12,7 +12,7 @@ only the best way to it is kept. Where there are too many sets of a size, only t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +28,10 @@ MOST_WORK = 1_000_000
 LEAST_WIDTH = 16
 """So many sets of one size are kept at least."""
 
+MAX_KNOWN_ORDERS = 8
+"""Orders that are kept by what they follow from: candidate programs of one model mostly differ in kernels alone."""
+_known_orders: dict[Hashable, Sequence[int]] = {}
+
 
 def reorder(program: Program) -> None:
     """Sorts the instructions of `program` for the least peak of live bytes; equal peaks keep the given order.
@@ -37,7 +41,7 @@ def reorder(program: Program) -> None:
     if any(symbol.output for symbol in program.symbols):
         return
     problem = _Problem(program)
-    order = _search(problem)
+    order = _known_order(problem)
     if program.lesson is not None:
         order = _updated_soon(problem, order)
     program.instrs = [program.instrs[i] for unit in order for i in problem.units[unit]]
@@ -131,9 +135,25 @@ class _Problem:
         self._inner = self._inner_bytes(inner)
         self._savings = [list(self._unit_savings(unit)) for unit in self.units]
         self._hosts = self._find_hosts()
+        self._guests: dict[int, int] = defaultdict(int)
+        for guest, hosts in self._hosts.items():
+            for host in _bits(hosts):
+                self._guests[host] |= guest
         self._known: dict[int, int] = {}
+        self._nearby: dict[int, int] = {}
         self.work = 0
-        """How many buffers have been looked at to measure sets of them."""
+        """Buffers in all sets that have been measured, which bounds the search."""
+        self.summed = 0
+        """Buffers whose bytes have been added or subtracted to measure them."""
+
+    @property
+    def facts(self) -> Hashable:
+        """All that the search depends on."""
+        return (
+            *(tuple(self._before), tuple(self._touched), tuple(self._inner), tuple(map(tuple, self._savings))),
+            *(tuple(self._sizes.items()), tuple(self._users.items()), tuple(self._hosts.items())),
+            *(self.first_live, self._kept, MOST_SETS, MOST_WORK, LEAST_WIDTH),
+        )
 
     def _is_inner(self, users: int) -> bool:
         """Whether one unit of several instructions has the buffer for itself."""
@@ -197,14 +217,30 @@ class _Problem:
                 yield x, y
 
     def nbytes(self, live: int) -> int:
-        """Of a set of buffers, those apart that lie in others of the set."""
+        """Return the bytes of a set of buffers, without those that lie in others of the set."""
         if live not in self._known:
             self.work += live.bit_count()
-            self._known[live] = sum(self._sizes[b] for b in _bits(live) if not self._hosts.get(b, 0) & live)
+            nearby = self._nearby.pop(live, None)
+            self._known[live] = self._apart(live, live) if nearby is None else self._changed(nearby, live)
         return self._known[live]
 
+    def _apart(self, some: int, live: int) -> int:
+        """Return the bytes of some buffers of a set, without those that lie in others of the set."""
+        self.summed += some.bit_count()
+        return sum(self._sizes[b] for b in _bits(some) if not self._hosts.get(b, 0) & live)
+
+    def _changed(self, live: int, after: int) -> int:
+        """Return the bytes of the set `after`, which differs in few buffers from a set that has been measured.
+
+        Besides these, buffers count that lie in one of them: they begin or cease to take bytes of their own.
+        """
+        changed = live ^ after
+        for bit in _bits(changed):
+            changed |= self._guests.get(bit, 0) & (live | after)
+        return self._known[live] + self._apart(changed & after, after) - self._apart(changed & live, live)
+
     def step(self, unit: int, done: int, live: int) -> tuple[int, int]:
-        """Bytes alive while `unit` runs after `done`, and the buffers alive afterwards."""
+        """Return the bytes alive while `unit` runs after `done`, and the buffers alive afterwards."""
         during = live | self._touched[unit]
         done |= 1 << unit
         dying = 0
@@ -213,7 +249,13 @@ class _Problem:
                 dying |= bit
         possible = (s.nbytes for s in self._savings[unit] if s.source & dying and not s.target & live)
         saved = max(possible, default=0)
-        return self.nbytes(during) + self._inner[unit] - saved, during & ~dying
+        after = during & ~dying
+        if live in self._known and during not in self._known:
+            self._nearby[during] = live
+        nbytes = self.nbytes(during)
+        if after not in self._known:
+            self._nearby[after] = during
+        return nbytes + self._inner[unit] - saved, after
 
     def released(self, unit: int, done: int) -> int:
         """The units that can come next because `unit` is the last of what is now done."""
@@ -326,8 +368,18 @@ def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
     return found if problem.peak(found) <= problem.peak(order) else order
 
 
+def _known_order(problem: _Problem) -> Sequence[int]:
+    """Return the order of an equal problem that was solved lately, or search for one."""
+    facts = problem.facts
+    if facts not in _known_orders:
+        while len(_known_orders) >= MAX_KNOWN_ORDERS:
+            del _known_orders[next(iter(_known_orders))]
+        _known_orders[facts] = _search(problem)
+    return _known_orders[facts]
+
+
 def _search(problem: _Problem) -> Sequence[int]:
-    """The best order that is found within the bounds; the given one unless another has a lower peak."""
+    """Return the best order that is found within the bounds; the given one unless another has a lower peak."""
     given = range(len(problem.units))
     limit = problem.peak(given)
     if limit == problem.floor:

@@ -14,7 +14,7 @@ from onnx_models import Net, check_everywhere
 from programs import Sketch, chain
 
 from mcugen.compiler import compile_model
-from mcugen.hir.types import DType
+from mcugen.hir.types import DType, TensorType
 from mcugen.lir.formula import Symbol
 from mcugen.lir.program import (
     ALIGNMENT,
@@ -384,7 +384,9 @@ def test_work_on_large_graphs_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_same_graph_gets_the_same_order():
-    assert reordered(large(120, 3)) == reordered(large(120, 3))
+    first = reordered(large(120, 3))
+    order._known_orders.clear()
+    assert reordered(large(120, 3)) == first
 
 
 # ---------------------------------------------------------------------------------------------- compiled models
@@ -406,3 +408,115 @@ def test_a_compiled_model_in_another_order_computes_the_same():
     model = net.model()
     check_everywhere(model)
     assert compile_model(model).program.arena_size < 1.3 * 4 * 8 * 8 * (32 + 2 + 2)
+
+
+def parallel(count: int, kind: str) -> Sketch:
+    """Branches from one input: joined to one tensor, added up pairwise, or outputs themselves."""
+    sketch = Sketch()
+    sketch.input("in", 32)
+    ends = []
+    for number in range(count):
+        sketch.step(f"wide{number}", "in", nbytes=48)
+        sketch.step(f"end{number}", f"wide{number}", nbytes=16, inplace=number % 2 == 0)
+        ends.append(f"end{number}")
+    if kind == "outputs":
+        for name in ends:
+            sketch.output(name)
+        return sketch
+    if kind == "joined":
+        sketch.buffer("whole", 16 * count)
+        for number, name in enumerate(ends):
+            sketch.part(name, "whole", y_at=16 * number, nbytes=16)
+        sketch.step("out", "whole")
+    while kind == "added" and len(ends) > 1:
+        first, second, *ends = ends
+        sketch.step(f"{first}+", first, second, inplace=True)
+        ends.append(f"{first}+")
+    sketch.output("out" if kind == "joined" else ends[0])
+    return sketch
+
+
+KINDS = ["joined", "added", "outputs"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_of_sets_are_right_along_any_order(kind: str):
+    """They are worked out from those of the set before; a problem that knows no other set adds all up."""
+    random = Random(kind)
+    sketch = parallel(9, kind)
+    problem = order._Problem(sketch.program)
+    for _ in range(20):
+        done, live, ready = 0, problem.first_live, problem.first_ready
+        problem.nbytes(live)
+        while ready:
+            unit = random.choice([bit.bit_length() - 1 for bit in order._bits(ready)])
+            cost, after = problem.step(unit, done, live)
+            fresh = order._Problem(sketch.program)
+            during = live | fresh._touched[unit]
+            assert (problem.nbytes(during), problem.nbytes(after)) == (fresh.nbytes(during), fresh.nbytes(after))
+            assert cost == order._Problem(sketch.program).step(unit, done, live)[0]
+            ready = ready & ~(1 << unit) | problem.released(unit, done | 1 << unit)
+            done, live = done | 1 << unit, after
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_of_the_search_costs_the_same_in_wider_graphs(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """It looks at what changes, not at all branches that wait for their end."""
+    monkeypatch.setattr(order, "MOST_SETS", 800)
+    monkeypatch.setattr(order, "MOST_WORK", 10**9)
+    found = []
+    for count in (12, 24, 48):
+        steps = 0
+        plain = order._Problem.step
+
+        def counted(*given: int, plain=plain) -> tuple[int, int]:
+            nonlocal steps
+            steps += 1
+            return plain(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(order._Problem, "step", counted)
+            problem = order._Problem(parallel(count, kind).program)
+            order._search(problem)
+        found.append(problem.summed / steps)
+    assert found[2] < 1.5 * found[0] + 4, found
+
+
+def test_equal_problems_are_solved_once(monkeypatch: pytest.MonkeyPatch):
+    """Candidate programs of a model differ in kernels: in what is alive when most of them do not."""
+    searches = []
+    plain = order._search
+    monkeypatch.setattr(order, "_search", lambda problem: searches.append(1) or plain(problem))
+    monkeypatch.setattr(order, "_known_orders", {})
+    first = reordered(parallel(6, "added"))
+    assert reordered(parallel(6, "added")) == first
+    assert len(searches) == 1
+    for count in range(2, 2 + 2 * order.MAX_KNOWN_ORDERS):
+        reordered(parallel(count, "outputs"))
+    assert len(order._known_orders) == order.MAX_KNOWN_ORDERS
+    monkeypatch.setattr(order, "MOST_WORK", 0)
+    reordered(parallel(6, "added"))
+    assert len(searches) == 2 + 2 * order.MAX_KNOWN_ORDERS
+
+
+def test_types_of_a_node_are_worked_out_once(monkeypatch: pytest.MonkeyPatch):
+    """A concatenation of many inputs is as many moves, each of which says what the whole reads and writes."""
+    counts = []
+    for inputs in (8, 16, 32):
+        texts = 0
+        plain = TensorType.__str__
+
+        def counted(type_: TensorType, plain=plain) -> str:
+            nonlocal texts
+            texts += 1
+            return plain(type_)
+
+        net = Net()
+        x = net.input("x", 1, 4)
+        branches = (net.op("Tanh", net.op("Mul", x, net.const([i + 2.0]))) for i in range(inputs))
+        net.output(net.op("Concat", *branches, axis=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(TensorType, "__str__", counted)
+            compile_model(net.model(), "host")
+        counts.append(texts)
+    assert counts[2] < 2.5 * counts[1] < 2.5**2 * counts[0] * 1.2, counts
