@@ -33,7 +33,10 @@ from mcugen.version import __version__
 TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
 """Set in the environment, it lets errors be printed with the way that led to them."""
 
-_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM)
+_PATH_ERRORS = (
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
+    errno.ENXIO,
+)
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _LONGEST_ARGUMENTS = 400
 MOST_TOLD = 4000

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mcugen.limits import open_regular
 from mcugen.resources import resource_dir
 from mcugen.version import __version__
 
@@ -24,9 +28,37 @@ _CODE = ("*.py", "*.j2", "*.c", "*.h", "*.toml", "*.json")
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen. The folder may not be there yet."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "mcugen"
+    """Return $XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen; without both a folder that is removed with this process.
+
+    The folder may not be there yet.
+    """
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / "mcugen"
+    except RuntimeError:  # a user without a home
+        return _folder_of_process()
+
+
+def user_store(name: str) -> Store:
+    """Return a store that can be written: in the cache folder, or else in one that is removed with this process."""
+    folder = cache_folder() / name
+    return Store(folder if _is_writable(folder) else _folder_of_process() / name)
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+@cache
+def _folder_of_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="mcugen-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @dataclass(frozen=True)
@@ -40,9 +72,9 @@ class Store:
         return self.folder / key
 
     def read(self, key: str) -> bytes | None:
-        """What was written under the key; None if nothing was."""
-        with suppress(OSError):
-            return self.path(key).read_bytes()
+        """Return what was written under the key; None if nothing was."""
+        with suppress(OSError), open_regular(self.path(key)) as file:
+            return file.read()
         return None
 
     def write(self, key: str, data: bytes) -> Path:
@@ -56,6 +88,11 @@ class Store:
         finally:
             fresh.unlink(missing_ok=True)
         return target
+
+    def keep(self, key: str, data: bytes) -> None:
+        """Write what can be made again, if it can be written: a full disk costs time the next time, and no result."""
+        with suppress(OSError):
+            self.write(key, data)
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:

@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperOption
 from mcugen.board import board_names
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, printable, shortened
-from mcugen.limits import LONGEST_LABEL, MAX_DIGITS
+from mcugen.limits import LONGEST_LABEL, MAX_DIGITS, open_regular
 from mcugen.options import (
     AUTO_PLACE,
     CMSIS_NN,
@@ -997,7 +997,7 @@ def _labels(path: Path | None) -> tuple[str, ...]:
     """Names of classes, one a line; empty lines at the end count for nothing."""
     if path is None:
         return ()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(_MOST_LABEL_BYTES + 1)
     rule = f"--labels must be a text file in UTF-8 of at most {_MOST_LABEL_BYTES:,} bytes"
     if len(data) > _MOST_LABEL_BYTES:

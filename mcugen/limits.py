@@ -6,11 +6,14 @@ Every real model is far below: MobileNetV2 has some hundred nodes, and files of 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from types import FrameType
 
@@ -62,9 +65,47 @@ SECONDS = 20.0
 _SECONDS_VARIABLE = "MCUGEN_SECONDS"
 
 
+_SPECIAL_FILES = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a device",
+}
+"""Kinds of files that may never end, or that wait for a writer when they are opened."""
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading in binary mode.
+
+    Raises:
+        OSError: The file cannot be opened, or it is a directory, pipe, socket or device.
+    """
+    _require_regular(path, path.stat())  # opening a device may do something by itself
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _require_regular(path, os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(path: Path, known: os.stat_result) -> None:
+    kind = stat.S_IFMT(known.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        raise OSError(errno.ENXIO, f"{_SPECIAL_FILES.get(kind, 'a special file')}, not a file", str(path))
+
+
 def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a file. OSError where it cannot be read, UsageError where there are more than `most`."""
-    with path.open("rb") as file:
+    """Return the bytes of a regular file.
+
+    Raises:
+        OSError: The file cannot be read, or is no regular file.
+        UsageError: It has more than `most` bytes.
+    """
+    with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise UsageError(f"{path}: the file must have at most {most:,} bytes", "more", "give a smaller one")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from mcugen.codegen.declarations import mismatches
 from mcugen.codegen.environment import environment
 from mcugen.errors import UsageError
 from mcugen.kernels.declared import kernels_of
-from mcugen.limits import cpu_seconds
+from mcugen.limits import cpu_seconds, open_regular
 from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
 from mcugen.resources import resource_dir
 
@@ -35,7 +36,7 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
     if not files:
         return BUILT_IN
     found = BUILT_IN.copy()
-    for path, file in {Path(file).resolve(): file for file in files}.items():
+    for path, file in {Path(os.path.realpath(file)): file for file in files}.items():
         if not path.is_file():
             raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
         _require_own_names(path.parent, (resource_dir("templates"), *found.templates), str(file))
@@ -100,6 +101,7 @@ _numbers = count()
 
 
 def _run(path: Path) -> ModuleType:
+    open_regular(path).close()
     spec = importlib.util.spec_from_file_location(f"mcugen_plugin_{next(_numbers)}_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError("not a Python file")

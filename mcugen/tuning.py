@@ -187,8 +187,7 @@ def _run(bundle: Bundle, board: Board, sample: Mapping[str, Array], store: Store
     if found is None or found.total is None or found.layers is None:
         reason = found.note if found else f"board '{board.name}' is not simulated"
         raise UsageError("--tune needs the time that kernels take on the board", reason, "use another board")
-    with suppress(OSError):  # what cannot be kept is measured the next time, too
-        store.write(key, json.dumps({"cycles": found.total, "layers": found.layers}).encode())
+    store.keep(key, json.dumps({"cycles": found.total, "layers": found.layers}).encode())
     return found.total, found.layers
 
 

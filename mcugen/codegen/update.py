@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.memory import HEAD_BYTES, HEADER_BYTES, MAGIC
 from mcugen.errors import UsageError, shortened
+from mcugen.limits import open_regular
 
 _SUFFIX = "_weights.bin"
 _LARGEST = 1 << 26
@@ -34,7 +36,7 @@ class Installed:
         if len(found) != 1:
             remedy = "name a folder that `mcugen compile --updatable` wrote"
             raise UsageError(f"{folder}: there must be one file of weights", f"{len(found)} of *{_SUFFIX}", remedy)
-        with found[0].open("rb") as file:
+        with open_regular(found[0]) as file:
             start = file.read(HEADER_BYTES + 4)
         if len(start) < HEADER_BYTES + 4 or start[:4] != MAGIC or start[4:8] != (2).to_bytes(4, "little"):
             remedy = "compile with --updatable first"
@@ -67,7 +69,7 @@ class Installed:
     def _text(self, name: str) -> str:
         path = self.folder / name
         try:
-            with path.open(encoding="utf-8") as file:
+            with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
                 return file.read(_LARGEST)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: the file must be readable", type(error).__name__, "compile anew") from error

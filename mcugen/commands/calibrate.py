@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,11 @@ def _check_output(board: str, base: str, output: Path) -> None:
     """It inherits from the board's file, by its name."""
     if output.suffix != ".toml" or output.stem == base:
         raise UsageError("-o must name a new board file", f"'{output}'", f"mine.toml, say, which inherits from {base}")
-    if board.endswith(".toml") and output.resolve().parent != Path(board).resolve().parent:
+    if board.endswith(".toml") and _folder_of(output) != _folder_of(board):
         raise UsageError(
             "-o must lie beside the board file that it inherits from", f"'{output}'", str(Path(board).parent)
         )
+
+
+def _folder_of(file: str | Path) -> str:
+    return os.path.realpath(Path(file).parent)

@@ -71,7 +71,7 @@ def explore(
 
     --precision and --optimize take several, between commas. Nothing is done twice: results are kept.
     """
-    from mcugen.cache import Store, cache_folder
+    from mcugen.cache import Store, user_store
     from mcugen.codegen.write import write_text
     from mcugen.explore.demands import Demands, Prices
     from mcugen.explore.page import explored_page
@@ -90,7 +90,7 @@ def explore(
         simulate,
         most_runs,
         sharing,
-        store=Store(cache or cache_folder() / "explore"),
+        store=user_store("explore") if cache is None else Store(cache),
     )
     with progress_shown(telling.quiet) as exploration.progress:
         explored = exploration.run()

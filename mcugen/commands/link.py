@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,8 @@ def link(
     for net in nets:
         with watched(net, telling.quiet):
             _ = net.compiled
-    linking = Linking(nets, options.name or output.resolve().name, [group.split(",") for group in exclusive or ()])
+    name = options.name or Path(os.path.realpath(output)).name
+    linking = Linking(nets, name, [group.split(",") for group in exclusive or ()])
     folder = linking.write(output)
     result = linking.report(build=build)
     write_json(telling.json_, result)

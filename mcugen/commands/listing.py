@@ -39,13 +39,13 @@ def boards(
 
 def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
     """`mcugen explore --no-simulate` of the model as it is; ConstraintError where it fits none."""
-    from mcugen.cache import Store, cache_folder
+    from mcugen.cache import user_store
     from mcugen.explore.prepare import Asked
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
     asked = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
-    store, points = Store(cache_folder() / "explore"), combinations(names, ["float32"], GOALS[:1])
+    store, points = user_store("explore"), combinations(names, ["float32"], GOALS[:1])
     exploration = Exploration(asked, points, simulate=False, workers=Workers(cpus(0)), store=store)
     with progress_shown(as_json) as exploration.progress:
         explored = exploration.run()

@@ -14,7 +14,7 @@ import numpy as np
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
-from mcugen.limits import SAMPLE_BYTES
+from mcugen.limits import SAMPLE_BYTES, open_regular
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """By version; those of later versions have fields with names in Unicode, which are no numbers."""
@@ -33,7 +33,11 @@ class ArrayArchive(Mapping[str, Array]):
     def __getitem__(self, key: str) -> Array:
         size = self.names[key]
         try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(_member(archive, key)) as file:
+            with (
+                open_regular(self.path) as whole,
+                zipfile.ZipFile(whole) as archive,
+                archive.open(_member(archive, key)) as file,
+            ):
                 return _array(file, size)
         except Exception as error:  # zip and numpy raise a dozen types for corrupt files
             raise _refused_archive(self.path, error, f"'{key}': ") from error
@@ -52,11 +56,11 @@ def _member(archive: zipfile.ZipFile, key: str) -> str:
 def read_npz(path: Path) -> ArrayArchive:
     """The arrays of a file; UsageError where it cannot be read. Pickled objects are refused."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(6) == b"\x93NUMPY":
                 raise ValueError("a single array")
-        with zipfile.ZipFile(path) as archive:
-            sizes = {info.filename.removesuffix(_SUFFIX): info.file_size for info in archive.infolist()}
+            with zipfile.ZipFile(file) as archive:
+                sizes = {info.filename.removesuffix(_SUFFIX): info.file_size for info in archive.infolist()}
     except Exception as error:  # as above
         raise _refused_archive(path, error) from error
     return ArrayArchive(path, sizes)
@@ -65,7 +69,7 @@ def read_npz(path: Path) -> ArrayArchive:
 def read_npy(path: Path) -> Array:
     """The array of a file; UsageError where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _array(file, path.stat().st_size)
     except Exception as error:  # as above
         reason = (isinstance(error, OSError) and error.strerror) or _reason(error)

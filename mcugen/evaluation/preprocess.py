@@ -14,7 +14,7 @@ from PIL import Image
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
-from mcugen.limits import MAX_PIXELS
+from mcugen.limits import MAX_PIXELS, open_regular
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
@@ -65,7 +65,7 @@ class Preprocessing:
     def read_image(self, path: Path) -> Array:
         """Pixels of a PNG file as uint8 [height, width, channels]. UsageError where it cannot be read."""
         try:
-            with Image.open(path, formats=("PNG",)) as image:
+            with open_regular(path) as file, Image.open(file, formats=("PNG",)) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels")
                 if image.mode.startswith(("I", "F")):

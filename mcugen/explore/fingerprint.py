@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from mcugen.limits import open_regular
+
 
 def fingerprint(*causes: Any) -> str:
     """SHA-256 of dataclasses, collections, arrays, paths (their contents) and plain values; sets have no order.
@@ -54,5 +56,5 @@ def _contents(path: Path) -> Any:
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
         return [[str(p.relative_to(path)), _contents(p)] for p in files]
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

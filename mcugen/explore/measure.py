@@ -52,7 +52,7 @@ def known(key: str, store: Store) -> Outcome | None:
 def keep(outcome: Outcome, key: str, store: Store) -> None:
     """Writes what came of a point to a store, unless it may be better another time."""
     if outcome.refusal is None or outcome.refusal.kind in _LASTING:
-        store.write(key, json.dumps(asdict(outcome)).encode())
+        store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
 def measure(asked: Asked, point: Point, simulate: bool, store: Store) -> Outcome:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcugen.board import Board, load_board
-from mcugen.cache import Store, cache_folder
+from mcugen.cache import Store, user_store
 from mcugen.errors import ConstraintError, UsageError
 from mcugen.evaluation.metrics import Metric, described
 from mcugen.explore.demands import Demands, Prices, front, vector
@@ -185,7 +185,7 @@ def _measured_elsewhere(asked: Asked, _beside: Sequence[Path], simulate: bool, t
         rule = "files that options name in texts (boards, pipelines, metrics), compilers and QEMU must be the same"
         found = f"others on {platform.node()} for {point}"
         raise UsageError(f"on the workers of a cluster {rule}", found, "see them by: mcugen doctor")
-    return measure(asked, point, simulate, Store(cache_folder() / "explore"))
+    return measure(asked, point, simulate, user_store("explore"))
 
 
 def _spread(points: Sequence[Point]) -> list[Point]:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from mcugen.errors import DoesNotFitError, ModelError, shortened
 from mcugen.importer.formats import format_of
-from mcugen.limits import MODEL_BYTES
+from mcugen.limits import MODEL_BYTES, open_regular
 
 _HOLDERS = {
     *("ModelProto", "GraphProto", "FunctionProto", "TrainingInfoProto"),
@@ -81,7 +81,7 @@ class _External:
             if length > most:
                 rule = f"{self.model}: external data must have at most {MODEL_BYTES:,} bytes, to fit any board"
                 raise DoesNotFitError(rule, f"'{self.name}' and others have more", "use a smaller model")
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 stream.seek(offset)
                 data = stream.read(length)
         except OSError as error:

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcugen.limits import open_regular
+
 
 @dataclass(frozen=True)
 class Format:
@@ -79,7 +81,7 @@ def format_of(path: Path) -> Format | None:
     """What a file or folder that is no ONNX model might be; None if nothing is known. OSError if it cannot be read."""
     if path.is_dir():
         return _SAVED_MODEL if (path / "saved_model.pb").is_file() else _SUFFIXES.get(path.suffix.lower())
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(_LOOKED_AT)
         file.seek(max(path.stat().st_size - _LOOKED_AT, file.tell()))
         content += file.read(_LOOKED_AT)

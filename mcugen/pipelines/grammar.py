@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from mcugen.errors import UsageError, shortened
 from mcugen.evaluation.preprocess import number, numbers, parse_preprocessing
+from mcugen.limits import open_regular
 from mcugen.pipelines.image import COLORS, FORMATS, ImageStages
 from mcugen.pipelines.spectrum import BANDS, LOGARITHMS, WINDOWS, Bands
 from mcugen.pipelines.statistics import STATISTICS
@@ -73,7 +75,7 @@ def with_preprocessing(text: str, preprocess: str) -> str:
 def _file_text(name: str) -> str:
     path = Path(name)
     try:
-        with path.open(encoding="utf-8") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             return file.read(LONGEST_TEXT + 1)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or "no text"

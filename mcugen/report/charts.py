@@ -94,5 +94,5 @@ def vega() -> str:
     import vl_convert
 
     script: str = vl_convert.javascript_bundle(_EXPOSED)
-    store.write(key, script.encode())
+    store.keep(key, script.encode())
     return script

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,9 +12,16 @@ from dataclasses import dataclass
 from mcugen.board import Board
 from mcugen.errors import ToolMissingError
 from mcugen.simulate.machines import find_machine
-from mcugen.simulate.toolchain import ARM, DEBIAN_PACKAGES, RISCV, Toolchain, find_program, program_version
-
-HOST_COMPILER = "gcc"
+from mcugen.simulate.toolchain import (
+    ARM,
+    DEBIAN_PACKAGES,
+    HOST_COMPILER,
+    RISCV,
+    Toolchain,
+    find_program,
+    host_command,
+    program_version,
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def require(found: Sequence[Tool]) -> None:
 
 
 def _host_compiler() -> str:
-    return next(iter(shlex.split(os.environ.get("CC", ""))), HOST_COMPILER)
+    return next(iter(host_command()), HOST_COMPILER)
 
 
 def _of(toolchain: Toolchain, whom: str) -> list[Tool]:

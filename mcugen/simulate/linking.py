@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.libraries import Library
 from mcugen.errors import UsageError, VerificationError
+from mcugen.limits import open_regular
 from mcugen.options import LibraryFiles
 
 _ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
@@ -36,7 +38,7 @@ class Linked:
             variables = " and ".join(library.variables)
             remedy = f"give {include} DIR and {archive} FILE (or set {variables}), or take --kernels own"
             raise UsageError(f"a model that calls {library.versions} must be linked with it to run", "none", remedy)
-        found = cls(library, files.include.resolve(), files.archive_for(cpu).resolve())
+        found = cls(library, *(Path(os.path.realpath(path)) for path in (files.include, files.archive_for(cpu))))
         if not (found.include / library.header).is_file():
             rule = f"{include} must be the folder of {library.title} that holds {library.header}"
             raise UsageError(rule, f"no such file in '{files.include}'", "give the library's folder Include")
@@ -78,5 +80,5 @@ class Linked:
 
 
 def _is_archive(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_ARCHIVES[0])) in _ARCHIVES

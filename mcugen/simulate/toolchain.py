@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mcugen.errors import ToolMissingError, VerificationError
+from mcugen.errors import ToolMissingError, UsageError, VerificationError, shortened
 from mcugen.simulate.elf import Cpu
 
 
@@ -81,6 +81,8 @@ DEBIAN_PACKAGES: Mapping[str, str] = {
     **dict.fromkeys(USER_MODE.values(), "qemu-user"),
 }
 """What to install for a program that is missing."""
+
+HOST_COMPILER = "gcc"
 
 _COMPILE_SECONDS = 600
 _SHOWN_LINES = 12
@@ -182,9 +184,24 @@ def _told(command: Sequence[str], *flags: str) -> str:
 
 
 def host_compiler() -> tuple[str, ...]:
-    """The command in $CC, or gcc. It may be a compiler for another CPU, whose programs QEMU then runs."""
-    program, *flags = shlex.split(os.environ.get("CC", "")) or ["gcc"]
+    """Return the command in $CC, or gcc. It may be a compiler for another CPU, whose programs QEMU then runs."""
+    program, *flags = host_command() or [HOST_COMPILER]
     return (find_program(program), *flags)
+
+
+def host_command() -> list[str]:
+    """Return the words of $CC, none where it is not set; UsageError for one that no shell could read."""
+    text = os.environ.get("CC", "")
+    try:
+        words = shlex.split(text)
+        if words and not words[0]:
+            raise ValueError("no program")
+    except ValueError as error:
+        quoted_command = f"'{shortened(text, 200)}' ({str(error).lower()})"
+        raise UsageError(
+            "CC in the environment must be a command", quoted_command, "e.g. CC=gcc, or unset CC"
+        ) from error
+    return words
 
 
 def first_lines(text: str) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mcugen.limits import open_regular
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,13 @@ def packed(value: Any) -> Parcel:
     stream = io.BytesIO()
     packer = _Packer(stream)
     packer.dump(value)
-    files = {name: path.read_bytes() for name, path in packer.files.items()}
+    files = {name: _content(path) for name, path in packer.files.items()}
     return Parcel(stream.getvalue(), tuple(files.items()))
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
 
 
 def unpacked(parcel: Parcel, folder: Path) -> Any:
@@ -67,7 +75,7 @@ class _Packer(pickle.Pickler):
         """The place of a path; None for anything else."""
         if not isinstance(value, Path) or not value.exists() or not value.name:
             return None
-        folder = value.resolve().parent
+        folder = Path(os.path.realpath(value)).parent
         if folder not in self._folders:
             self._folders.append(folder)
         place = f"{self._folders.index(folder)}/{value.name}"
