@@ -1,59 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many small mistakes in the passes and in LIR the tests would find: a mutation score, on a sample.
+"""Measure how many small mistakes the tests find: a mutation score for each room, on a sample.
 
-A mutant is one module with one change (an operator, a constant, a condition, a statement left out). The tests nearest
-to the module run first, wider ones only if those pass. Each run is a fork of a process that has the large libraries
-loaded, and sees the mutant in the module's place; the files stay as they are.
+A mutant is one module with one change: an operator, a constant or a condition is another, a statement is left out.
+The tests of a room run once to record which of them reach which lines. Each mutant is then shown to the tests that
+reach its line, quickest first, in a fork of the process that collected them. Files are never changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
+import math
 import os
 import random
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
+import pytest
+from _pytest.runner import runtestprotocol
 from markers import replace_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "testing.md"
-ROOMS = ("passes", "lir", "memory")
-SECONDS = 900
-"""Of CPU, after which a mutant is held to hang; that is noticed, too."""
+SECONDS = 20
+"""CPU seconds beyond ten times the recorded time of the tests, after which a mutant is found because it hangs."""
 
-NEAREST = {
-    "areas": ("memory/test_place.py", "codegen/test_memory_regions.py"),
-    "bounded": ("test_bounded.py",),
-    "bounds": ("passes/test_prune.py",),
-    "formula": ("test_bounded.py",),
-    "lower": ("lir", "passes/test_fuse.py"),
-    "moves": ("lir/test_blocks.py",),
-    "order": ("memory/test_reorder.py",),
-    "printer": ("lir/test_program_printer.py",),
-    "overlap": ("memory/test_reorder.py", "ops/test_overlaps_others.py"),
-    "peak": ("memory/test_reorder.py", "memory/test_plan.py"),
-    "state": ("test_state.py",),
-    "traversal": ("ops/test_overlaps.py", "ops/test_overlaps_others.py"),
-    "builder": ("lir", "ops/test_pool.py"),
-    "traffic": ("memory/test_place.py",),
-}
-"""Tests of modules that have none of their name; of others that have none, it is all of their room."""
-
-WIDER = {
+TESTS = {
     "passes": ("passes", "test_random_graphs.py"),
-    "lir": ("lir", "test_state.py", "test_streaming.py", "test_random_graphs.py"),
-    "memory": ("memory", "test_memory.py", "test_streaming.py", "test_random_graphs.py"),
+    "lir": ("lir", "memory/test_regions.py", "test_bounded.py", "test_state.py", "test_streaming.py"),
+    "memory": ("memory", "codegen/test_memory_regions.py", "lir/test_blocks.py", "test_memory.py", "test_streaming.py"),
+    "quant": ("quant",),
+    "numerics": ("numerics", "expressions", "kernels/test_specs.py"),
 }
+"""The tests that mutants of a room are shown to, below tests/."""
+
+SLOW_TESTS = ("quant/test_code_bits.py", "quant/test_same_quantization.py", "quant/test_official_models.py")
+"""Files that take minutes and are left out of them."""
+
+ROOMS = tuple(TESTS)
+MARKS = "not slow and not qemu and not riscv"
 
 # ------------------------------------------------------------------------------------------------------ mutants
 
@@ -89,47 +88,66 @@ class Mutant:
 
     path: Path
     line: int
+    last_line: int
     change: str
-    source: str
+    tree: ast.Module
+    function: str | None
+    """Qualified name of the function or method that holds the change; None if it takes effect at import."""
 
     @property
     def module(self) -> str:
-        """As it is imported."""
+        """Return the name under which the module is imported."""
         return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
 
     @property
     def place(self) -> str:
-        """Room, file and line."""
+        """Return room, file and line."""
         return f"{self.path.parent.name}/{self.path.name}:{self.line}"
 
     @property
-    def tests(self) -> Iterator[tuple[Path, ...]]:
-        """What runs, one after the other until something fails."""
-        room, name = self.path.parent.name, f"{self.path.parent.name}/test_{self.path.stem}.py"
-        own = (name,) if (ROOT / "tests" / name).exists() else NEAREST.get(self.path.stem, (room,))
-        for names in (own, WIDER[room]):
-            yield tuple(ROOT / "tests" / name for name in names)
+    def source(self) -> str:
+        """Return the text of the module."""
+        return ast.unparse(self.tree)
+
+    @property
+    def code(self) -> CodeType:
+        """Return the compiled module, with the line numbers of the file."""
+        code: CodeType = compile(self.tree, self.path, "exec", dont_inherit=True)
+        return code
 
 
 Site = tuple[Path, int, int]
-"""A module, a node by its number, and which of the changes that it may have."""
+"""A module, a node by its number, and the number of one of the changes that it may have."""
 
 
 def sites(path: Path) -> Iterator[Site]:
-    """All places of a module, in the order of its lines."""
+    """Yield all places of a module, in the order of its lines."""
     for number, node in enumerate(_code(ast.parse(path.read_text()))):
         yield from ((path, number, variant) for variant, _ in enumerate(_changes(node)))
 
 
 def mutant(site: Site) -> Mutant:
-    """The module with the change."""
+    """Return the module with the change."""
     path, number, variant = site
     tree = ast.parse(path.read_text())
     node = list(_code(tree))[number]
     line, before = node.lineno, ast.unparse(node)
+    last_line = line if isinstance(node, ast.stmt) else node.end_lineno or line
+    function = _enclosing_function(tree, node)
     list(_changes(node))[variant]()
     ast.fix_missing_locations(tree)
-    return Mutant(path, line, f"`{_short(before)}` → `{_short(ast.unparse(node))}`", ast.unparse(tree))
+    change = f"`{_short(before)}` → `{_short(ast.unparse(node))}`"
+    return Mutant(path, line, last_line, change, tree, function)
+
+
+def _enclosing_function(scope: ast.Module | ast.ClassDef, node: ast.AST, prefix: str = "") -> str | None:
+    for child in scope.body:
+        if isinstance(child, ast.ClassDef):
+            if found := _enclosing_function(child, node, f"{prefix}{child.name}."):
+                return found
+        elif isinstance(child, ast.FunctionDef) and any(n is node for s in child.body for n in ast.walk(s)):
+            return prefix + child.name
+    return None
 
 
 def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
@@ -180,7 +198,192 @@ def _short(text: str) -> str:
     return line if len(line) <= 60 else line[:57] + "..."
 
 
+# ------------------------------------------------------------------------------------------------------- sample
+
+
+def sampled(room: str, count: int, seed: int) -> list[Mutant]:
+    """Return so many of a room's mutants, each as likely as any other."""
+    places = [site for path in sorted((ROOT / "mcugen" / room).glob("*.py")) for site in sites(path)]
+    return [mutant(site) for site in random.Random(seed).sample(places, min(count, len(places)))]
+
+
+# -------------------------------------------------------------------------------------------------------- reach
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The CPU seconds of a test, and the lines of the room that it runs, by file."""
+
+    seconds: float
+    lines: Mapping[str, Sequence[int]]
+
+    def meets(self, mutant: Mutant) -> bool:
+        """Return whether the test runs the mutant's line; a change at import meets all that use the module."""
+        lines = self.lines.get(str(mutant.path.relative_to(ROOT)), ())
+        return any(mutant.line <= line <= mutant.last_line for line in lines) if mutant.function else bool(lines)
+
+
+class Tracer:
+    """Records which lines of a folder run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = f"{folder}{os.sep}"
+        self.unseen: dict[CodeType, set[int]] = {}
+        self.lines: defaultdict[str, list[int]] = defaultdict(list)
+
+    def __enter__(self) -> Tracer:
+        sys.settrace(self._enter_function)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _enter_function(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if code not in self.unseen:
+            is_traced = code.co_filename.startswith(self.folder)
+            self.unseen[code] = {line for *_, line in code.co_lines() if line} if is_traced else set()
+        return self._run_line if self.unseen[code] else None
+
+    def _run_line(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        code, line = frame.f_code, frame.f_lineno
+        if line in self.unseen[code]:
+            self.unseen[code].discard(line)
+            self.lines[str(Path(code.co_filename).relative_to(ROOT))].append(line)
+        return self._run_line if self.unseen[code] else None
+
+
 # --------------------------------------------------------------------------------------------------------- runs
+
+
+def in_fork(work: Callable[[], Any], seconds: float = math.inf, *, is_quiet: bool = True) -> Any:
+    """Return what `work` returns (as JSON has it) in a fork of this process; None if that dies or takes too long."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if math.isfinite(seconds):
+                resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds),) * 2)
+            if is_quiet:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.dup2(nowhere, 2)
+            text = json.dumps(work())
+            with os.fdopen(sink, "w") as file:
+                file.write(text)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(sink)
+    with os.fdopen(source) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
+
+
+class Trial:
+    """A run of pytest that collects the tests of a room once, and shows them mutants."""
+
+    def __init__(self, room: str, mutants: Sequence[Mutant], seconds: float, known: Path | None) -> None:
+        self.folder = ROOT / "mcugen" / room
+        self.mutants = mutants
+        self.seconds = seconds
+        self.known = known
+        self.reached: dict[str, Reached] = {}
+        self.fates: dict[int, str] = {}
+        """What became of each mutant, by its number; those are absent that take effect at import."""
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Record which test reaches which line; then try the mutants."""
+        items = {item.nodeid: item for item in session.items}
+        self.reached = self._record(items)
+        functions, caches = self._functions()
+        for number, mutant in enumerate(self.mutants):
+            targets = functions[str(mutant.path), mutant.function]
+            if len(targets) == 1:
+                self.fates[number] = self._fate(mutant, targets[0], caches, items)
+                print(f"{self.fates[number]}: {mutant.place}: {mutant.change}", flush=True)
+        return True
+
+    def _record(self, items: Mapping[str, pytest.Item]) -> dict[str, Reached]:
+        known = json.loads(self.known.read_text()) if self.known and self.known.exists() else {}
+        new = [item for name, item in items.items() if name not in known]
+        known |= in_fork(lambda: {item.nodeid: _reach(item, following, self.folder) for item, following in _pairs(new)})
+        if self.known:
+            self.known.write_text(json.dumps(known))
+        for name in items:
+            if known[name] is None:
+                print(f"left out, as it fails without a mutant: {name}", flush=True)
+        return {name: Reached(*known[name]) for name in items if known[name]}
+
+    def _functions(self) -> tuple[Mapping[tuple[str, str | None], list[FunctionType]], list[Any]]:
+        """Return the functions of the room by file and name, and all caches of functions."""
+        gc.unfreeze()
+        objects = gc.get_objects()
+        functions: defaultdict[tuple[str, str | None], list[FunctionType]] = defaultdict(list)
+        for value in objects:
+            if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(str(self.folder)):
+                functions[value.__code__.co_filename, value.__code__.co_qualname].append(value)
+        caches = [value for value in objects if isinstance(value, functools._lru_cache_wrapper)]
+        gc.freeze()
+        return functions, caches
+
+    def _fate(self, mutant: Mutant, function: FunctionType, caches: Sequence[Any], items: Mapping[str, Any]) -> str:
+        names = reaching(mutant, self.reached, self.seconds)
+
+        code = _function_code(mutant, function.__code__)
+
+        def first_failure() -> str:
+            function.__code__ = code
+            for cache in caches:
+                cache.cache_clear()
+            pairs = _pairs([items[name] for name in names])
+            return next((item.nodeid for item, following in pairs if not _passes(item, following)), "")
+
+        limit = SECONDS + 10 * sum(self.reached[name].seconds for name in names)
+        return fate(len(names), in_fork(first_failure, limit) if names else "")
+
+
+def fate(tests: int, failed: str | None) -> str:
+    """Return what became of a mutant: how many tests it met, and which failed (None: they did not end)."""
+    if failed is None:
+        return "found (hangs or crashes)"
+    return f"found by {failed}" if failed else f"SURVIVED {tests} tests" if tests else "NOT REACHED"
+
+
+def reaching(mutant: Mutant, reached: Mapping[str, Reached], seconds: float) -> list[str]:
+    """Return the tests that meet the mutant, quickest first, as many as take so many CPU seconds together."""
+    names = sorted((name for name, each in reached.items() if each.meets(mutant)), key=lambda n: reached[n].seconds)
+    total = list(accumulate(reached[name].seconds for name in names))
+    return [name for name, sum_so_far in zip(names, total, strict=True) if sum_so_far <= seconds or name == names[0]]
+
+
+def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    """Yield each test and the one that follows, whose fixtures stay."""
+    return zip(items, [*items[1:], None], strict=bool(items))
+
+
+def _reach(item: pytest.Item, following: pytest.Item | None, folder: Path) -> tuple[float, dict[str, list[int]]] | None:
+    start = sum(os.times()[:4])
+    with Tracer(folder) as tracer:
+        passed = _passes(item, following)
+    return (sum(os.times()[:4]) - start, tracer.lines) if passed else None
+
+
+def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
+
+
+def _function_code(mutant: Mutant, before: CodeType) -> CodeType:
+    """Return the code of the mutant's function."""
+    codes = [mutant.code]
+    while codes:
+        code = codes.pop()
+        if (code.co_qualname, code.co_firstlineno) == (before.co_qualname, before.co_firstlineno):
+            return code
+        codes += [value for value in code.co_consts if isinstance(value, CodeType)]
+    raise LookupError(mutant.place)
 
 
 class _InPlace(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -200,87 +403,61 @@ class _InPlace(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        code: CodeType = compile(self.mutant.source, self.mutant.path, "exec", dont_inherit=True)
-        exec(code, module.__dict__)
+        exec(self.mutant.code, module.__dict__)
+
+
+def imported_fate(mutant: Mutant, reached: Mapping[str, Reached], seconds: float) -> str:
+    """Return what becomes of a mutant that takes effect when its module is imported."""
+    names = reaching(mutant, reached, seconds)
+
+    def first_failure() -> str:
+        sys.meta_path.insert(0, _InPlace(mutant))
+        return "" if run_pytest(names) == 0 else "a test"
+
+    limit = SECONDS + 10 * sum(reached[name].seconds for name in names)
+    return fate(len(names), in_fork(first_failure, limit) if names else "")
+
+
+def run_pytest(tests: Sequence[str], *plugins: object) -> int:
+    """Return the exit code of pytest for these tests."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mcugen"]:
+        del sys.modules[name]
+    quiet = ("-x", "-q", "-s", "-p", "no:cacheprovider", "-m", MARKS, "--hypothesis-seed=0")
+    return int(pytest.main([*quiet, *tests], plugins=[*plugins]))
+
+
+def fates(room: str, mutants: Sequence[Mutant], seconds: float, known: Path | None) -> list[str]:
+    """Return what became of each mutant of a room."""
+    trial = Trial(room, mutants, seconds, known)
+
+    def work() -> tuple[Any, Any]:
+        left_out = [f"--ignore=tests/{name}" for name in SLOW_TESTS]
+        run_pytest([*left_out, *(f"tests/{name}" for name in TESTS[room])], trial)
+        return trial.fates, {name: (each.seconds, each.lines) for name, each in trial.reached.items()}
+
+    tried, reached = in_fork(work, is_quiet=False)
+    tests = {name: Reached(*each) for name, each in reached.items()}
+    for number, each in enumerate(mutants):
+        if str(number) not in tried:
+            tried[str(number)] = imported_fate(each, tests, seconds)
+            print(f"{tried[str(number)]}: {each.place}: {each.change}", flush=True)
+    return [tried[str(number)] for number in range(len(mutants))]
 
 
 def preload() -> None:
-    """What takes seconds, and is no part of mcugen: forks have it."""
-    for name in (
-        "pytest",
-        "hypothesis",
-        "onnx.reference",
-        "onnxruntime",
-        "ortools.sat.python.cp_model",
-        "rich.console",
-    ):
+    """Import what takes seconds and is no part of mcugen, so that forks have it."""
+    for name in ("hypothesis", "onnx.reference", "onnxruntime", "ortools.sat.python.cp_model", "rich.console"):
         importlib.import_module(name)
 
 
-def passes(tests: Sequence[Path], mutant: Mutant | None, options: Sequence[str]) -> bool:
-    """Whether all tests pass, with the mutant if there is one. pytest is told `options`, too."""
-    child = os.fork()
-    if child == 0:
-        _run_tests(tests, mutant, options)
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) in (4, 5):  # of pytest: asked for what is not there
-        sys.exit(f"there must be tests: {' '.join(map(str, tests))}")
-    return status == 0
-
-
-def _run_tests(tests: Sequence[Path], mutant: Mutant | None, options: Sequence[str]) -> None:
-    code = 1
-    try:
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        if mutant:
-            sys.meta_path.insert(0, _InPlace(mutant))
-        for name in [name for name in sys.modules if name.partition(".")[0] == "mcugen"]:
-            del sys.modules[name]
-        import pytest
-
-        marks = "not slow and not qemu and not riscv"
-        quiet = ("-x", "-q", "-p", "no:cacheprovider", "-m", marks, "--hypothesis-seed=0")
-        code = int(pytest.main([*quiet, *options, *map(str, tests)]))
-    finally:
-        os._exit(code)
-
-
-@cache
-def _sound(tests: Sequence[Path], options: Sequence[str]) -> bool:
-    return passes(tests, None, options)
-
-
-def outcome(mutant: Mutant, options: Sequence[str], only_nearest: bool) -> str:
-    """By which tests the mutant was found, or that it survived. Without it they must pass."""
-    stages = list(zip(("nearest", "wider"), mutant.tests, strict=True))
-    for label, tests in stages[:1] if only_nearest else stages:
-        if not _sound(tests, tuple(options)):
-            sys.exit(f"without any mutant, a test fails of {' '.join(map(str, tests))}: --deselect it")
-        if not passes(tests, mutant, options):
-            return label
-    return "survived"
-
-
-# ------------------------------------------------------------------------------------------------------- sample
-
-
-def sampled(room: str, count: int, seed: int) -> list[Mutant]:
-    """So many of a room's mutants, each as likely as any other."""
-    found = [site for path in sorted((ROOT / "mcugen" / room).glob("*.py")) for site in sites(path)]
-    return [mutant(site) for site in random.Random(seed).sample(found, min(count, len(found)))]
-
-
 def main() -> None:
-    """Prints each mutant's fate; rewrites docs/testing.md if asked to."""
+    """Print each mutant's fate; rewrite docs/testing.md if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--sample", type=int, default=20, help="mutants of each room")
+    parser.add_argument("--sample", type=int, default=60, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=60, help="CPU seconds of tests that a mutant is shown to")
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS)
-    parser.add_argument("--deselect", action="append", default=[], help="a test that fails without any mutant")
-    parser.add_argument("--nearest", action="store_true", help="run no wider tests")
+    parser.add_argument("--known", type=Path, help="a file that keeps which test reaches which lines, for one room")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
     options = parser.parse_args()
@@ -292,30 +469,36 @@ def main() -> None:
         return
     preload()
     sys.dont_write_bytecode = False  # forks need not compile each module again
-    deselected = [f"--deselect={name}" for name in options.deselect]
-    fates: dict[str, list[str]] = {room: [] for room in mutants}
-    for room, each in mutants.items():
-        for one in each:
-            fates[room].append(outcome(one, deselected, options.nearest))
-            print(f"{fates[room][-1]:9} {one.place}: {one.change}", flush=True)
-    text = _table(fates, options.seed)
+    results = {room: fates(room, each, options.seconds, options.known) for room, each in mutants.items()}
+    text = _table(results, options.seed)
     print(text)
     if options.write_docs:
         DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "mutants", text))
 
 
-def _table(fates: dict[str, list[str]], seed: int) -> str:
+def _table(results: Mapping[str, Sequence[str]], seed: int) -> str:
     lines = [
-        "| room | mutants | found by the nearest tests | by wider ones | survived | score |",
-        "|---|---|---|---|---|---|",
+        "| room | mutants | found | survived | not reached | score | 95 % interval |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for room, each in fates.items():
-        nearest, wider, survived = (each.count(fate) for fate in ("nearest", "wider", "survived"))
-        score = 100 * (nearest + wider) / len(each)
-        lines.append(f"| `{room}` | {len(each)} | {nearest} | {wider} | {survived} | {score:.0f} % |")
+    for room, each in results.items():
+        found, survived, missed = (
+            sum(fate.startswith(start) for fate in each) for start in ("found", "SURVIVED", "NOT REACHED")
+        )
+        low, high = interval(found, len(each))
+        score = f"{100 * found / len(each):.0f} % | {100 * low:.0f} to {100 * high:.0f} %"
+        lines.append(f"| `{room}` | {len(each)} | {found} | {survived} | {missed} | {score} |")
     return "\n".join(
         [*lines, "", f"(`make mutants`, seed {seed}; Python {sys.version_info.major}.{sys.version_info.minor}.)"]
     )
+
+
+def interval(found: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share."""
+    z, share = 1.96, found / total
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    spread = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return middle - spread, middle + spread
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -321,6 +322,8 @@ def programs(draw: st.DrawFn) -> Flow:
             inner = list(visible)
             steps(inner, depth + 1)
             flow.move(some(inner), result)
+            for _ in range(draw(st.integers(0, 1))):  # which may lie over the result by mistake
+                step(inner, depth)
             flow.mark(control)
         visible.append(result)
 
@@ -357,6 +360,90 @@ def test_random_programs_compute_the_same_in_shared_memory(flow: Flow, choices: 
     plan_memory(flow.program)
     verify_plan(flow.program)
     run_both_ways(flow.program, choices)
+
+
+def survives(program: Program) -> bool:
+    """Return whether outputs are the same in shared memory, whichever branches are taken."""
+    num_branches = sum(instr.control is Control.IF for instr in program.instrs)
+    for choices in itertools.product([True, False], repeat=min(num_branches, 4)):
+        try:
+            run_both_ways(program, list(choices))
+        except AssertionError:
+            return False
+    return True
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(programs(), st.randoms(use_true_random=False))
+def test_the_verifier_finds_every_damage_that_changes_a_result(flow: Flow, random: Random):
+    plan_memory(flow.program)
+    placed = [buffer for buffer in flow.program.buffers if buffer.planned]
+    flow.program.area_sizes[0] += 4 * CELL
+    for _ in range(6):
+        moved, onto = random.choice(placed), random.choice(placed)
+        before, moved.offset = moved.offset, onto.offset
+        if not survives(flow.program):
+            with pytest.raises(VerificationError):
+                verify_plan(flow.program)
+        moved.offset = before
+
+
+@pytest.mark.parametrize("branch", [Control.IF, Control.ELSE])
+@pytest.mark.parametrize("has_other_branch", [False, True])
+def test_what_one_branch_overwrites_is_lost_behind_both(branch: Control, has_other_branch: bool):
+    flow = Flow()
+    flow.input("c")
+    flow.input("x")
+    flow.mark(Control.IF, ("cond", Access.IN, "c"))
+    flow.step("a", "c")
+    if has_other_branch or branch is Control.ELSE:
+        flow.mark(Control.ELSE)
+        flow.step("b", "c")
+    flow.mark(Control.END)
+    flow.step("y", "x")
+    flow.output("y")
+    plan_memory(flow.program)
+    verify_plan(flow.program)
+    written = flow.buffers["a" if branch is Control.IF else "b"]
+    written.offset = flow.buffers["x"].offset
+    with pytest.raises(VerificationError, match="%x: y: read after another buffer took its place"):
+        verify_plan(flow.program)
+
+
+@pytest.mark.parametrize("branch", [Control.IF, Control.ELSE])
+def test_a_result_that_one_branch_overwrites_is_lost(branch: Control):
+    flow = Flow()
+    flow.input("c")
+    flow.input("x")
+    for control, name in ((Control.IF, "a"), (Control.ELSE, "b")):
+        flow.mark(control, *([("cond", Access.IN, "c")] if control is Control.IF else []))
+        flow.step(f"of_{name}", "x")
+        flow.move(f"of_{name}", "y")
+        flow.step(name, "c")
+    flow.mark(Control.END)
+    flow.step("z", "y")
+    flow.output("z")
+    plan_memory(flow.program)
+    verify_plan(flow.program)
+    flow.buffers["a" if branch is Control.IF else "b"].offset = flow.buffers["y"].offset
+    with pytest.raises(VerificationError, match="%y: z: read after another buffer took its place"):
+        verify_plan(flow.program)
+
+
+def test_what_a_loop_without_steps_would_not_overwrite_may_be_lost():
+    flow = Flow()
+    flow.input("c")
+    flow.input("x")
+    end = flow.loop("i", 2, cond="c")
+    flow.step("a", "c")
+    end()
+    flow.step("y", "x")
+    flow.output("y")
+    plan_memory(flow.program)
+    verify_plan(flow.program)
+    flow.buffers["a"].offset = flow.buffers["x"].offset
+    with pytest.raises(VerificationError, match="%x: y: read after another buffer took its place"):
+        verify_plan(flow.program)
 
 
 def test_moves_at_once():
