@@ -77,16 +77,16 @@ def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
 def _carry_constant_channels(
     quant: QuantParams, weights: Array, bias: Array, x: QuantParams, out: TensorType
 ) -> tuple[QuantParams, Array]:
-    """Channels whose weights are all 0 get a scale of which fixed point loses nothing.
+    """Give channels of codes whose weights are all 0 a scale of which fixed point loses nothing.
 
     Training leaves dead channels with scales near 0 and a bias near 2^30, whose product a multiplier of a few
     bits would miss by whole steps. Such a channel is a constant: bias · scale, in any unit; here one of which 2^30
-    exceed every result.
+    exceed every result. Sums that are the result itself keep their unit.
     """
     dead = ~weights.reshape(len(weights), -1).any(1)
-    if quant.axis is None or out.quant is None or not dead.any():
+    if quant.axis is None or not is_quantized(out) or not dead.any():
         return quant, bias
-    unit = out.quant.scale[0] * 2.0 ** (-16 if out.dtype is DType.INT8 else -13) / x.scale[0]
+    unit = out.q.scale[0] * 2.0 ** (-16 if out.dtype is DType.INT8 else -13) / x.scale[0]
     steps = np.clip(bias * quant.scales / unit, -(2**30), 2**30)
     scales = np.where(dead, unit, quant.scales)
     return QuantParams(tuple(map(float, scales)), 0, quant.axis), np.where(dead, np.rint(steps), bias).astype(np.int64)
