@@ -108,8 +108,14 @@ def test_scales_of_results_of_softmax_reach_as_far_as_products_fit(length: int):
     for exponent in range(-45, 20):
         found = FixedSoftmax.of(sig((1, length), (0.1, 0), (2.0**exponent, 0)), 1)
         assert (found is not None) is (32 <= bits + 30 + exponent <= 54)
-    above = FixedSoftmax.of(sig((1, 4), (0.1, 0), ((1 - 2.0**-40) / 256, 0)), 1)
-    assert above is not None and above.numerator == 2**30 and above.shift == 29 + 22
+    for scale, numerator in (
+        ((1 - 2.0**-40) / 256, 2**30),
+        ((1 + 2.0**-40) / 256, 2**30),
+        ((1 + 2.0**-20) / 256, None),
+    ):
+        found = FixedSoftmax.of(sig((1, 4), (0.1, 0), (scale, 0)), 1)
+        assert found is not None and found.numerator < 2**31
+        assert numerator is None or (found.numerator, found.shift) == (numerator, 29 + 22)
 
 
 def test_logarithms_are_cut_off():

@@ -129,6 +129,19 @@ def test_what_accumulators_become(clamp: tuple[float, float] | None):
         assert whole.dtype == dtype.numpy and whole.tolist() == acc.tolist()
 
 
+@pytest.mark.parametrize("by_weights", [None, True, False])
+def test_small_sums_of_weights_need_fewer_bits_than_those_of_activations(by_weights: bool | None):
+    sig, limit = layer(w=DType.INT16), np.asarray([2**25 - 1])
+    acc = np.arange(-(2**25) + 1, 2**25, 9999)[:, None]
+    given = {} if by_weights is None else {"by_weights": by_weights}
+    found = sums.finish(acc, sig, None, limit, 1e-4, **given)
+    ratio_ = ratio(sig, 0, 1e-4)
+    shift = 31 if by_weights is not False else sums.requantizer(sig, limit, 1e-4, by_weights=False).shift
+    multiplier = round(ratio_ * 2**shift)
+    wanted = [(int(a) * multiplier + (5 << shift) + (1 << (shift - 1))) >> shift for a in acc[:, 0]]
+    assert found[:, 0].tolist() == np.clip(wanted, -128, 127).tolist()
+
+
 def test_zero_points_of_inputs_enter_the_bias():
     sig = layer(zero=-3)
     folded = sums.folded_bias(sig, WEIGHTS.reshape(2, 3, 1), BIAS)

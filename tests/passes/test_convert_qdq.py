@@ -478,3 +478,24 @@ def test_operators_between_conversions_compute_with_codes(of_codes: Callable[[Ne
     net.dequantize(codes, 0.1, 7, out="y")
     net.output("y")
     check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_a_channel_without_weights_keeps_its_bias_where_the_result_is_real(dtype: type, kind: str):
+    net = Net(21)
+    zero = {np.int8: -5, np.uint8: 100, np.int16: 0}[dtype]
+    shape = (1, 3) if kind == "dense" else (1, 3, 2, 2)
+    x = net.dequantize(net.quantize(net.input("x", *shape), 0.03, zero, dtype), 0.03, zero, dtype)
+    weights = np.asarray([[50, -100, 3], [0, 0, 0], [1, 2, 3]], np.int8)
+    scales = np.asarray([0.1, 1e-7, 0.02], np.float32)
+
+    def constant(data: np.ndarray, unit: np.ndarray) -> str:
+        zeros = net.const(np.zeros(3), data.dtype.type)
+        return net.op("DequantizeLinear", net.const(data, data.dtype.type), net.const(unit), zeros, axis=0)
+
+    bias = constant(np.asarray([7, 2**30, -9], np.int32), np.float32(0.03) * scales)
+    w = constant(weights.reshape(3, 3, *[1] * (len(shape) - 2)), scales)
+    y = net.op("Gemm", x, w, bias, transB=1) if kind == "dense" else net.op("Conv", x, w, bias)
+    net.output(y)
+    check_everywhere(net.model())
