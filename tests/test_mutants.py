@@ -4,11 +4,30 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import mutants
 import pytest
-from mutants import ROOMS, Mutant, mutant, passes, sampled, sites
+from mutants import (
+    ROOMS,
+    ROOT,
+    SLOW_TESTS,
+    TESTS,
+    Mutant,
+    Reached,
+    Tracer,
+    fate,
+    function_code,
+    imported_fate,
+    in_fork,
+    interval,
+    mutant,
+    reaching,
+    sampled,
+    sites,
+)
 
 SOURCE = '''"""A module."""
 
@@ -64,34 +83,103 @@ def test_each_changes_the_module_and_nothing_else(module: Path):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_seed_gives_the_same_sample_and_its_tests_are_there(room: str):
-    sample = sampled(room, 10, seed=3)
-    assert sample == sampled(room, 10, seed=3) != sampled(room, 10, seed=4)
-    paths = [path for each in sample for tests in each.tests for path in tests]
-    assert [path for path in paths if not path.exists()] == []
+    samples = [[m.change for m in sampled(room, 3, seed)] for seed in (3, 4)]
+    assert samples[0] != samples[1] and samples[0] == [m.change for m in sampled(room, 3, 3)]
+    assert [name for name in (*TESTS[room], *SLOW_TESTS) if not (ROOT / "tests" / name).exists()] == []
 
 
-def test_the_nearest_tests_of_every_module_are_there():
-    modules = [path for room in ROOMS for path in (mutants.ROOT / "mcugen" / room).glob("*.py")]
-    missing = {
-        path
-        for module in modules
-        if module.stem != "__init__"
-        for tests in Mutant(module, 1, "", "").tests
-        for path in tests
-        if not path.exists()
+def test_each_mutant_knows_its_function(module: Path):
+    functions = {mutant(site).change: mutant(site).function for site in sites(module)}
+    assert functions["`3` → `4`"] is None and functions["`True` → `False`"] is None  # which take effect at import
+    assert functions["`found.sort()` → `None`"] == functions["`min` → `max`"] == "small"
+
+
+def test_tests_that_reach_a_line_are_tried_quickest_first(module: Path):
+    at = next(m for m in map(mutant, sites(module)) if m.change == "`found.sort()` → `None`")
+    path = str(module.relative_to(mutants.ROOT))
+    reached = {
+        "slow": Reached(5.0, {path: [at.line]}),
+        "quick": Reached(0.1, {path: [at.line - 1, at.line]}),
+        "elsewhere": Reached(0.0, {path: [at.line - 1]}),
+        "another file": Reached(0.0, {"mcugen/lir/other.py": [at.line]}),
     }
-    assert missing == set()
+    assert reaching(at, reached, 60) == ["quick", "slow"]
+    assert reaching(at, reached, 3) == ["quick"] and reaching(at, {"slow": reached["slow"]}, 3) == ["slow"]
+    at_import = next(m for m in map(mutant, sites(module)) if m.function is None)
+    assert reaching(at_import, reached, 60) == ["elsewhere", "quick", "slow"]
 
 
-def test_a_run_sees_the_mutant(module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_lines_that_run_are_recorded(module: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    small = imported(module, monkeypatch, tmp_path)
+    with Tracer(module.parent) as tracer:
+        small.small([2, 1])
+    lines = SOURCE.splitlines()
+    assert {lines[line - 1].strip() for line in tracer.lines[str(module.relative_to(tmp_path))]} == {
+        "if not values:",
+        "found = [v for v in values if v < LIMIT and (strict or v != 0)]",
+        "found.sort()",
+        "return min(found) + 1",
+    }
+
+
+def imported(module: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mcugen_small", module)
+    assert spec is not None and spec.loader is not None
+    small = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(small)
+    return small
+
+
+def test_a_fork_has_the_mutant_in_its_functions_place(module: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    small = imported(module, monkeypatch, tmp_path)
+
+    def result(made: Mutant) -> object:
+        def run() -> int:
+            small.small.__code__ = function_code(made, small.small.__code__)
+            return small.small([2, 1])
+
+        return in_fork(run)
+
+    found = {m.change: result(m) for m in map(mutant, sites(module)) if m.function}
+    assert found["`min(found) + 1` → `min(found) - 1`"] == 0
+    assert found["`strict or v != 0` → `strict`"] == 2
+    assert small.small([2, 1]) == 2
+
+
+def test_what_dies_or_hangs_gives_nothing():
+    assert in_fork(lambda: 1 // 0) is None
+
+    def hang() -> None:
+        while True:
+            pass
+
+    assert in_fork(hang, 1) is None
+    assert in_fork(lambda: [1, "a"]) == [1, "a"]
+    assert [fate(2, None), fate(2, "t"), fate(2, ""), fate(0, "")] == [
+        "found (hangs or crashes)",
+        "found by t",
+        "SURVIVED 2 tests",
+        "NOT REACHED",
+    ]
+
+
+def test_the_interval_of_a_score():
+    low, high = interval(90, 100)
+    assert round(low, 3) == 0.826 and round(high, 3) == 0.945  # Wilson's
+    assert interval(10, 10)[1] == pytest.approx(1) and interval(10, 10)[0] == pytest.approx(0.722, abs=1e-3)
+
+
+def test_a_run_sees_a_mutant_that_takes_effect_at_import(module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     test = tmp_path / "test_small.py"
-    test.write_text("import mcugen.lir.small as small\n\ndef test():\n    assert small.small([2, 1]) == 2\n")
+    test.write_text("import mcugen.lir.small as small\n\ndef test():\n    assert small.small([2, 1, 3]) == 2\n")
     for folder in (module.parent, module.parent.parent):
         (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    every = [mutant(site) for site in sites(module)]
-    found = next(m for m in every if m.change == "`min(found) + 1` → `min(found) - 1`")
-    harmless = next(m for m in every if m.change == "`strict or v != 0` → `strict`")
-    options = ["-c", "/dev/null"]
-    assert [passes([test], m, options) for m in (None, harmless, found)] == [True, True, False]
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    reached = {str(test): Reached(0.1, {str(module.relative_to(tmp_path)): [1]})}
+    every = {m.change: m for m in map(mutant, sites(module))}
+    fates = [imported_fate(every[change], reached, 60) for change in ("`3` → `4`", "`True` → `False`")]
+    assert fates == ["SURVIVED 1 tests", "SURVIVED 1 tests"]
+    test.write_text(test.read_text() + "    assert small.LIMIT == 3\n")
+    assert imported_fate(every["`3` → `4`"], reached, 60) == "found by a test"

@@ -135,7 +135,7 @@ def mutant(site: Site) -> Mutant:
     last_line = line if isinstance(node, ast.stmt) else node.end_lineno or line
     function = _enclosing_function(tree, node)
     list(_changes(node))[variant]()
-    ast.fix_missing_locations(tree)
+    tree = ast.fix_missing_locations(_Simplified().visit(tree))
     change = f"`{_short(before)}` → `{_short(ast.unparse(node))}`"
     return Mutant(path, line, last_line, change, tree, function)
 
@@ -187,6 +187,14 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[Callable[[], None]]:
             yield lambda: setattr(node, "value", ast.Constant(None))
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield lambda: setattr(node, "value", ast.Constant(None))
+
+
+class _Simplified(ast.NodeTransformer):
+    """Puts a condition in the place of an `and` or `or` of which nothing else is left."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        return node if len(node.values) > 1 else node.values[0]
 
 
 def _call(name: str, argument: ast.expr) -> ast.Call:
@@ -332,7 +340,7 @@ class Trial:
     def _fate(self, mutant: Mutant, function: FunctionType, caches: Sequence[Any], items: Mapping[str, Any]) -> str:
         names = reaching(mutant, self.reached, self.seconds)
 
-        code = _function_code(mutant, function.__code__)
+        code = function_code(mutant, function.__code__)
 
         def first_failure() -> str:
             function.__code__ = code
@@ -375,7 +383,7 @@ def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-def _function_code(mutant: Mutant, before: CodeType) -> CodeType:
+def function_code(mutant: Mutant, before: CodeType) -> CodeType:
     """Return the code of the mutant's function."""
     codes = [mutant.code]
     while codes:
