@@ -128,7 +128,7 @@ coverage: setup  ## lines and branches that the tests reach, of mcugen/ and of t
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[coverage]'
 	$(BIN)/python tools/measure_coverage.py --write-docs
 
-mutants: setup  ## a mutation score of passes and LIR, on a sample; rewrites docs/testing.md
+mutants: setup  ## a mutation score of passes, LIR, memory, quantization and numerics, on a sample; rewrites docs/testing.md
 	$(BIN)/python tools/mutants.py --write-docs
 
 newest: setup  ## the newest versions of all packages, which make test then has to pass with; rewrites tools/constraints.txt

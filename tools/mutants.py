@@ -151,12 +151,17 @@ def _enclosing_function(scope: ast.Module | ast.ClassDef, node: ast.AST, prefix:
 
 
 def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Expressions and statements, without what has no say in results: annotations, messages of errors."""
+    """Yield expressions and statements that have a say in results.
+
+    Annotations and messages of errors have none, nor has `strict` of zip, which only asserts that lengths agree.
+    """
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.Raise) or not isinstance(child, ast.AST):
+                continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
                 continue
             if isinstance(child, (ast.expr, ast.stmt)):
                 yield child
@@ -164,7 +169,7 @@ def _code(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[Callable[[], None]]:
-    """What may be done to this node in place."""
+    """Yield what may be done to this node in place."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in _COMPARISONS:
             yield lambda: node.ops.__setitem__(0, _COMPARISONS[type(op)]())
