@@ -194,7 +194,7 @@ class Compilation:
         deadline = Deadline.of(self.options, self.target)
         search.pace = Pace(deadline, self._timed) if deadline else None
         if self.workers.cluster:
-            elsewhere = _Elsewhere(self.source.proto, self.target, self.options, self.quantizing, judging)
+            elsewhere = _Elsewhere(self.source.given, self.target, self.options, self.quantizing, judging)
             search.share = partial(self.workers.each_done, elsewhere)
         return search
 

@@ -18,13 +18,13 @@ from mcugen.codegen.draft import Draft
 from mcugen.codegen.golden import first_state
 from mcugen.codegen.render import render
 from mcugen.codegen.write import write_folder
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, VerificationError
+from mcugen.evaluation.oracle import OracleModel, OracleRun, run_oracle
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array
 from mcugen.kernels.library import references
 from mcugen.lir.program import Program
-from mcugen.ops.training import TRAINING
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
 from mcugen.report.figures import Report
@@ -34,17 +34,14 @@ if TYPE_CHECKING:
     from mcugen.simulate import Execution
 
 
-def is_known(model: onnx.ModelProto) -> bool:
-    """Whether ONNX Runtime has all operators of a model: those of ONNX, but the ones that train."""
-    return all(onnx.defs.has(n.op_type, n.domain) and n.domain != TRAINING for n in model.graph.node)
-
-
 @dataclass(frozen=True)
 class CompiledModel:
     """The result: both IRs, the C files, and ways to run them."""
 
     model: onnx.ModelProto
     """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
+    given: onnx.ModelProto
+    """The model as the user gave it, or as it was written when it was quantized."""
     board: Board
     graph: Graph
     program: Program
@@ -87,22 +84,40 @@ class CompiledModel:
         """The same, run on inputs as they are where its own would be made of raw data."""
         return replace(self, given_bundle=replace(self.bundle, input_code=None))
 
-    @property
-    def reference_name(self) -> str:
-        """Whose results `reference` gives: onnxruntime knows only ONNX's own operators, and none that train."""
-        known = self.graph.lesson is None and is_known(self.model)
-        return "ONNX Runtime" if known else "numpy"
-
     def reference(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
-        """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
-        from mcugen.evaluation.accuracy import run_onnxruntime
+        """Compute the outputs for each sample by another program: those of `reference_run`."""
+        return self.reference_run(samples, progress).outputs
 
-        options = self.options
-        kept = self.first_states
-        if self.reference_name == "ONNX Runtime":
-            return run_onnxruntime(self.model, samples, progress, {**options.bound, **kept}, options.states)
+    def reference_run(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> OracleRun:
+        """Compute the outputs for each sample by another program, from the model as it was given.
+
+        Where no other program runs the model (operators of a plug-in, training), mcugen's numpy code does.
+        """
+        if self.graph.lesson is not None:
+            note = "compared with mcugen's own numpy code: no other program computes a model that learns"
+            return OracleRun(self._interpreted(samples, progress), "numpy", note)
+        try:
+            return run_oracle(self._oracle, samples, progress)
+        except VerificationError as error:
+            note = f"compared with mcugen's own numpy code: no other program runs the model ({error.found})"
+            return OracleRun(self._interpreted(samples, progress), "numpy", note)
+
+    @property
+    def _oracle(self) -> OracleModel:
+        """Return what another program must know of the model and its options."""
+        options, program = self.options, self.program
+        coded = {e.name: (e.quant, e.dtype.numpy) for e in (*program.inputs, *program.outputs) if e.quant is not None}
+        return OracleModel(self.given, self.model, {**options.bound, **self.first_states}, options.states, coded)
+
+    def _interpreted(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None
+    ) -> list[dict[str, Array]]:
+        """Compute the outputs for each sample by the numpy references of operators and kernels."""
+        options, kept = self.options, self.first_states
         results = []
         for count, sample in enumerate(samples, 1):
             results.append(self.interpret({**kept, **sample}))
@@ -110,16 +125,6 @@ class CompiledModel:
             if progress:
                 progress(count)
         return results
-
-    def float_reference(
-        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
-    ) -> list[dict[str, Array]]:
-        """The outputs of the float model that was quantized, by ONNX Runtime."""
-        from mcugen.evaluation.accuracy import run_onnxruntime
-
-        assert self.quantization is not None
-        model = self.quantization.model
-        return run_onnxruntime(model.proto, samples, progress, model.first_states, model.states)
 
     @property
     def first_states(self) -> dict[str, Array]:

@@ -152,7 +152,7 @@ def _compiled(
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
-    return CompiledModel(source.proto, hardware, graph, program, figures, options, draft, quantized)
+    return CompiledModel(source.proto, source.given, hardware, graph, program, figures, options, draft, quantized)
 
 
 def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:

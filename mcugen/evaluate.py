@@ -18,6 +18,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.metrics import Metric, find_metric, label_metric, own_metric
+from mcugen.evaluation.oracle import OracleRun
 from mcugen.evaluation.sample_results import SampleResults, farthest_results, sample_results
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
@@ -132,12 +133,13 @@ def evaluate(
     setup = Setup(progress=running, library=library, workers=workers)
     given, board = samples.fed(stored), compiled.board
     run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
-    accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
+    accuracy, oracle = judge(compiled, samples, run.outputs, metric, progress)
+    reference = oracle.outputs
     result = measured(compiled.report, run, accuracy, compiled.board, _on_helper(compiled, given))
     result = replace(
         result,
         basis=_basis(compiled, samples),
-        notes=(*result.notes, *samples.notes),
+        notes=(*result.notes, *samples.notes, *([oracle.note] if oracle.note else [])),
         buffers=arena_buffers(compiled.program, compiled.board.name),
         samples=_sample_results(compiled, samples, run.outputs, reference, accuracy.agreement is not None),
     )
@@ -152,21 +154,20 @@ def evaluate(
 
 def judge(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], metric: Metric, progress: Progress
-) -> tuple[Accuracy, list[dict[str, Array]]]:
+) -> tuple[Accuracy, OracleRun]:
     """How good outputs of the generated code are, beside the reference's, which are returned, too."""
 
     def step(what: str) -> Callable[[int], None]:
         return lambda done: progress(what, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
-    reference = compiled.reference(stored, step(f"{compiled.reference_name}: running"))
-    against, twin = compiled.reference_name, None
+    reference = compiled.reference_run(stored, step("reference: running"))
+    against, twin = reference.name, None
     if compiled.quantization is not None:
-        against, twin = "float32", reference
-        reference = compiled.float_reference(samples.inputs, step("float32: running"))
-    inputs = reals(stored, compiled.program.inputs)
-    found = compare(compiled.program.outputs, outputs, reference, samples.labels, against, metric, twin, inputs)
-    return found, reference
+        against, twin = "float32", reference.outputs
+        reference = compiled.quantization.model.reference(samples.inputs, step("float32: running"))
+    inputs, ends = reals(stored, compiled.program.inputs), compiled.program.outputs
+    return compare(ends, outputs, reference.outputs, samples.labels, against, metric, twin, inputs), reference
 
 
 def _sample_results(

@@ -28,11 +28,12 @@ from functools import cached_property
 from itertools import product
 
 from mcugen.board import Board
-from mcugen.compiled import CompiledModel, is_known
+from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model, drafted
-from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
-from mcugen.evaluation.accuracy import KINDS, judged, reals, run_onnxruntime
+from mcugen.errors import ConstraintError, DoesNotFitError, UsageError, VerificationError
+from mcugen.evaluation.accuracy import KINDS, judged, reals
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
+from mcugen.evaluation.oracle import OracleModel, run_oracle
 from mcugen.evaluation.samples import Samples, as_stored, spread
 from mcugen.fitting.budget import likely_use
 from mcugen.hir.types import Array, DType
@@ -336,9 +337,8 @@ class Search:
         self._orders: dict[tuple[DType, frozenset[tuple[str, DType]]], list[str]] = {}
 
     def _exact(self, samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-        """The float model's outputs."""
-        model = self.quantizer.model
-        return run_onnxruntime(model.proto, samples, None, model.first_states, model.states)
+        """Compute the float model's outputs."""
+        return self.quantizer.model.reference(samples).outputs
 
     def _crossed(self) -> Iterator[_Half]:
         """Quantizers of a half of the samples, for the other one; none where these are another's, or too few."""
@@ -770,9 +770,10 @@ class Search:
     def _outputs_in_reals(
         self, quantization: Quantization, samples: Sequence[Mapping[str, Array]]
     ) -> list[dict[str, Array]]:
-        is_real = not (self.quantizer.scheme.integer_io or self.options.states)
-        if is_real and is_known(quantization.proto):  # it takes and gives what the float model does
-            return run_onnxruntime(quantization.proto, samples)
+        has_real_ends = not (self.quantizer.scheme.integer_io or self.options.states)
+        if has_real_ends:  # it takes and gives what the float model does
+            with suppress(VerificationError):  # of operators that no other program knows
+                return run_oracle(OracleModel(quantization.proto), samples).outputs
         host = compile_model(quantization, "host", self._unlimited)
         stored = [as_stored(sample, host.program.inputs) for sample in samples]
         return reals(host.reference(stored), host.program.outputs)

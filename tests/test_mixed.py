@@ -76,7 +76,7 @@ def sqnr_of(found: Quantization, samples: Samples) -> float:
     """Of the generated code against the float model as it was."""
     compiled = mcugen.compile_model(found)
     outputs = compiled.simulate(samples.inputs, measure=False).outputs
-    return METRICS["sqnr"].compute(Judged(outputs, compiled.float_reference(samples.inputs)))
+    return METRICS["sqnr"].compute(Judged(outputs, compiled.quantization.model.reference(samples.inputs).outputs))
 
 
 def raised(found: Quantization) -> set[str]:

@@ -71,8 +71,9 @@ def compiled(name: str, board: str = "host") -> CompiledModel:
 
 
 def expected(model: CompiledModel, xs: np.ndarray) -> np.ndarray:
-    assert model.reference_name == "ONNX Runtime"
-    return np.stack([o["y"] for o in model.reference([{"x": x} for x in xs])])
+    run = model.reference_run([{"x": x} for x in xs])
+    assert run.name == "ONNX Runtime"
+    return np.stack([o["y"] for o in run.outputs])
 
 
 @pytest.mark.parametrize("name", NETS)

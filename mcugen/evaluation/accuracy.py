@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx
 
 from mcugen.errors import VerificationError
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, names_classes
-from mcugen.evaluation.session import Session
+from mcugen.evaluation.oracle import OracleModel, run_model, run_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
 
@@ -84,45 +83,21 @@ KINDS = {
 def run_onnxruntime(
     model: onnx.ModelProto,
     samples: Sequence[Outputs],
-    progress: Callable[[int], None] | None = None,
     fixed: Outputs | None = None,
     states: Mapping[str, str] | None = None,
 ) -> list[dict[str, Array]]:
-    """The model's outputs for each sample, by name, computed literally: graph optimization is off.
+    """Return the outputs of a model that mcugen wrote, for each sample, computed literally: nothing is optimized.
 
-    `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from `fixed`.
+    Args:
+        model: The model. What the user gave is for `mcugen.evaluation.oracle.run_oracle`.
+        samples: The inputs of each sample, by name.
+        fixed: Inputs that no sample has.
+        states: For each output that is kept, the input that takes it in the next call; the first is in `fixed`.
+
+    Raises:
+        VerificationError: ONNX Runtime does not run the model.
     """
-    session = Session(model, rule="ONNX Runtime must run the model for comparison")
-    results, names = [], session.outputs
-    kept = {**_without_elements(model), **(fixed or {})}
-    for count, sample in enumerate(samples, 1):
-        found = session.run(names, kept | dict(sample))
-        outputs = {name: _plain(value) for name, value in found.items()}
-        kept |= {target: outputs[source] for source, target in (states or {}).items()}
-        results.append(outputs)
-        if progress:
-            progress(count)
-    return results
-
-
-def _without_elements(model: onnx.ModelProto) -> dict[str, Array]:
-    """Inputs that no sample has, as there is nothing in them; what is constant is none."""
-    found, constants = {}, {tensor.name for tensor in model.graph.initializer}
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        if value.name not in constants and any(
-            dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim
-        ):
-            shape = [dim.dim_value for dim in tensor.shape.dim]
-            found[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return found
-
-
-def _plain(value: Any) -> Array:
-    """An output as an array; of dictionaries by class (ZipMap) the numbers, a row each."""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return np.asarray([list(row.values()) for row in value])
-    return np.asarray(value)
+    return run_samples(OracleModel(model, fixed=fixed or {}, states=states or {}), run_model(model), samples)
 
 
 def compare(
@@ -140,7 +115,7 @@ def compare(
     Where the reference names classes by strings, the next output tells. VerificationError if sizes that the model
     computes differ, or if there are no numbers.
     """
-    _check_sizes(endpoints, target, reference)
+    _check_sizes(endpoints, target, reference, against)
     metric = metric or METRICS["sqnr" if labels is None else "top1"]
     found = judged(endpoints, target, reference, labels, inputs)
     twin = None if quantized is None else judged(endpoints, quantized, reference, labels, inputs)
@@ -179,12 +154,16 @@ def judged(
     return Judged(reals(outputs, numeric), reals(reference, numeric), inputs, labels)
 
 
-def _check_sizes(endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs]) -> None:
-    for endpoint in (e for e in endpoints if e.sizes and e.name in target[0]):
+def _check_sizes(
+    endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs], against: str
+) -> None:
+    """Raise a VerificationError where an output has other sizes than the reference gives."""
+    for endpoint in (e for e in endpoints if e.name in target[0]):
         for found, wanted in zip(target, reference, strict=True):
-            if found[endpoint.name].shape != wanted[endpoint.name].shape:
-                shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"
-                raise VerificationError(f"output '{endpoint.name}' must have the shape that ONNX Runtime gives", shapes)
+            a, b = found[endpoint.name], wanted[endpoint.name]
+            if a.size != b.size or (endpoint.sizes and a.shape != b.shape):
+                rule = f"output '{endpoint.name}' must have the shape that the reference ({against}) gives"
+                raise VerificationError(rule, f"{a.shape} and {b.shape}")
 
 
 def reals(samples: Sequence[Outputs], endpoints: Sequence[Endpoint]) -> list[dict[str, Array]]:

@@ -42,7 +42,7 @@ _MEET_UINT8 = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model, or a copy whose products of codes never mix int8 with uint8."""
     bodies = (model.graph, *model.functions)
-    if not any(_key(node) in PRODUCTS for body in bodies for node in _all_nodes(body)):
+    if not any(_key(node) in PRODUCTS for body in bodies for node in all_nodes(body)):
         return model
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
@@ -55,11 +55,12 @@ def _key(node: onnx.NodeProto) -> tuple[str, str]:
     return ("" if node.domain == "ai.onnx" else node.domain), node.op_type
 
 
-def _all_nodes(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+def all_nodes(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph or function, those of nested graphs included."""
     for node in body.node:
         yield node
         for subgraph in _subgraphs(node):
-            yield from _all_nodes(subgraph)
+            yield from all_nodes(subgraph)
 
 
 def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:

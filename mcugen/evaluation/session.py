@@ -27,7 +27,8 @@ _ONLY_EXTENDED = 21
 class Session:
     """A model that is ready to run. `literal` computes node by node as written, else nodes may be fused.
 
-    `rule` begins the message of the VerificationError that a model gets which does not run.
+    `rule` begins the message of the VerificationError that a model gets which does not run. With `relabels` a model of
+    an opset that ONNX Runtime has no kernels for is declared to be of an older one.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class Session:
         literal: bool = True,
         threads: int = 0,
         rule: str = "ONNX Runtime must run the float model",
+        *,
+        relabels: bool = True,
     ) -> None:
         import onnxruntime  # half as long as all else that is imported, and only what quantizes or compares needs it
 
@@ -48,7 +51,7 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it takes thrice the CPU of the work
         self._rule = rule
         try:
-            self._session = _session(with_exact_products(model), options)
+            self._session = _session(with_exact_products(model), options, relabels=relabels)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise self._refused(error) from error
 
@@ -70,7 +73,9 @@ class Session:
         return VerificationError(self._rule, str(error).split("\n")[0][:200])
 
 
-def _session(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def _session(
+    model: onnx.ModelProto, options: onnxruntime.SessionOptions, *, relabels: bool
+) -> onnxruntime.InferenceSession:
     """As the model declares its opset; where that is newer than ONNX Runtime's kernels, as of the newest they have.
 
     ONNX Runtime takes an opset that it has not heard of for the newest it has; one that it has heard of, and has no
@@ -85,6 +90,8 @@ def _session(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onn
     try:
         return session(model)
     except NoKernel:
+        if not relabels:
+            raise
         older = onnx.ModelProto()
         older.CopyFrom(model)
         for entry in older.opset_import:

@@ -122,8 +122,8 @@ def _scores(net: Compilation, asked: Asked) -> tuple[float, Yardstick]:
     samples = net.samples(asked.samples, sample_endpoints(compiled))
     metric = metric_of(asked.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
-    outputs = compiled.reference(stored)
-    wanted = outputs if compiled.quantization is None else compiled.float_reference(samples.inputs)
+    outputs, quantized = compiled.reference(stored), compiled.quantization
+    wanted = outputs if quantized is None else quantized.model.reference(samples.inputs).outputs
     inputs = reals(stored, compiled.program.inputs)
     found = judged(compiled.program.outputs, outputs, wanted, samples.labels, inputs)
     float32 = metric.compute(replace(found, outputs=found.reference))

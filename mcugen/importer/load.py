@@ -33,6 +33,12 @@ def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelPro
 
     ModelError where it cannot be read or is not valid ONNX.
     """
+    model, sha256 = _read_model(path)
+    return prepare_model(model, str(path), registry), sha256
+
+
+def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """Return the model as its file has it, with external data inside, and the SHA-256 of all bytes."""
     try:
         data = read_bounded(path, MODEL_BYTES)
     except OSError as error:
@@ -47,7 +53,7 @@ def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelPro
     if not model.HasField("graph"):
         raise _no_model(path, "no graph in it")
     external = load_external_data(model, path)
-    return prepare_model(model, str(path), registry), hashlib.sha256(data + external).hexdigest()
+    return model, hashlib.sha256(data + external).hexdigest()
 
 
 def _no_model(path: Path, found: str) -> ModelError:
@@ -58,9 +64,13 @@ def _no_model(path: Path, found: str) -> ModelError:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A checked model, the SHA-256 of its bytes, and its file's name without the folder."""
+    """A checked model, the SHA-256 of its bytes, and its file's name without the folder.
+
+    `given` is the model as the user gave it: what other programs get that compute its outputs for comparison.
+    """
 
     proto: onnx.ModelProto
+    given: onnx.ModelProto
     sha256: str
     file: str
     registry: Registry = BUILT_IN
@@ -79,13 +89,19 @@ def load(
 
 def _loaded(model: str | Path | onnx.ModelProto, registry: Registry) -> LoadedModel:
     if not isinstance(model, onnx.ModelProto):
-        proto, sha256 = load_model(Path(model), registry)
-        return LoadedModel(proto, sha256, Path(model).name, registry)
+        given, sha256 = _read_model(Path(model))
+        return LoadedModel(
+            prepare_model(_copied(given), str(model), registry), given, sha256, Path(model).name, registry
+        )
+    given, name = _copied(model), model.graph.name or "model"
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return LoadedModel(prepare_model(_copied(model), name, registry), given, digest, f"{name}.onnx", registry)
+
+
+def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    name = model.graph.name or "model"
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return LoadedModel(prepare_model(copy, name, registry), digest, f"{name}.onnx", registry)
+    return copy
 
 
 def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT_IN) -> onnx.ModelProto:

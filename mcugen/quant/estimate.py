@@ -71,11 +71,9 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
     some = _some(samples, sum(n.op.macs(n.sig) for n in model.graph.nodes), bool(model.states))
     if not some:
         return quantized
-    real, found = (
-        run_onnxruntime(proto, some, fixed=model.first_states, states=model.states)
-        for proto in (model.proto, _between_reals(quantized))
-    )
-    pairs = replace(comparable(found, real, set(model.states)), inputs=some)
+    real = model.reference(some)
+    found = run_onnxruntime(_between_reals(quantized), some, model.first_states, model.states)
+    pairs = replace(comparable(found, real.outputs, set(model.states)), inputs=some)
     sqnr = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
     if sqnr == -math.inf:
         return quantized
@@ -84,7 +82,8 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
     estimate = QuantizationEstimate(len(some), kind, agreement, noise)
     is_much = sqnr < DIVERGED_DB or (agreement is not None and agreement < LEAST_AGREEMENT)
     warnings = [_warning(quantized, estimate, with_states(model, some[:EXPLAINED]))] if is_much else []
-    return replace(quantized, estimate=estimate, notes=(*quantized.notes, *warnings))
+    notes = (*quantized.notes, *([real.note] if real.note else []), *warnings)
+    return replace(quantized, estimate=estimate, notes=notes)
 
 
 def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sample]:
@@ -114,8 +113,7 @@ def comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[st
 
 def sqnr_of(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
     """Of all outputs of a model without states together against the float one's, in dB."""
-    real, found = (run_onnxruntime(each, samples) for each in (model.proto, proto))
-    pairs = comparable(found, real, set())
+    pairs = comparable(run_onnxruntime(proto, samples), model.reference(samples).outputs, set())
     return METRICS["sqnr"].compute(pairs) if pairs.names else math.inf
 
 

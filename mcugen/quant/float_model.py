@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from mcugen.errors import UnsupportedError, VerificationError
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.evaluation.oracle import OracleModel, OracleRun, run_oracle
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
@@ -34,10 +35,14 @@ TOLERANCE = 1e-3
 
 @dataclass
 class FloatModel:
-    """The values of `graph` that `proto` has as well bear the same names and numbers there."""
+    """The values of `graph` that `proto` has as well bear the same names and numbers there.
+
+    `oracle` is the user's model, which other programs get to compute the outputs that are right.
+    """
 
     proto: onnx.ModelProto
     graph: Graph
+    oracle: OracleModel
     states: Mapping[str, str] = field(default_factory=dict)
     """Inputs by the outputs that they keep from one call to the next."""
 
@@ -46,6 +51,17 @@ class FloatModel:
         """What the inputs that hold states are at first: zeros."""
         kept = [v for v in self.graph.inputs if v.name in self.states.values()]
         return {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in kept}
+
+    def reference(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> OracleRun:
+        """Compute the outputs of the user's model for each sample, by another program.
+
+        Raises:
+            VerificationError: No other program runs the model.
+        """
+        oracle = replace(self.oracle, fixed={**self.oracle.fixed, **self.first_states}, states=self.states)
+        return run_oracle(oracle, samples, progress)
 
     @property
     def tensors(self) -> list[Value]:
@@ -63,10 +79,15 @@ def build_float_model(
     equalized: bool = True,
     states: Mapping[str, str] | None = None,
     registry: Registry = BUILT_IN,
+    given: onnx.ModelProto | None = None,
 ) -> FloatModel:
-    """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
+    """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change.
+
+    `given` is the model as the user gave it, unless that is `model` itself.
+    """
     composed: Composed = {}
-    given, model = model, even_out(model) if equalized else model
+    oracle = OracleModel(given or model, model, bound or {})
+    model = even_out(model) if equalized else model
     with cpu_seconds("import"):
         graph = import_model(model, name, dims, bound, composed=composed, registry=registry)
         _drop_sizes(graph)
@@ -80,8 +101,8 @@ def build_float_model(
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})
-    fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, states or {})
-    _check_same(_with_constants(given, bound or {}), fused)
+    fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, oracle, states or {})
+    _check_same(fused)
     return fused
 
 
@@ -145,12 +166,12 @@ def _random(value: Value, random: np.random.Generator) -> Array:
     return np.asarray(drawn, dtype.value)
 
 
-def _check_same(source: onnx.ModelProto, fused: FloatModel) -> None:
-    """A second, dumber program: ONNX Runtime runs both on a random sample."""
+def _check_same(fused: FloatModel) -> None:
+    """A second, dumber program: the user's model and the fused one compute the same for a random sample."""
     random = np.random.default_rng(0)
     sample = {v.name: _random(v, random) for v in fused.graph.inputs}
     try:
-        (wanted,) = run_onnxruntime(source, [sample])
+        (wanted,) = run_oracle(fused.oracle, [sample]).outputs
     except VerificationError as error:
         remedy = "export with an opset and operators that ONNX Runtime knows"
         raise UnsupportedError("quantization needs ONNX Runtime to run the model", error.found, remedy) from error

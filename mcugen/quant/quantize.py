@@ -71,7 +71,7 @@ class Quantization:
     @property
     def loaded(self) -> LoadedModel:
         """The quantized model under the name of the float one."""
-        return replace(self.source, proto=self.proto)
+        return replace(self.source, proto=self.proto, given=self.proto)
 
     def describe(self) -> str:
         """For the banner of the generated code."""
@@ -477,7 +477,9 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
     if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:
         proto = upgrade(proto, OPSET_INT16, source.file)
-    return build_float_model(proto, "model", dims, options.bound, scheme.equalize, options.states, registry)
+    return build_float_model(
+        proto, "model", dims, options.bound, scheme.equalize, options.states, registry, source.given
+    )
 
 
 def quantizer(

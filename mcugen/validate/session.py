@@ -351,7 +351,8 @@ class _Session:
 def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring, port: str) -> ValidationReport:
     compiled, board = session.compiled, session.board
     assert board.identity is not None
-    accuracy, _ = judge(compiled, samples, session.outputs, metric, session.progress)
+    accuracy, oracle = judge(compiled, samples, session.outputs, metric, session.progress)
+    session.notes += [oracle.note] if oracle.note else []
     run, stacks = _simulated(compiled, board.samples[0]) if wiring.simulates else (None, None)
     figures = compiled.report
     return ValidationReport(
