@@ -12,7 +12,7 @@ import onnx
 
 from mcugen.errors import VerificationError
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, names_classes
-from mcugen.evaluation.oracle import OracleModel, run_model, run_samples
+from mcugen.evaluation.oracle import OracleModel, run_samples, start_onnx_runtime
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
 
@@ -97,7 +97,7 @@ def run_onnxruntime(
     Raises:
         VerificationError: ONNX Runtime does not run the model.
     """
-    return run_samples(OracleModel(model, fixed=fixed or {}, states=states or {}), run_model(model), samples)
+    return run_samples(OracleModel(model, fixed=fixed or {}, states=states or {}), start_onnx_runtime(model), samples)
 
 
 def compare(

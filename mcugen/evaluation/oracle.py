@@ -93,16 +93,20 @@ def run_oracle(
 
 def _programs(model: OracleModel) -> Iterator[tuple[str, str, Callable[[], Run]]]:
     """Yield the programs to try, the most trusted one first: name, words for a note, and a function that starts it."""
-    yield ONNX_RUNTIME, "", lambda: run_model(model.given, relabels=False)
-    yield REFERENCE_EVALUATOR, f"{REFERENCE_EVALUATOR} on the file as it is", lambda: _reference_evaluator(model.given)
+    yield ONNX_RUNTIME, "", lambda: start_onnx_runtime(model.given, relabels=False)
+    yield (
+        REFERENCE_EVALUATOR,
+        f"{REFERENCE_EVALUATOR} on the file as it is",
+        lambda: start_reference_evaluator(model.given),
+    )
     older = f"{ONNX_RUNTIME} on the file declared to have an older opset"
-    yield ONNX_RUNTIME, older, lambda: run_model(model.given)
+    yield ONNX_RUNTIME, older, lambda: start_onnx_runtime(model.given)
     if model.converted is not None:
         converted = model.converted
         note = f"{ONNX_RUNTIME} on the file converted to opset {_opset(converted)}"
-        yield f"{ONNX_RUNTIME} (file converted)", note, lambda: run_model(converted)
+        yield f"{ONNX_RUNTIME} (file converted)", note, lambda: start_onnx_runtime(converted)
         note = f"{REFERENCE_EVALUATOR} on the file converted to opset {_opset(converted)}"
-        yield f"{REFERENCE_EVALUATOR} (file converted)", note, lambda: _reference_evaluator(converted)
+        yield f"{REFERENCE_EVALUATOR} (file converted)", note, lambda: start_reference_evaluator(converted)
 
 
 def _reason(error: VerificationError) -> str:
@@ -115,14 +119,14 @@ def _opset(model: onnx.ModelProto) -> int:
     return next((int(entry.version) for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), newest)
 
 
-def run_model(model: onnx.ModelProto, *, relabels: bool = True) -> Run:
-    """Return a function that runs a model by ONNX Runtime; `relabels` as in `Session`."""
+def start_onnx_runtime(model: onnx.ModelProto, *, relabels: bool = True) -> Run:
+    """Return a function that runs a model by ONNX Runtime; `relabels` is that of `Session`."""
     session = Session(model, rule=_RULE, relabels=relabels)
     names = session.outputs
     return lambda feeds: session.run(names, feeds)
 
 
-def _reference_evaluator(model: onnx.ModelProto) -> Run:
+def start_reference_evaluator(model: onnx.ModelProto) -> Run:
     """Return a function that runs a model by ONNX's numpy code.
 
     Raises:
