@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.evaluation.oracle import start_reference_evaluator
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
@@ -127,9 +127,8 @@ def operators(graph: Graph) -> list[str]:
 
 
 def reference_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
-    """By ONNX's own reference implementation."""
-    found = ReferenceEvaluator(model).run(None, dict(feeds))
-    return {output.name: np.asarray(array) for output, array in zip(model.graph.output, found, strict=True)}
+    """Compute the outputs by ONNX's own reference implementation."""
+    return {name: np.asarray(array) for name, array in start_reference_evaluator(model)(feeds).items()}
 
 
 def random_feeds(model: onnx.ModelProto, seed: int = 0, spread: float = 1.0) -> dict[str, Array]:

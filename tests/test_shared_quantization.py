@@ -76,7 +76,7 @@ def test_each_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: s
 
 def outputs(result: Quantization, inputs: list[dict[str, Array]]) -> tuple[list[Array], list[Array]]:
     """Of the float model by ONNX Runtime, and of the generated code; all outputs of a sample in one vector."""
-    exact = run_onnxruntime(result.source.proto, inputs)
+    exact = run_onnxruntime(result.source.given, inputs)
     found = compile_model(result).simulate(inputs, measure=False).outputs
     return (
         [np.concatenate([o[n].reshape(-1) for n in sorted(o)]) for o in exact],
@@ -100,7 +100,7 @@ def test_accuracy_is_within_half_a_point_of_float_and_no_worse_than_tflite(name:
     evaluation = samples(name, result.model, "eval")
     compiled = compile_model(result)
     found = compiled.simulate(evaluation.inputs, measure=False).outputs
-    exact = run_onnxruntime(result.source.proto, evaluation.inputs)
+    exact = run_onnxruntime(result.source.given, evaluation.inputs)
     accuracy = compare(compiled.program.outputs, found, exact, evaluation.labels)
     assert accuracy.target is not None and accuracy.float32 is not None
     assert accuracy.target >= accuracy.float32 - 0.005

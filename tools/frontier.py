@@ -142,7 +142,7 @@ def evaluated(subject: Subject) -> Samples:
 def real(subject: Subject, evaluation: Samples) -> Result:
     """The float model."""
     run = compile_model(load(subject.path).proto, _roomy(BOARD), options(subject)).simulate(evaluation.inputs[:1])
-    outputs = run_onnxruntime(load(subject.path).proto, evaluation.inputs)
+    outputs = run_onnxruntime(load(subject.path).given, evaluation.inputs)
     return Result(outputs, "", 4.0, run.sizes.code + run.sizes.weights, run.instructions)
 
 

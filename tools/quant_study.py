@@ -220,7 +220,7 @@ def _classes(outputs: Sequence[Sample]) -> Array:
 
 
 def _fixed(subject: Subject) -> onnx.ModelProto:
-    return load(subject.path).proto
+    return load(subject.path).given
 
 
 def accuracy(subjects: Sequence[Subject], board: str, count: int, remembered: Remembered) -> str:

@@ -90,7 +90,7 @@ def test_a_stream_keeps_its_own_errors() -> None:
     quantized = made(running_mean(), frames, states={"h_out": "h"})
     result = estimated(quantized, frames, "held out")
     wanted, found, kept = [], [], {}
-    for model, results in ((quantized.source.proto, wanted), (quantized.proto, found)):
+    for model, results in ((quantized.source.given, wanted), (quantized.proto, found)):
         (state,) = (i for i in model.graph.input if i.name == "h")
         dtype = onnx.helper.tensor_dtype_to_np_dtype(state.type.tensor_type.elem_type)
         zero = quantized.plan.activations["h"].quant.zero_point if dtype == np.int8 else 0

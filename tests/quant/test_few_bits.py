@@ -49,7 +49,7 @@ def quantized(scheme: Scheme, count: int = 24, wanted: dict[str, DType] | None =
 def error_db(made: Quantization) -> float:
     """SQNR on samples that were not calibrated on."""
     pairs = [
-        (onnxruntime_outputs(made.source.proto, s), onnxruntime_outputs(made.proto, s))
+        (onnxruntime_outputs(made.source.given, s), onnxruntime_outputs(made.proto, s))
         for s in normal_samples(made.source.proto, 16, 1)
     ]
     exact, found = (np.concatenate([o[n].reshape(-1) for o in each for n in o]) for each in zip(*pairs, strict=True))
