@@ -159,8 +159,10 @@ class Compilation:
         """What precisions are chosen by."""
         target, fused = self.target, self.float_model
         endpoints = graph_endpoints(fused.graph, self.options.states)
-        sources = (self.quantizing.calibration, self.judging.data)
-        given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
+        calibration, judging = self.quantizing.calibration, self.judging.data
+        given = None if calibration is None else self.samples(calibration, endpoints)
+        is_searched = self.quantizing.precision == MIXED
+        data = None if judging is None else self.samples(judging, endpoints, accepts_nonfinite=not is_searched)
         if self.quantizing.synthetic:
             made, note = synthetic_samples(fused, self.source.proto, self.quantizing.synthetic)
             given = Samples(made, None, (note,))
@@ -321,7 +323,7 @@ class Compilation:
 
     def run(self, inputs: str | SampleSource) -> dict[str, Array]:
         """The outputs of the generated code, with a leading axis of samples, built for the board and run."""
-        samples = self.samples(inputs, self.compiled.program.inputs)
+        samples = self.samples(inputs, self.compiled.program.inputs, accepts_nonfinite=True)
         self.notes = [*self.compiled.report.notes, *samples.notes]
         total, name, given = len(samples.inputs), self.target.name, samples.fed(samples.inputs)
 
@@ -362,7 +364,7 @@ class Compilation:
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
         if source is not None:
-            return self.samples(source, endpoints)
+            return self.samples(source, endpoints, accepts_nonfinite=True)
         known = self.quantizing.calibration if self.compiled.quantization is not None else None
         if known is None:
             return self._random(endpoints)
@@ -380,12 +382,24 @@ class Compilation:
         made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
         return made, [*fused.graph.notes, *strays, *given.notes, *profile_notes(fused, made)]
 
-    def samples(self, source: str | SampleSource, endpoints: Sequence[Endpoint]) -> Samples:
-        """Samples for these inputs, prepared as `judging` and `quantizing` say."""
+    def samples(
+        self, source: str | SampleSource, endpoints: Sequence[Endpoint], *, accepts_nonfinite: bool = False
+    ) -> Samples:
+        """Return samples for these inputs, prepared as `judging` and `quantizing` say.
+
+        Args:
+            source: A file, a folder or arrays.
+            endpoints: The inputs.
+            accepts_nonfinite: Whether float inputs may be NaN or infinite. Ranges and gradients need numbers.
+
+        Raises:
+            UsageError: The samples are not of the inputs' shapes and types.
+        """
         where = Path(source) if isinstance(source, str) else source
         if self.options.input_pipeline:
             return self._feed(endpoints).samples(where)
-        return load_samples(where, endpoints, self.judging.pixel_scale, self.quantizing.preprocess)
+        scale, preprocess = self.judging.pixel_scale, self.quantizing.preprocess
+        return load_samples(where, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
 
     def _usable(self, given: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
         """Samples for calibration in an order of their own, unless they are a stream; notes of those left out."""

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,9 +100,22 @@ def write_json(target: str, result: Reported) -> None:
     from mcugen.codegen.write import write_text
 
     if target == "-":
-        typer.echo(json.dumps(result.to_json(), indent=2))
+        typer.echo(_json_of(result))
     elif target:
-        write_text(Path(target), json.dumps(result.to_json(), indent=2) + "\n")
+        write_text(Path(target), _json_of(result) + "\n")
+
+
+def _json_of(result: Reported) -> str:
+    """Return valid JSON: NaN and infinities, which it cannot have, become null."""
+    return json.dumps(_finite(result.to_json()), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_trace(trace: Trace, time_passes: bool) -> None:

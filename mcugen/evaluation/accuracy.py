@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ import numpy as np
 import onnx
 
 from mcugen.errors import VerificationError
-from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, names_classes
+from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, bounded, names_classes
 from mcugen.evaluation.oracle import OracleModel, run_samples, start_onnx_runtime
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -124,8 +123,8 @@ def compare(
         samples=len(target),
         **vars(_measured(metric, found, twin)),
         agreement=METRICS["agreement"].compute(found) if names_classes(found) else None,
-        max_abs_error=METRICS["max_abs_error"].compute(found),
-        sqnr_db=_finite(METRICS["sqnr"].compute(found)),
+        max_abs_error=_value(METRICS["max_abs_error"], found) or 0.0,
+        sqnr_db=_value(METRICS["sqnr"], found),
         beside=tuple(_measured(other, found, twin) for other in beside(metric, found)),
     )
 
@@ -134,10 +133,14 @@ def _measured(metric: Metric, found: Judged, twin: Judged | None) -> Measure:
     """What a metric says of the generated code, of the quantized model in ONNX Runtime, and of the reference."""
     return Measure(
         metric.name,
-        float32=None if metric.by_reference else _finite(metric.compute(replace(found, outputs=found.reference))),
-        quantized=None if twin is None else _finite(metric.compute(twin)),
-        target=_finite(metric.compute(found)),
+        float32=None if metric.by_reference else _value(metric, replace(found, outputs=found.reference)),
+        quantized=None if twin is None else _value(metric, twin),
+        target=_value(metric, found),
     )
+
+
+def _value(metric: Metric, outputs: Judged) -> float | None:
+    return bounded(metric, metric.compute(outputs))
 
 
 def judged(
@@ -175,7 +178,3 @@ def _real(array: Array, endpoint: Endpoint) -> Array:
     if endpoint.quant is None or array.dtype.kind == "f":
         return array
     return (array.astype(np.float64) - endpoint.quant.zero_point) * endpoint.quant.scale[0]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

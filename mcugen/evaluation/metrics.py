@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,9 @@ from mcugen.lir.program import Endpoint
 from mcugen.options import METRICS as TITLES
 
 Outputs = Mapping[str, Array]
+
+INFINITE_ERROR_DB = -999.0
+"""SQNR in dB that reports have where the error is infinite, or the reference zero everywhere and the outputs not."""
 
 STANDARD_ERRORS = 1.96
 """On either side of a mean, in which it lies in 95 of 100 cases."""
@@ -75,6 +79,15 @@ class Metric:
         """By how much `value` is worse than `wanted`; in percentage points for shares."""
         worse = value - wanted if self.lower_is_better else wanted - value
         return 100 * worse if self.unit == "%" else worse
+
+
+def bounded(metric: Metric, value: float) -> float | None:
+    """Return a metric's value as JSON can have it; None stands for a result without any error, or for no number."""
+    if math.isnan(value) or (value == math.inf and not metric.lower_is_better):
+        return None
+    if metric.unit == "dB":
+        return max(value, INFINITE_ERROR_DB)
+    return min(max(value, -sys.float_info.max), sys.float_info.max)
 
 
 def find_metric(name: str) -> Metric:
@@ -269,6 +282,19 @@ def _flat(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
     return np.concatenate([o[name].reshape(-1).astype(np.float64) for o in outputs for name in names])
 
 
+def _paired(found: Array, wanted: Array) -> tuple[Array, Array]:
+    """Return both arrays with numbers in place of NaN and infinities, but for errors that are infinite.
+
+    NaN is like NaN, and an infinity like one of the same sign: both become 0. Where one element alone is finite, or
+    both are infinite with different signs, the found one becomes infinite and the wanted one 0.
+    """
+    special = ~(np.isfinite(found) & np.isfinite(wanted))
+    if not special.any():
+        return found, wanted
+    alike = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    return np.where(special, np.where(alike, 0.0, np.inf), found), np.where(special, 0.0, wanted)
+
+
 def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged], float]:
     """A measure of all outputs' elements and those of the reference."""
 
@@ -279,30 +305,35 @@ def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged]
 
 
 def sqnr_db(found: Array, wanted: Array) -> float:
-    """Signal to quantization noise: 10 log10(Σ wanted² ÷ Σ (found − wanted)²); inf without noise."""
-    noise, signal = float(np.square(found - wanted).sum()), float(np.square(wanted).sum())
+    """Return the signal-to-noise ratio 10 log10(Σ wanted² ÷ Σ (found − wanted)²) in dB; inf without noise."""
+    found, wanted = _paired(found, wanted)
+    with np.errstate(over="ignore"):
+        noise, signal = float(np.square(found - wanted).sum()), float(np.square(wanted).sum())
     if noise == 0:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
+    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
 
 
 def cosine(found: Array, wanted: Array) -> float:
     """Of the angle between both; vectors of zeros are like each other alone."""
+    found, wanted = _paired(found, wanted)
+    if not np.isfinite(found).all():
+        return 0.0
     lengths = float(np.linalg.norm(found)) * float(np.linalg.norm(wanted))
     return float(found @ wanted) / lengths if lengths else float(np.array_equal(found, wanted))
 
 
 def max_abs_error(found: Array, wanted: Array) -> float:
     """The largest magnitude of a difference between elements; 0 of empty arrays."""
-    return float(np.abs(found - wanted).max(initial=0.0))
+    return float(np.abs(np.subtract(*_paired(found, wanted))).max(initial=0.0))
 
 
 def _mean_squared(found: Array, wanted: Array) -> float:
-    return float(np.square(found - wanted).mean()) if found.size else 0.0
+    return float(np.square(np.subtract(*_paired(found, wanted))).mean()) if found.size else 0.0
 
 
 def _mean_absolute(found: Array, wanted: Array) -> float:
-    return float(np.abs(found - wanted).mean()) if found.size else 0.0
+    return float(np.abs(np.subtract(*_paired(found, wanted))).mean()) if found.size else 0.0
 
 
 def _agrees(judged: Judged) -> Array:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mcugen.evaluation.metrics import sqnr_db
+from mcugen.evaluation.metrics import INFINITE_ERROR_DB, sqnr_db
 from mcugen.hir.types import Array
 
 MOST_CLASSES = 64
@@ -106,7 +106,8 @@ def farthest_results(
 ) -> SampleResults | None:
     """Of outputs that are no classes: the samples whose SQNR against the reference is least; None without any noise."""
     pairs = zip(outputs, reference, strict=True)
-    quality = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]
+    errors = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]
+    quality = [max(error, INFINITE_ERROR_DB) for error in errors]
     worst = [i for i in sorted(range(len(quality)), key=lambda i: quality[i]) if math.isfinite(quality[i])]
     shown = [SampleResult(i, None, None, round(quality[i], 2), _first_of(inputs[i])) for i in worst[:MOST_SHOWN]]
     return SampleResults(None, [], [], shown) if shown else None
@@ -127,12 +128,14 @@ def _first_of(inputs: Mapping[str, Array]) -> SampleView | None:
 
 
 def view_of(sample: Array) -> SampleView | None:
-    """An image, a spectrogram or a line, thinned out if it is large; None for what is none of these."""
+    """An image, a spectrogram or a line, thinned out if it is large; None for what is none of these, or not finite."""
     pixels = _pixels(sample)
     if pixels is None or not pixels.size or pixels.dtype.kind not in "fiub":
         return None
     steps = [math.ceil(n / LONGEST_SIDE) for n in pixels.shape[:2]]
     few = pixels[:: steps[0], :: steps[1]].astype(np.float64)
+    if not np.isfinite(few).all():
+        return None
     low, high = float(few.min()), float(few.max())
     codes = np.rint((few - low) * (255 / (high - low) if high > low else 0)).astype(np.uint8)
     height, width, channels = codes.shape

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,12 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def load_samples(
-    source: Path | Mapping[str, Array], endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = ""
+    source: Path | Mapping[str, Array],
+    endpoints: Sequence[Endpoint],
+    pixel_scale: float = 1.0,
+    preprocess: str = "",
+    *,
+    accepts_nonfinite: bool = False,
 ) -> Samples:
     """Reads an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each; or takes arrays.
 
@@ -67,13 +73,15 @@ def load_samples(
 
     A sample has the input's shape, with or without axes of length 1, or is a row of all its elements; an image may
     have its channels at the other end, which is told in the notes unless its file says so. All else is refused.
+    NaN and infinities are refused, too, but where a float input `accepts_nonfinite` numbers.
     """
     steps = parse_preprocessing(preprocess)
     if steps.scale != 1.0 and pixel_scale != 1.0:
         raise UsageError("pixels must be scaled once", "--pixel-scale and --preprocess scale", "leave one out")
     path = source if isinstance(source, Path) else Path("samples")
     raw, arrays = read_samples(source, [e.name for e in endpoints], steps)
-    inputs = [{e.name: _convert(sample[e.name], e, pixel_scale, steps) for e in endpoints} for sample in raw]
+    convert = partial(_convert, pixel_scale=pixel_scale, steps=steps, accepts_nonfinite=accepts_nonfinite)
+    inputs = [{e.name: convert(sample[e.name], e) for e in endpoints} for sample in raw]
     turned = (note for sample in raw for e in endpoints for note in _turnings(path, sample[e.name], e, steps))
     return Samples(inputs, labels_of(path, arrays, raw), tuple(dict.fromkeys(turned)))
 
@@ -86,13 +94,15 @@ def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
         normal = random.standard_normal(endpoint.shape)
         kind = endpoint.dtype.numpy.kind
         spread = normal if kind == "f" else np.clip(np.rint(normal * 40), *((-128, 127) if kind == "i" else (0, 1)))
-        sample[endpoint.name] = spread.astype(endpoint.dtype.numpy)
+        sample[endpoint.name] = np.asarray(spread, endpoint.dtype.numpy)
     return Samples([sample], None)
 
 
-def _convert(raw: RawArray, endpoint: Endpoint, pixel_scale: float, steps: Preprocessing) -> Array:
-    """In the input's shape and type, with finite numbers."""
-    place, key, array = raw.place, raw.key, raw.array
+def _convert(
+    raw: RawArray, endpoint: Endpoint, pixel_scale: float, steps: Preprocessing, *, accepts_nonfinite: bool
+) -> Array:
+    """Return an array in the input's shape and type."""
+    place, key, array = raw.place, raw.key, np.asarray(raw.array)
     if steps.changes_numbers and (endpoint.dtype.is_float or endpoint.quant is not None):
         key, array = "", steps.numbers(place, array)
     reading = _reading(array.shape, endpoint, raw.layout or steps.layout)
@@ -104,10 +114,12 @@ def _convert(raw: RawArray, endpoint: Endpoint, pixel_scale: float, steps: Prepr
     target, quant = endpoint.dtype.numpy, endpoint.quant
     if shaped.dtype.kind not in "fiub":
         raise UsageError(f"{place} must be numeric", str(shaped.dtype), "store numbers")
+    given = shaped
     if target.kind == "f":
         with np.errstate(over="ignore"):  # what is not finite is refused
-            shaped = (shaped * (pixel_scale if key == PIXELS else 1.0)).astype(target)
-    if shaped.dtype.kind == "f" and not np.isfinite(shaped).all():
+            shaped = np.asarray(shaped * (pixel_scale if key == PIXELS else 1.0), target)
+    finite = np.isfinite(given) if accepts_nonfinite and target.kind == "f" else np.ones(given.shape, bool)
+    if shaped.dtype.kind == "f" and not np.isfinite(shaped[finite]).all():
         raise UsageError(f"{place} must be finite", f"NaN, or more than a {target} holds", "repair the data")
     if target.kind == "f":
         return shaped

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
 from mcugen.errors import VerificationError
@@ -64,8 +65,9 @@ class Session:
         """The named tensors for one sample (of ai.onnx.ml also lists of dictionaries)."""
         if not outputs:  # to ONNX Runtime, no names are all names
             return {}
+        arrays = {name: np.asarray(array) for name, array in inputs.items()}  # it takes no numpy scalars
         try:
-            return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
+            return dict(zip(outputs, self._session.run(list(outputs), arrays), strict=True))
         except Exception as error:
             raise self._refused(error) from error
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError, compared
-from mcugen.evaluation.metrics import cosine, max_abs_error, sqnr_db
+from mcugen.evaluation.metrics import METRICS, bounded, cosine, max_abs_error, sqnr_db
 from mcugen.evaluation.samples import as_stored, graph_endpoints
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Graph, Node, Value
@@ -138,9 +138,9 @@ def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, 
         high=high,
         clipped=clipped_share(wanted, stored) if stored and pair.found else None,
         weights_sqnr_db=_weights(plan, node),
-        sqnr_db=_finite(sqnr_db(found, wanted)) if pair.found else None,
+        sqnr_db=bounded(METRICS["sqnr"], sqnr_db(found, wanted)) if pair.found else None,
         cosine=cosine(found, wanted) if pair.found else None,
-        max_abs_error=max_abs_error(found, wanted) if pair.found else None,
+        max_abs_error=bounded(METRICS["max_abs_error"], max_abs_error(found, wanted)) if pair.found else None,
         sources=sources,
         histogram=Histogram.of(wanted, found) if pair.found else None,
     )
@@ -170,8 +170,4 @@ def _weights(plan: Plan, node: Node | None) -> float | None:
     if codes is None or node is None:
         return None
     data = node.input(next(iter(weight_axes(node.op)))).data
-    return None if data is None else _finite(weights_sqnr_db(data, codes))
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    return None if data is None else bounded(METRICS["sqnr"], weights_sqnr_db(data, codes))

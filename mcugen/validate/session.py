@@ -66,7 +66,7 @@ def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
     compiled = net.compiled
     endpoints = sample_endpoints(compiled)
     source = net.judging.data
-    samples = random_samples(endpoints) if source is None else net.samples(source, endpoints)
+    samples = random_samples(endpoints) if source is None else net.samples(source, endpoints, accepts_nonfinite=True)
     metric = metric_of(net.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
     return validate(compiled, samples, metric, wiring, net.progress)
 
