@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 from mcugen import options
 from mcugen.errors import UsageError
 from mcugen.evaluate import metric_of
-from mcugen.evaluation.metrics import METRICS, Judged, find_metric
+from mcugen.evaluation.metrics import METRICS, Judged, bounded, find_metric
 from mcugen.hir.types import Array
 
 RANDOM = np.random.default_rng(3)
@@ -155,3 +155,26 @@ def test_own_metric(tmp_path: Path):
         metric_of(f"{file}:broken", None, (), ())
     with pytest.raises(UsageError, match="function 'absent'"):
         metric_of(f"{file}:absent", None, (), ())
+
+
+SPECIAL = (math.nan, math.inf, -math.inf, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("found", SPECIAL)
+@pytest.mark.parametrize("wanted", SPECIAL)
+@pytest.mark.parametrize("name", ["sqnr", "max_abs_error", "mse", "mae", "cosine"])
+def test_numbers_that_are_not_finite_equal_themselves_alone(name: str, wanted: float, found: float):
+    """Beside an element that is right; what is unlike is an infinite error, if one of both is not finite."""
+    outputs, reference = ([{"y": np.float64([2.0, value])}] for value in (found, wanted))
+    metric = METRICS[name]
+    value = metric.compute(Judged(outputs, reference))
+    both_nan = math.isnan(found) and math.isnan(wanted)
+    if both_nan or found == wanted:
+        assert value == pytest.approx({"sqnr": math.inf, "cosine": 1.0}.get(name, 0.0))
+    elif not (math.isfinite(found) and math.isfinite(wanted)):
+        assert value == {"sqnr": -math.inf, "cosine": 0.0}.get(name, math.inf)
+    else:
+        assert math.isfinite(value)
+    told = bounded(metric, value)
+    assert told is None or math.isfinite(told)
+    assert (told is None) == (name == "sqnr" and (both_nan or found == wanted))
