@@ -20,6 +20,9 @@ from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
 LEAST_FRAME = 64
 """Bytes of data that a frame has room for, at least: the answer to the first request has as many."""
 
+MOST_FRAME = 4096
+"""Bytes of data that a frame has room for, at most: firmware with larger ones does not compile."""
+
 VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
 """Names behind the model's own that the firmware defines."""
 
@@ -104,6 +107,7 @@ def validation_texts(
     values = {
         **context,
         "least_frame": LEAST_FRAME,
+        "most_frame": MOST_FRAME,
         "model_bytes": _bytes(bytes.fromhex(provenance["sha256"] or "00" * 32)),
         "code_bytes": _bytes(found.code),
         "options_literal": c_string(comment(f"board {provenance['board']}; {provenance['options']}", 110)),

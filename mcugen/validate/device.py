@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 
+from mcugen.codegen.validation import LEAST_FRAME, MOST_FRAME
 from mcugen.errors import BoardError, printable, shortened
 from mcugen.validate.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
 from mcugen.validate.links import Link, drain
@@ -34,6 +35,9 @@ _FIRST_RUN = 2.0
 """Seconds: an answer that has not come by then is asked for again, each time after twice as long; that of the first
 run, whose time nobody knows, later.
 """
+
+
+_OTHER_FIRMWARE = "flash the files that belong to this model"
 
 
 class SessionLostError(Exception):
@@ -148,14 +152,18 @@ class Device:
         """Begins a session, whatever the device was doing."""
         drain(self._link, 0.02)
         self._session = int.from_bytes(os.urandom(4), "little") | 1
-        data = self._ask(Kind.HELLO, bytes([PROTOCOL]))
+        self._chunk = LEAST_FRAME
+        data = self._ask(Kind.HELLO, bytes([PROTOCOL]), size=None)
+        remedy = "flash the files of this version's `mcugen compile --validation`"
         if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
             found = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
-            remedy = "flash the files of this version's `mcugen compile --validation`"
             raise BoardError("the firmware must speak this version of the protocol", found, remedy)
         _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
+        if not LEAST_FRAME <= frame <= MOST_FRAME or max(layers, is_big) > 1:
+            rule = f"the board must tell of frames of {LEAST_FRAME} to {MOST_FRAME:,} bytes, and flags of 0 or 1"
+            raise BoardError(rule, f"frames of {frame:,} bytes, flags {layers} and {is_big}", remedy)
         self._chunk = frame
-        texts = [self._ask(Kind.TEXT, bytes([i])).decode("ascii", "replace") for i in range(_TEXTS)]
+        texts = [self._ask(Kind.TEXT, bytes([i]), size=None).decode("ascii", "replace") for i in range(_TEXTS)]
         counts = COUNTERS[counter] if counter < len(COUNTERS) else str(counter)
         name, version, options, compiler, flags = (printable(shortened(text, 400)) for text in texts)
         told = (counts, bool(layers), bool(is_big), frame, arena, hz, sha256.hex(), code.hex())
@@ -184,9 +192,7 @@ class Device:
         parts = []
         for at in range(0, nbytes, self._chunk):
             count = min(self._chunk, nbytes - at)
-            parts.append(self._ask(Kind.READ, struct.pack("<BHIH", store, index, at, count)))
-            if len(parts[-1]) != count:
-                raise BoardError("the board must send what it was asked for", f"{len(parts[-1])} of {count} bytes")
+            parts.append(self._ask(Kind.READ, struct.pack("<BHIH", store, index, at, count), size=count))
         return b"".join(parts)
 
     def reset(self) -> None:
@@ -195,7 +201,7 @@ class Device:
 
     def constant(self, index: int) -> int:
         """CRC-32 of an array of constants as it lies in the firmware."""
-        return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index)), "little")
+        return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index), size=4), "little")
 
     def settle(self) -> None:
         """Waits for answers that are late."""
@@ -205,17 +211,29 @@ class Device:
 
     def _run(self, kind: Kind, payload: bytes) -> Progress:
         begin = time.monotonic()
-        data = self._ask(kind, payload, wait=2 * self._slowest_run)
+        data = self._ask(kind, payload, wait=2 * self._slowest_run, size=_PROGRESS.size)
         seconds = time.monotonic() - begin
         self._slowest_run = seconds if self._slowest_run == _FIRST_RUN else max(self._slowest_run, seconds)
-        if len(data) != _PROGRESS.size or data[0] not in list(State):
-            raise BoardError("the board must tell how a run stands", f"{len(data)} bytes")
         state, value, is_timed, cycles, stack, hook = _PROGRESS.unpack(data)
+        if state not in list(State):
+            known = ", ".join(f"{one.value} {one.name.lower()}" for one in State)
+            raise BoardError(f"the board must tell how a run stands: {known}", str(state), _OTHER_FIRMWARE)
         measured = None if stack == UNKNOWN else stack
         return Progress(State(state), value, cycles if is_timed else None, measured, hook)
 
-    def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0) -> bytes:
-        """The answer's data. `wait` is how long it takes at least."""
+    def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0, size: int | None = 0) -> bytes:
+        """Return the data of an answer, which must have `size` bytes (None: any number).
+
+        Args:
+            kind: What is asked for.
+            payload: The data of the request.
+            wait: Seconds that the answer takes at least.
+            size: Bytes of data that the answer must have; None for any number.
+
+        Raises:
+            SessionLostError: The device was reset.
+            BoardError: The device is silent, refuses, or answers something else.
+        """
         self._sequence = self._sequence % 0xFFFF + 1
         request = Frame(self._session, self._sequence, kind, payload)
         encoded = request.encoded()
@@ -226,6 +244,9 @@ class Device:
             self._link.write(encoded)
             self.traffic.sent += len(encoded)
             answer = self._answer(request, min(time.monotonic() + pause, deadline))
+            if answer is not None and size not in (None, len(answer)):
+                found = f"{len(answer):,} bytes, {size:,} are due"
+                raise BoardError(f"the board must answer {kind.name} as the protocol says", found, _OTHER_FIRMWARE)
             if answer is not None:
                 return answer
             if time.monotonic() >= deadline:
@@ -244,8 +265,10 @@ class Device:
                 self.traffic.answers += 1
                 if frame.kind == REFUSAL:
                     raise _refusal(request, frame.payload)
-                if frame.kind == request.kind | ANSWER:
-                    return frame.payload
+                if frame.kind != request.kind | ANSWER:
+                    rule = f"the board must answer {Kind(request.kind).name} as the protocol says"
+                    raise BoardError(rule, f"an answer of kind {frame.kind:#x}", _OTHER_FIRMWARE)
+                return frame.payload
             self.traffic.damaged = self._decoder.damaged
         return None
 
@@ -268,5 +291,5 @@ def _refusal(request: Frame, payload: bytes) -> Exception:
     reason = payload[0] if payload else 0
     if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # it was reset, or given up in the middle of a run
         return SessionLostError(Reason(reason).name)
-    what = f"{Kind(request.kind).name} with {len(request.payload)} bytes"
-    return BoardError("the board must take what it is asked", what, "flash the files that belong to this model")
+    what = f"{Kind(request.kind).name} with {len(request.payload)} bytes, reason {reason}"
+    return BoardError("the board must take what it is asked", what, _OTHER_FIRMWARE)

@@ -18,6 +18,10 @@ from mcugen.errors import BoardError, UsageError, listed
 
 _CHUNK = 1 << 16
 _CONNECT_SECONDS = 5.0
+_WRITE_SECONDS = 5.0
+"""Seconds that a program may take to read what it is sent."""
+_PIPE_BYTES = 512
+"""Bytes that a pipe takes without waiting where it is ready to be written (PIPE_BUF of POSIX)."""
 
 
 class Link(Protocol):
@@ -153,8 +157,13 @@ class ProcessLink:
     def write(self, data: bytes) -> None:
         """See Link."""
         assert self._process.stdin is not None
+        left = memoryview(data)
         try:
-            self._process.stdin.write(data)
+            while left:
+                _, ready, _ = select.select([], [self._process.stdin], [], _WRITE_SECONDS)
+                if not ready:
+                    raise _broken(self.name, f"the program has not read for {_WRITE_SECONDS:g} s")
+                left = left[os.write(self._process.stdin.fileno(), left[:_PIPE_BYTES]) :]
         except OSError as error:
             raise _broken(self.name, self._last_words()) from error
 

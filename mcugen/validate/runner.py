@@ -33,6 +33,15 @@ _STATUS = {
 }
 
 
+_FLASH = "flash the files that belong to this model"
+
+
+def _lost_its_way(found: str, pause: int) -> BoardError:
+    """Return the error for a run that stands elsewhere than the protocol allows."""
+    due = "no pause is due" if pause == NO_PAUSE else f"a pause behind layer {pause} is due"
+    return BoardError("the board must pause behind the layers that it was asked for", f"{found}, and {due}", _FLASH)
+
+
 @dataclass
 class Runner:
     """A device, and the model that it must have. Samples are the model's inputs by name, as the code takes them."""
@@ -159,20 +168,24 @@ class Runner:
         for number, port in enumerate(self.bundle.inputs):
             if not port.rows:
                 self.device.write(number, self._data(port, index))
-        first = left.pop(0) if left else NO_PAUSE
+        pause = left.pop(0) if left else NO_PAUSE
         arguments = tuple(sizes[symbol.name] for symbol in self.bundle.arguments)
-        done = self.device.run(mode, first, arguments, paints=paints)
-        pause = first
+        done = self.device.run(mode, pause, arguments, paints=paints)
+        last_row = -1
         while done.state is not State.DONE:
             if done.state is State.ROWS:
-                self._write_rows(index, done.value)
-            elif at_pause is not None:
+                last_row = self._write_rows(index, done.value, last_row)
+            else:
+                if at_pause is None or pause == NO_PAUSE or done.value != pause:
+                    raise _lost_its_way(f"it pauses behind layer {done.value}", pause)
                 at_pause(done.value)
                 pause = left.pop(0) if left else NO_PAUSE
             done = self.device.resume(pause)
         if done.value != 0:
             found = f"{_STATUS.get(done.value, done.value)} for sample {index}"
             raise VerificationError("the model's run function must return 0 on the board", found)
+        if pause != NO_PAUSE:
+            raise _lost_its_way("the run is done", pause)
         return done
 
     def _data(self, port: Port, index: int) -> bytes:
@@ -180,10 +193,18 @@ class Runner:
         array = input_array(port, sample, index, sizes_of(self.bundle, sample, index))
         return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
-    def _write_rows(self, index: int, first: int) -> None:
-        number, port = next((n, p) for n, p in enumerate(self.bundle.inputs) if p.rows)
-        begin = first * port.row_bytes
-        self.device.write(number, self._data(port, index)[begin : begin + port.rows * port.row_bytes])
+    def _write_rows(self, index: int, first: int, last: int) -> int:
+        """Write the rows from `first` on and return it. BoardError where that is no row behind the `last` one."""
+        streamed = [(number, port) for number, port in enumerate(self.bundle.inputs) if port.rows]
+        for number, port in streamed:
+            data = self._data(port, index)
+            begin = first * port.row_bytes
+            if last < first and begin < len(data):
+                self.device.write(number, data[begin : begin + port.rows * port.row_bytes])
+                return first
+        found = f"row {first}" + (f" after row {last}" if last >= 0 else "")
+        rule = "the board must ask for rows of its input in their order, each once"
+        raise BoardError(rule, found if streamed else f"{found} of a model whose input does not come by rows", _FLASH)
 
     def _read_outputs(self, index: int) -> dict[str, Array]:
         arrays = {
