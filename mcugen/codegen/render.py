@@ -59,6 +59,9 @@ from mcugen.version import __version__
 _LENT = 16
 """Elements: a multiple of them is as aligned as any type asks for."""
 
+STATE_MARK = 0x6E756765
+"""What NAME_reset leaves in a state struct of which zeros would be no state of the model."""
+
 ABI_VERSION = 2
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
 
@@ -293,7 +296,7 @@ def _taken(
         *["labels"] * bool(form.labels),
         *VALIDATION_FUNCTIONS,
     )
-    local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names")
+    local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names", "begun")
     if is_learning:
         own = (*own, "train", "loss", "store", "load", "stored_bytes")
         local = (*local, "compute", "is_target", "stored_model")
@@ -311,7 +314,7 @@ def _taken(
         external |= {f"{name}_{word}" for word in guards} | {"arena_size"}
     if form.steps:
         external |= {f"{name}_{word}" for word in ("begin", "step", "steps")}
-        external |= {"steps", "at", "next_step", "crc_of_arena"}
+        external |= {"steps", "next", "next_step", "crc_of_arena"}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 
@@ -331,6 +334,8 @@ def _interface(
         "outputs": [tensor for name, tensor in tensors if name not in computed],
         "size_outputs": [{**tensor, "symbol": computed[name]} for name, tensor in tensors if name in computed],
         "states": [_state(e, renderer) for e in program.states],
+        "marks_state": program.marks_state,
+        "state_mark": f"0x{STATE_MARK:08x}u",
     }
 
 

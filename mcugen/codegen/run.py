@@ -335,8 +335,9 @@ def _begin_of_event(renderer: Renderer, instr: Instr, depth: int) -> Line:
 
 def _end_of_event(begun: Instr, depth: int) -> Line:
     """The C text that ends it: the next event is the next step."""
-    again = [f"if (++steps->event < {len(begun.events)}) {{", "    steps->at = at;", "    return MCUGEN_AGAIN;", "}"]
-    return Line(_stacked(["default:", "    break;", "}", *again, "steps->event = 0;"], depth))
+    again = f"if (++steps->event < {len(begun.events)}) {{"
+    left = [again, "    steps->next = next;", "    return MCUGEN_AGAIN;", "}"]
+    return Line(_stacked(["default:", "    break;", "}", *left, "steps->event = 0;"], depth))
 
 
 def _end(begun: Instr, instr: Instr, depth: int) -> Line:

@@ -28,6 +28,10 @@ No load or store of a kernel asks for more: LDM, LDRD and their vector kin want 
 """
 
 
+STATE_MARK_BYTES = 4
+"""Bytes of the mark behind the states in the caller's struct: a word, which tells that NAME_reset was called."""
+
+
 def aligned(nbytes: int) -> int:
     """What so many bytes take of a memory whose parts begin at multiples of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -468,9 +472,18 @@ class Program:
         return sum(b.nbytes for b in self.buffers if b.space is Space.CONST)
 
     @property
+    def marks_state(self) -> bool:
+        """Whether a struct of zeros is no state of the model, so that NAME_reset marks what it made."""
+        learns = self.lesson is not None and bool(self.lesson.first)
+        return learns or any(e.quant is not None and e.quant.zero_point != 0 for e in self.states)
+
+    @property
     def state_size(self) -> int:
         """Bytes of the caller's state struct."""
-        return sum(aligned(e.buffer.nbytes) for e in self.states)
+        sizes = [e.buffer.nbytes for e in self.states]
+        if self.marks_state:
+            sizes[-1] += STATE_MARK_BYTES
+        return sum(map(aligned, sizes))
 
     def layers(self) -> list[range]:
         """The instructions by layers: one each, but for groups, and for moves that vanished. A stop ends the layer

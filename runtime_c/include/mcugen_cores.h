@@ -91,8 +91,11 @@ typedef struct {
 /* Waits until the worker has done all that was posted: MCUGEN_OK, or MCUGEN_ERROR_CORE if that takes too long. */
 static inline int mcugen_cores_join(mcugen_cores *cores)
 {
-    const uint32_t patience = cores->patience != 0u ? cores->patience : MCUGEN_CORE_PATIENCE;
-    uint32_t polls = 0;
+    uint32_t patience, polls = 0;
+    if (cores == NULL) {
+        return MCUGEN_ERROR_NULL;
+    }
+    patience = cores->patience != 0u ? cores->patience : MCUGEN_CORE_PATIENCE;
     while (MCUGEN_CORE_LOAD(&cores->done) != cores->posted) {
         if (++polls > patience) {
             return MCUGEN_ERROR_CORE;
@@ -164,8 +167,10 @@ static inline void mcugen_cores_done(mcugen_cores *cores)
 /* Has the worker end, as soon as it has nothing to do; runs compute on one core from then on. */
 static inline void mcugen_cores_stop(mcugen_cores *cores)
 {
-    MCUGEN_CORE_STORE(&cores->stopping, 1u);
-    MCUGEN_CORE_SIGNAL();
+    if (cores != NULL) {
+        MCUGEN_CORE_STORE(&cores->stopping, 1u);
+        MCUGEN_CORE_SIGNAL();
+    }
 }
 
 #endif /* MCUGEN_CORES_H */
