@@ -14,6 +14,7 @@ from device import OK, STORAGE, STORED, Device, Flash
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
+from mcugen.lir.program import aligned
 from mcugen.options import Training
 
 HEAD = 32
@@ -37,8 +38,11 @@ def device(tmp_path: Path) -> Device:
 
 
 def filled(device: Device, value: float) -> np.ndarray:
-    """A state that is known again."""
-    device.state[:] = np.full(len(device.state) // 4, value, np.float32).view(np.uint8)
+    """A state that is known again; behind it stays the mark of a state that was begun."""
+    device.reset()
+    *others, last = device.model.program.states
+    end = sum(aligned(e.buffer.nbytes) for e in others) + last.buffer.nbytes
+    device.state[:end] = np.full(end // 4, value, np.float32).view(np.uint8)
     return device.state.copy()
 
 
