@@ -27,10 +27,10 @@ def legacy_operators(opset: int) -> list[type[Any]]:
     functions: dict[str, Callable[[Any, Array, Array], Array]] = {}
     if opset < BROADCAST_BY_SHAPE:
         functions |= {name: partial(_binary, function) for name, function in _BINARY.items()} | {"PRelu": _prelu}
-    made = [_implementation(name, opset, function) for name, function in functions.items()]
+    implementations = [_implementation(name, opset, function) for name, function in functions.items()]
     if opset < SOFTMAX_OF_ONE_AXIS:
-        made += [_implementation(name, opset, partial(_flattened, row)) for name, row in _BY_ROW.items()]
-    return made
+        implementations += [_implementation(name, opset, partial(_flattened, row)) for name, row in _BY_ROW.items()]
+    return implementations
 
 
 @cache

@@ -282,17 +282,17 @@ def _flat(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
     return np.concatenate([o[name].reshape(-1).astype(np.float64) for o in outputs for name in names])
 
 
-def _paired(found: Array, wanted: Array) -> tuple[Array, Array]:
+def _paired(outputs: Array, expected: Array) -> tuple[Array, Array]:
     """Return both arrays with numbers in place of NaN and infinities, but for errors that are infinite.
 
     NaN is like NaN, and an infinity like one of the same sign: both become 0. Where one element alone is finite, or
-    both are infinite with different signs, the found one becomes infinite and the wanted one 0.
+    both are infinite with different signs, the output becomes infinite and the expected element 0.
     """
-    special = ~(np.isfinite(found) & np.isfinite(wanted))
+    special = ~(np.isfinite(outputs) & np.isfinite(expected))
     if not special.any():
-        return found, wanted
-    alike = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-    return np.where(special, np.where(alike, 0.0, np.inf), found), np.where(special, 0.0, wanted)
+        return outputs, expected
+    alike = (outputs == expected) | (np.isnan(outputs) & np.isnan(expected))
+    return np.where(special, np.where(alike, 0.0, np.inf), outputs), np.where(special, 0.0, expected)
 
 
 def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged], float]:
@@ -304,36 +304,36 @@ def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged]
     return compute
 
 
-def sqnr_db(found: Array, wanted: Array) -> float:
-    """Return the signal-to-noise ratio 10 log10(Σ wanted² ÷ Σ (found − wanted)²) in dB; inf without noise."""
-    found, wanted = _paired(found, wanted)
+def sqnr_db(outputs: Array, expected: Array) -> float:
+    """Return the signal-to-noise ratio 10 log10(Σ expected² ÷ Σ (outputs − expected)²) in dB; inf without noise."""
+    outputs, expected = _paired(outputs, expected)
     with np.errstate(over="ignore"):
-        noise, signal = float(np.square(found - wanted).sum()), float(np.square(wanted).sum())
+        noise, signal = float(np.square(outputs - expected).sum()), float(np.square(expected).sum())
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
 
 
-def cosine(found: Array, wanted: Array) -> float:
-    """Of the angle between both; vectors of zeros are like each other alone."""
-    found, wanted = _paired(found, wanted)
-    if not np.isfinite(found).all():
+def cosine(outputs: Array, expected: Array) -> float:
+    """Return the cosine of the angle between both; vectors of zeros are like each other alone."""
+    outputs, expected = _paired(outputs, expected)
+    if not np.isfinite(outputs).all():
         return 0.0
-    lengths = float(np.linalg.norm(found)) * float(np.linalg.norm(wanted))
-    return float(found @ wanted) / lengths if lengths else float(np.array_equal(found, wanted))
+    lengths = float(np.linalg.norm(outputs)) * float(np.linalg.norm(expected))
+    return float(outputs @ expected) / lengths if lengths else float(np.array_equal(outputs, expected))
 
 
-def max_abs_error(found: Array, wanted: Array) -> float:
-    """The largest magnitude of a difference between elements; 0 of empty arrays."""
-    return float(np.abs(np.subtract(*_paired(found, wanted))).max(initial=0.0))
+def max_abs_error(outputs: Array, expected: Array) -> float:
+    """Return the largest magnitude of a difference between elements; 0 for empty arrays."""
+    return float(np.abs(np.subtract(*_paired(outputs, expected))).max(initial=0.0))
 
 
-def _mean_squared(found: Array, wanted: Array) -> float:
-    return float(np.square(np.subtract(*_paired(found, wanted))).mean()) if found.size else 0.0
+def _mean_squared(outputs: Array, expected: Array) -> float:
+    return float(np.square(np.subtract(*_paired(outputs, expected))).mean()) if outputs.size else 0.0
 
 
-def _mean_absolute(found: Array, wanted: Array) -> float:
-    return float(np.abs(np.subtract(*_paired(found, wanted))).mean()) if found.size else 0.0
+def _mean_absolute(outputs: Array, expected: Array) -> float:
+    return float(np.abs(np.subtract(*_paired(outputs, expected))).mean()) if outputs.size else 0.0
 
 
 def _agrees(judged: Judged) -> Array:

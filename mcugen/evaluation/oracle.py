@@ -205,9 +205,9 @@ def run_samples(
     kept = {**_without_elements(model.given), **model.fixed}
     results = []
     for count, sample in enumerate(samples, 1):
-        given = {name: array for name, array in {**kept, **sample}.items() if name in types}
-        found = run({name: _as_declared(name, array, types[name], model) for name, array in given.items()})
-        reals = {name: _plain(value) for name, value in found.items()}
+        feeds = {name: array for name, array in {**kept, **sample}.items() if name in types}
+        values = run({name: _as_declared(name, array, types[name], model) for name, array in feeds.items()})
+        reals = {name: _plain(value) for name, value in values.items()}
         kept |= {target: reals[source] for source, target in model.states.items()}
         results.append({name: _as_coded(name, array, model) for name, array in reals.items()})
         if progress:
@@ -243,15 +243,15 @@ def _as_coded(name: str, array: Array, model: OracleModel) -> Array:
 
 def _without_elements(model: onnx.ModelProto) -> dict[str, Array]:
     """Return the inputs that no sample has, because they have no elements; constants are not among them."""
-    found, constants = {}, {tensor.name for tensor in model.graph.initializer}
+    empty, constants = {}, {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.input:
         tensor = value.type.tensor_type
         if value.name not in constants and any(
             dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim
         ):
             shape = [dim.dim_value for dim in tensor.shape.dim]
-            found[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return found
+            empty[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return empty
 
 
 def _plain(value: Any) -> Array:

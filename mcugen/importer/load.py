@@ -89,13 +89,13 @@ def load(
 
 def _loaded(model: str | Path | onnx.ModelProto, registry: Registry) -> LoadedModel:
     if not isinstance(model, onnx.ModelProto):
-        given, sha256 = _read_model(Path(model))
+        source, sha256 = _read_model(Path(model))
         return LoadedModel(
-            prepare_model(_copied(given), str(model), registry), given, sha256, Path(model).name, registry
+            prepare_model(_copied(source), str(model), registry), source, sha256, Path(model).name, registry
         )
-    given, name = _copied(model), model.graph.name or "model"
+    source, name = _copied(model), model.graph.name or "model"
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return LoadedModel(prepare_model(_copied(model), name, registry), given, digest, f"{name}.onnx", registry)
+    return LoadedModel(prepare_model(_copied(model), name, registry), source, digest, f"{name}.onnx", registry)
 
 
 def _copied(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -245,8 +245,8 @@ class Device:
             self.traffic.sent += len(encoded)
             answer = self._answer(request, min(time.monotonic() + pause, deadline))
             if answer is not None and size not in (None, len(answer)):
-                found = f"{len(answer):,} bytes, {size:,} are due"
-                raise BoardError(f"the board must answer {kind.name} as the protocol says", found, _OTHER_FIRMWARE)
+                sizes = f"{len(answer):,} bytes, {size:,} are due"
+                raise BoardError(f"the board must answer {kind.name} as the protocol says", sizes, _OTHER_FIRMWARE)
             if answer is not None:
                 return answer
             if time.monotonic() >= deadline:

@@ -36,10 +36,10 @@ _STATUS = {
 _FLASH = "flash the files that belong to this model"
 
 
-def _lost_its_way(found: str, pause: int) -> BoardError:
+def _lost_its_way(place: str, pause: int) -> BoardError:
     """Return the error for a run that stands elsewhere than the protocol allows."""
     due = "no pause is due" if pause == NO_PAUSE else f"a pause behind layer {pause} is due"
-    return BoardError("the board must pause behind the layers that it was asked for", f"{found}, and {due}", _FLASH)
+    return BoardError("the board must pause behind the layers that it was asked for", f"{place}, and {due}", _FLASH)
 
 
 @dataclass
@@ -202,9 +202,9 @@ class Runner:
             if last < first and begin < len(data):
                 self.device.write(number, data[begin : begin + port.rows * port.row_bytes])
                 return first
-        found = f"row {first}" + (f" after row {last}" if last >= 0 else "")
+        row = f"row {first}" + (f" after row {last}" if last >= 0 else "")
         rule = "the board must ask for rows of its input in their order, each once"
-        raise BoardError(rule, found if streamed else f"{found} of a model whose input does not come by rows", _FLASH)
+        raise BoardError(rule, row if streamed else f"{row} of a model whose input does not come by rows", _FLASH)
 
     def _read_outputs(self, index: int) -> dict[str, Array]:
         arrays = {
