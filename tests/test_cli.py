@@ -531,8 +531,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "no samples": (npz(x=np.zeros((0, 6), np.float32)), "must have a leading axis of samples"),
     "a scalar": (npz(x=np.float32(1)), "must have a leading axis of samples"),
-    "NaN": (npz(x=np.full((2, 6), np.nan, np.float32)), "must be finite"),
-    "infinity": (npz(x=np.full((2, 6), np.inf)), "must be finite"),
+    "more than a float32 holds": (npz(x=np.full((2, 6), 1e300)), "must be finite"),
     "text": (npz(x=np.full((2, 6), "one")), "must be numeric"),
     "complex": (npz(x=np.full((2, 6), 1j)), "must be numeric"),
     "pickled object": (
