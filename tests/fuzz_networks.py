@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differential test of random structured networks, by seed: family, batch, opset, quantization, options and board.
+
+Four programs compute each network: ONNX Runtime (the file as it was written, node by node), the numpy reference of the
+compiled graph, the C code on this computer under the sanitizers, and the C code for a board under QEMU. numpy must be
+as near to ONNX Runtime as rounding explains; the others must agree with numpy: integers exactly, floats nearly.
+
+`make fuzz-networks`, or PYTHONPATH=tests:tests/ops:tools python tests/fuzz_networks.py --help
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import numpy as np
+import onnx
+import typer
+from batch import combine
+from fuzz_graphs import Finding
+from network_styles import CALIBRATION_SAMPLES, OWN, STYLES, noisy
+from onnx import numpy_helper
+from onnx_models import Feeds, random_feeds
+from reduce_model import reduced
+from sized_graphs import LENGTHS, sized_model
+from structured_networks import NEWEST_OPSET, OLDEST_OPSET, Network, network_of, structured_network
+from two_cores import two_cores
+
+from mcugen.board import load_board
+from mcugen.compilation import Compilation
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError, VerificationError
+from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.memory.verify_plan import verify_plan
+from mcugen.options import GOALS, CompileOptions
+from mcugen.quant.quantize import Quantization
+from mcugen.simulate import Setup, simulate
+from mcugen.tasks import Quantizing
+
+BATCH = 8
+"""Networks of one program."""
+SAMPLES = 3
+BOARDS = ("nrf52840", "corstone300", "rp2040", "rt1060", "rv32imc", "rv32imafc", "stm32f746", "cortex-m3")[:7]
+ARM_CORES = ("rp2040", "rp2350")
+OWN_PRECISIONS = ("int8", "int8", "int16x8", "w4a8")
+FLOAT_ERROR = 1e-4
+"""Largest difference between two float programs, relative to the largest magnitude of a tensor."""
+HALF_ERROR = 2e-2
+"""The same where tensors are float16 in one of them."""
+NOISE_RUNS = 3
+NOISE_FACTOR = 2.0
+"""The allowed difference, in units of the largest that NOISE_RUNS runs with rounding noise of one step show."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network as a file, and all that is done with it."""
+
+    network: Network
+    style: str
+    model: onnx.ModelProto
+    options: CompileOptions
+    board: str
+    """A board's name, with "+" behind it for two cores; empty for this computer alone."""
+    samples: Sequence[Feeds]
+    share_of_ram: float = 0.0
+    """The RAM limit, as a share of what the network takes without a limit; 0 is no limit."""
+    quantization: Quantization | None = None
+
+    @property
+    def seed(self) -> int:
+        return self.network.seed
+
+    def describe(self) -> str:
+        opset = next(o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx"))
+        parts = [self.network.family, self.style, f"opset {opset}", self.options.describe(), self.board or "host"]
+        return ", ".join([*parts, *([f"{self.share_of_ram:g} of its RAM"] if self.share_of_ram else [])])
+
+
+def case_of(seed: int, style: str = "", family: str = "") -> Case:
+    """Return the case of a seed, of a style and a family if they are given."""
+    random = Random(f"case {seed}")
+    style = style or random.choice([*STYLES, *STYLES, f"{OWN} {random.choice(OWN_PRECISIONS)}", "float32", "dynamic"])
+    network = _network(seed, style, family, random)
+    known = [_feeds(network, 1000 + i) for i in range(CALIBRATION_SAMPLES)]
+    samples = [_feeds(network, seed + i) for i in range(SAMPLES)]
+    states = network.states if random.random() < 0.8 else {}
+    board = random.choice(BOARDS) if random.random() < 0.6 else ""
+    if board and random.random() < 0.25:
+        board = f"{random.choice(ARM_CORES)}+"
+    is_integer = style.startswith(("QDQ", OWN))
+    image = network.model.graph.input[0]
+    can_stream = len(network.model.graph.input) == 1 and len(image.type.tensor_type.shape.dim) == 4
+    options = CompileOptions(
+        f"n{seed}",
+        network.dims,
+        states=states,
+        optimize=random.choice(GOALS),
+        external_io=random.random() < 0.2,
+        steps=random.random() < 0.2,
+        integer_io=is_integer and random.random() < 0.4,
+        stream_input=can_stream and random.random() < 0.3,
+        cores=2 if board.endswith("+") else 1,
+    )
+    share = random.choice((0.6, 0.8)) if random.random() < 0.15 else 0.0
+    if style.startswith(OWN):
+        quantized = _quantized(network, style.split()[1], known, options)
+        return Case(network, style, quantized.proto, options, board, _without(samples, states), share, quantized)
+    model = STYLES[style](network, known, random)
+    return Case(network, style, model, options, board, _without(_typed(model, samples), states), share)
+
+
+def _typed(model: onnx.ModelProto, samples: Sequence[Feeds]) -> list[Feeds]:
+    """Samples in the element types that a file declares."""
+    types = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+    return [{name: array.astype(types[name]) for name, array in sample.items()} for sample in samples]
+
+
+def _network(seed: int, style: str, family: str, random: Random) -> Network:
+    """Return a float network of an opset that the style can write, or one over a length."""
+    if family == "sized" or (not family and random.random() < 0.08):
+        return Network(seed, "sized", sized_model(seed), dims={"T": LENGTHS})
+    oldest = 13 if style.startswith("QDQ") else 11 if style.startswith(("QOperator", "dynamic")) else OLDEST_OPSET
+    opset = random.randint(oldest, NEWEST_OPSET if style in ("float32", "MatMulNBits") else 21)
+    return network_of(seed, family, opset) if family else structured_network(seed, opset)
+
+
+def _feeds(network: Network, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs; free dimensions get random sizes, the smallest and the largest among them."""
+    random = Random(seed)
+    model = onnx.ModelProto.FromString(network.model.SerializeToString())
+    for info in model.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param in network.dims:
+                low, high = network.dims[dim.dim_param]
+                dim.dim_value = random.choice((low, high, random.randint(low, high)))
+    return random_feeds(model, seed, spread=random.choice((0.7, 1.0, 1.5)))
+
+
+def _without(samples: Sequence[Feeds], states: Mapping[str, str]) -> list[Feeds]:
+    return [{name: array for name, array in s.items() if name not in states.values()} for s in samples]
+
+
+def _quantized(network: Network, precision: str, known: Sequence[Feeds], options: CompileOptions) -> Quantization:
+    arrays = {name: np.stack([s[name] for s in known]) for name in known[0] if name not in options.states.values()}
+    how = Quantizing(precision=precision, calibration=arrays)
+    return Compilation(network.model, "host", options, how).quantized
+
+
+# ------------------------------------------------------------------------------------------------------- checks
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A case that was compiled, its inputs as the code takes them, and what numpy makes of them."""
+
+    case: Case
+    model: CompiledModel
+    feeds: Sequence[Feeds]
+    expected: Sequence[Feeds]
+    limits: Mapping[str, float]
+    """How far rounding alone can carry each output of a quantized network."""
+
+
+@dataclass
+class Outcome:
+    """What became of some cases."""
+
+    findings: list[Finding] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Outcome) -> None:
+        self.findings += other.findings
+        self.refused += other.refused
+        self.counts += other.counts
+
+
+def check(cases: Sequence[Case]) -> Outcome:
+    """Compile the cases, run them everywhere, and compare."""
+    outcome = Outcome()
+    good = []
+    for case in cases:
+        outcome.counts[case.style] += 1
+        found = compile_case(case)
+        if isinstance(found, Compiled):
+            good.append(found)
+        elif isinstance(found, Finding):
+            outcome.findings.append(found)
+        else:
+            outcome.refused[found] += 1
+    outcome.findings += run(good, "C on host", "host")
+    for board in dict.fromkeys(c.case.board for c in good if c.case.board):
+        parts = []
+        for compiled in (c for c in good if c.case.board == board):
+            found = compile_for_board(compiled)
+            if isinstance(found, Compiled):
+                parts.append(found)
+            elif isinstance(found, Finding):
+                outcome.findings.append(found)
+            else:
+                outcome.refused[found] += 1
+        outcome.findings += run(parts, f"C on {board}", board.rstrip("+"))
+    return outcome
+
+
+def compile_case(case: Case) -> Compiled | Finding | str:
+    """Compile for this computer, and compare numpy with ONNX Runtime; or what is wrong, or why it was refused."""
+    step = "compile"
+    try:
+        options = replace(case.options, cores=1)
+        model = compile_model(case.quantization or case.model, options=options)
+        if case.share_of_ram:
+            limit = int(case.share_of_ram * model.program.arena_size)
+            model = compile_model(case.quantization or case.model, options=replace(options, max_ram=limit))
+        verify_plan(model.program)
+        step = "numpy"
+        dtypes = {e.name: e.dtype.value for e in model.program.inputs}
+        feeds = [{n: _as_given(case, n, a, dtypes[n]) for n, a in sample.items()} for sample in case.samples]
+        expected = interpret_stream(model, feeds)
+        step = "ONNX Runtime"
+        limits = compare_with_onnxruntime(case, model, feeds, expected)
+    except (UnsupportedError, UsageError, DoesNotFitError) as error:
+        return " ".join(str(error).split("found:")[0].split())[:100]
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())
+        return Finding(case.seed, step, f"{type(error).__name__}: {text} ({last.filename}:{last.lineno})")
+    return Compiled(case, model, feeds, expected, limits)
+
+
+def interpret_stream(model: CompiledModel, feeds: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
+    """Return the outputs by the numpy reference, states kept from each sample to the next."""
+    kept, results = model.first_states, []
+    for sample in feeds:
+        found = model.interpret({**kept, **sample})
+        kept = {target: found[source] for source, target in model.options.states.items()}
+        results.append({name: array for name, array in found.items() if name not in model.options.states})
+    return results
+
+
+def compare_with_onnxruntime(
+    case: Case, model: CompiledModel, feeds: Sequence[Feeds], expected: Sequence[Feeds]
+) -> dict[str, float]:
+    """Raise AssertionError where numpy differs from ONNX Runtime by more than rounding explains."""
+    given = [{name: _as_declared(case, name, array) for name, array in sample.items()} for sample in feeds]
+    first = {name: _zeros(case.model, name) for name in case.options.states.values()}
+    wanted = run_onnxruntime(case.model, given, fixed=first, states=case.options.states)
+    found = [{name: _as_declared(case, name, array) for name, array in sample.items()} for sample in expected]
+    allowed = [dict[str, float]() for _ in wanted]
+    if case.style not in ("float32", "float16", "MatMulNBits"):
+        for seed in range(NOISE_RUNS):
+            other = run_onnxruntime(noisy(case.model, seed), given, fixed=first, states=case.options.states)
+            for limits, one, clean in zip(allowed, other, wanted, strict=True):
+                for name, array in clean.items():
+                    limits[name] = max(limits.get(name, 0.0), NOISE_FACTOR * _largest(one[name], array))
+    relative = HALF_ERROR if case.style == "float16" else FLOAT_ERROR
+    for number, (got, clean, limits) in enumerate(zip(found, wanted, allowed, strict=True)):
+        for name, array in got.items():
+            _assert_near(array, clean[name], relative, limits.get(name, 0.0), f"sample {number}, {name}")
+    return {name: max(limits[name] for limits in allowed) for name in allowed[0]}
+
+
+def _as_declared(case: Case, name: str, stored: np.ndarray) -> np.ndarray:
+    """An input or output as the model's file declares it: reals where --integer-io has codes."""
+    if not case.options.integer_io or stored.dtype.kind not in "iu":
+        return stored
+    border = border_quantization(case.model, name)
+    if border is None:
+        return stored
+    scale, zero = border
+    return ((stored.astype(np.int64) - int(zero)).astype(np.float32) * np.float32(scale)).astype(np.float32)
+
+
+def _as_given(case: Case, name: str, real: np.ndarray, dtype: str) -> np.ndarray:
+    """An input as the generated code takes it."""
+    border = border_quantization(case.model, name)
+    if real.dtype.kind != "f" or np.dtype(dtype).kind == "f" or border is None:
+        return real
+    scale, zero = border
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(real / np.float32(scale)) + int(zero), limits.min, limits.max).astype(dtype)
+
+
+def border_quantization(model: onnx.ModelProto, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Scale and zero point of the conversion behind an input, or before an output, of a file."""
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for node in model.graph.node:
+        is_input = node.op_type == "QuantizeLinear" and node.input[0] == name
+        if is_input or (node.op_type == "DequantizeLinear" and node.output[0] == name):
+            zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros((), np.int8)
+            return constants[node.input[1]], zero
+    return None
+
+
+def _zeros(model: onnx.ModelProto, name: str) -> np.ndarray:
+    info = next(i for i in model.graph.input if i.name == name).type.tensor_type
+    return np.zeros([d.dim_value for d in info.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(info.elem_type))
+
+
+def _largest(one: np.ndarray, other: np.ndarray) -> float:
+    if one.dtype.kind == "b":
+        return 0.0
+    with np.errstate(all="ignore"):
+        return float(np.nan_to_num(np.abs(one.astype(np.float64) - other)).max(initial=0))
+
+
+def _assert_near(found: np.ndarray, wanted: np.ndarray, relative: float, absolute: float, where: str) -> None:
+    """Within `relative` of the largest magnitude and `absolute` more; not-a-number only where it is wanted."""
+    assert found.shape == wanted.shape, f"{where}: shape {found.shape}, not {wanted.shape}"
+    if wanted.dtype.kind == "b":
+        assert np.array_equal(found, wanted), f"{where}: differs"
+        return
+    got, want = found.astype(np.float64), wanted.astype(np.float64)
+    assert np.array_equal(np.isnan(got), np.isnan(want)), f"{where}: NaN in other places"
+    finite = np.isfinite(want) & np.isfinite(got)
+    assert np.array_equal(got[~finite], want[~finite], equal_nan=True), f"{where}: infinite in other places"
+    limit = absolute + relative * np.abs(want[finite]).max(initial=1e-6)
+    worst = np.abs(got - want)[finite].max(initial=0)
+    assert worst <= limit, f"{where}: differs by {worst:.6g}, allowed are {limit:.6g}"
+
+
+def compile_for_board(compiled: Compiled) -> Compiled | Finding | str:
+    """Compile the same case for its board; the expected results stay those of this computer."""
+    case = compiled.case
+    board = two_cores(case.board[:-1]) if case.board.endswith("+") else load_board(case.board)
+    try:
+        model = compile_model(case.quantization or case.model, board, case.options)
+        verify_plan(model.program)
+    except (UnsupportedError, UsageError, DoesNotFitError) as error:
+        return f"{case.board}: {' '.join(str(error).split('found:')[0].split())[:100]}"
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        return Finding(case.seed, f"compile for {case.board}", text)
+    return replace(compiled, model=model)
+
+
+def run(compiled: Sequence[Compiled], step: str, board: str) -> list[Finding]:
+    """Run the C code, those that can be one program together, and compare with what is expected."""
+    alone = [c for c in compiled if not _can_join(c.model)]
+    joined = [c for c in compiled if _can_join(c.model)]
+    found = [f for c in alone for f in _run_alone(c, step, board)]
+    return found + [f for n in range(0, len(joined), BATCH) for f in _run_joined(joined[n : n + BATCH], step, board)]
+
+
+def _can_join(model: CompiledModel) -> bool:
+    bundle = model.bundle
+    return not (bundle.arguments or bundle.streamed or bundle.libraries or len(bundle.arena_sizes) > 1)
+
+
+def _run_alone(compiled: Compiled, step: str, board: str) -> list[Finding]:
+    try:
+        setup = Setup(sanitize=board == "host")
+        outputs = simulate(compiled.model.bundle, load_board(board), compiled.feeds, measure=False, setup=setup).outputs
+    except McugenError as error:
+        return [Finding(compiled.case.seed, step, str(error))]
+    return _compare(compiled, outputs, step)
+
+
+def _run_joined(compiled: Sequence[Compiled], step: str, board: str) -> list[Finding]:
+    """As one program; where it fails, halves tell which network is at fault."""
+    samples = [
+        {f"{c.model.bundle.name}/{name}": a for c in compiled for name, a in c.feeds[n].items()} for n in range(SAMPLES)
+    ]
+    try:
+        bundle = combine([c.model.bundle for c in compiled])
+        setup = Setup(sanitize=board == "host")
+        outputs = simulate(bundle, load_board(board), samples, measure=False, setup=setup).outputs
+    except McugenError as error:
+        if len(compiled) == 1:
+            return [Finding(compiled[0].case.seed, step, str(error))]
+        half = len(compiled) // 2
+        return _run_joined(compiled[:half], step, board) + _run_joined(compiled[half:], step, board)
+    found = []
+    for c in compiled:
+        prefix = f"{c.model.bundle.name}/"
+        found += _compare(c, [{n.removeprefix(prefix): a for n, a in o.items() if n.startswith(prefix)} for o in outputs], step)
+    return found
+
+
+def _compare(compiled: Compiled, outputs: Sequence[Feeds], step: str) -> list[Finding]:
+    """Integers must be equal where all of the network is integers; codes of floats may differ by one step."""
+    has_floats = is_mixed(compiled.model)
+    for number, (got, wanted) in enumerate(zip(outputs, compiled.expected, strict=True)):
+        for name, array in wanted.items():
+            where = f"sample {number}, {name}"
+            try:
+                if array.dtype.kind in "iu":
+                    steps = np.abs(got[name].astype(np.int64) - array).max(initial=0)
+                    assert steps <= int(has_floats), f"{where}: differs by {steps} steps"
+                else:
+                    limit = _code_step(compiled, name) if has_floats else 0.0
+                    relative = FLOAT_ERROR if has_floats else 1e-6
+                    _assert_near(got[name], array, relative, limit, where)
+            except AssertionError as error:
+                return [Finding(compiled.case.seed, step, f"AssertionError: {error}")]
+    return []
+
+
+def is_mixed(model: CompiledModel) -> bool:
+    """Whether any layer computes floats, besides conversions at the borders."""
+    graph = model.graph
+    for part in graph.nested():
+        for node in part.nodes:
+            if node.op.name in ("quantize", "dequantize"):
+                continue
+            if any(v is not None and v.type.dtype.is_float and v.data is None for v in (*node.inputs, *node.outputs)):
+                return True
+    return False
+
+
+def _code_step(compiled: Compiled, name: str) -> float:
+    """What the codes of a float network may differ by, in reals."""
+    return compiled.limits.get(name, 0.0)
+
+
+def smallest(case: Case, finding: Finding) -> onnx.ModelProto:
+    """The model, made as small as it can be and show the same fault."""
+
+    def fails(model: onnx.ModelProto) -> bool:
+        names = {info.name for info in model.graph.input}
+        outputs = {info.name for info in model.graph.output}
+        states = {o: i for o, i in case.options.states.items() if o in outputs and i in names}
+        feeds = [random_feeds(model, case.seed + n) | {k: v for k, v in s.items() if k in names} for n, s in enumerate(case.samples)]
+        options = replace(case.options, states=states)
+        smaller = replace(case, model=model, options=options, samples=_without(feeds, states), quantization=None)
+        return any(finding.is_like(f) for f in check([smaller]).findings)
+
+    try:
+        return reduced(case.model, fails)
+    except Exception:
+        return case.model
+
+
+def cases_of(seeds: range, style: str = "", family: str = "") -> Iterator[Case | Finding]:
+    """The cases of some seeds; what a quantizer refuses is skipped."""
+    for seed in seeds:
+        try:
+            yield case_of(seed, style, family)
+        except McugenError as error:
+            yield Finding(seed, "quantize", str(error))
+
+
+def main(
+    first: Annotated[int, typer.Option(help="seed")] = 0,
+    seeds: Annotated[int, typer.Option(help="how many networks")] = 100,
+    style: Annotated[str, typer.Option(help="of quantization; all of them unless given")] = "",
+    family: Annotated[str, typer.Option(help="of networks; all of them unless given")] = "",
+    keep: Annotated[Path, typer.Option(help="folder for models that show a fault, made small")] = Path("build/fuzz"),
+    reduce: Annotated[bool, typer.Option(help="make models that show a fault small")] = True,
+) -> None:
+    """Prints what goes wrong; the exit code is 1 if anything does."""
+    warnings.simplefilter("ignore")
+    total = Outcome()
+    for start in range(first, first + seeds, BATCH):
+        found = list(cases_of(range(start, min(start + BATCH, first + seeds)), style, family))
+        cases = {c.seed: c for c in found if isinstance(c, Case)}
+        outcome = check(list(cases.values()))
+        outcome.findings += [f for f in found if isinstance(f, Finding)]
+        total.add(outcome)
+        for finding in outcome.findings:
+            case = cases.get(finding.seed)
+            print(f"seed {finding.seed}, {case.describe() if case else ''}\n    {finding.step}: {finding.reason[:600]}", flush=True)
+            if case:
+                small = smallest(case, finding) if reduce else case.model
+                keep.mkdir(parents=True, exist_ok=True)
+                onnx.save(small, keep / f"network{finding.seed}.onnx")
+                print(f"    {', '.join(node.op_type for node in small.graph.node)}", flush=True)
+    for reason, count in total.refused.most_common():
+        print(f"refused {count}: {reason}")
+    print(f"{seeds} networks from seed {first}, {len(total.findings)} findings: {dict(total.counts)}")
+    raise typer.Exit(int(bool(total.findings)))
+
+
+if __name__ == "__main__":
+    typer.run(main)
