@@ -7,9 +7,11 @@ itself tells how far rounding alone can carry the outputs.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -85,10 +87,23 @@ def quantize_dynamically(network: Network, samples: Sequence[Feeds], random: Ran
 
 
 def _written(quantize: Callable[..., None], model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory() as folder:
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)
+    with _no_warnings(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"
         quantize(model, path, **options)
         return onnx.load(path)
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Without the advice that quantizers log for every model."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def quantize_blocks(network: Network, samples: Sequence[Feeds], random: Random) -> onnx.ModelProto:
