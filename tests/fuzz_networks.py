@@ -10,6 +10,7 @@ as near to ONNX Runtime as rounding explains; the others must agree with numpy: 
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from collections import Counter
@@ -54,9 +55,10 @@ FLOAT_ERROR = 1e-4
 """Largest difference between two float programs, relative to the largest magnitude of a tensor."""
 HALF_ERROR = 2e-2
 """The same where tensors are float16 in one of them."""
+EARLY_STEPS = ("compile", "numpy", "ONNX Runtime")
+"""Steps of a check that need no C code."""
 NOISE_RUNS = 3
-NOISE_FACTOR = 2.0
-"""The allowed difference, in units of the largest that NOISE_RUNS runs with rounding noise of one step show."""
+"""Runs of ONNX Runtime with rounding noise, whose largest effect is what a quantized network may differ by."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ class Outcome:
         self.counts += other.counts
 
 
-def check(cases: Sequence[Case]) -> Outcome:
-    """Compile the cases, run them everywhere, and compare."""
+def check(cases: Sequence[Case], runs_c: bool = True) -> Outcome:
+    """Compile the cases, run them everywhere (unless `runs_c`, in numpy and ONNX Runtime alone), and compare."""
     outcome = Outcome()
     good = []
     for case in cases:
@@ -196,6 +198,8 @@ def check(cases: Sequence[Case]) -> Outcome:
             outcome.findings.append(found)
         else:
             outcome.refused[found] += 1
+    if not runs_c:
+        return outcome
     outcome.findings += run(good, "C on host", "host")
     for board in dict.fromkeys(c.case.board for c in good if c.case.board):
         parts = []
@@ -215,25 +219,44 @@ def compile_case(case: Case) -> Compiled | Finding | str:
     """Compile for this computer, and compare numpy with ONNX Runtime; or what is wrong, or why it was refused."""
     step = "compile"
     try:
-        options = replace(case.options, cores=1)
-        model = compile_model(case.quantization or case.model, options=options)
-        if case.share_of_ram:
-            limit = int(case.share_of_ram * model.program.arena_size)
-            model = compile_model(case.quantization or case.model, options=replace(options, max_ram=limit))
+        model = compile_here(case)
         verify_plan(model.program)
         step = "numpy"
-        dtypes = {e.name: e.dtype.value for e in model.program.inputs}
-        feeds = [{n: _as_given(case, n, a, dtypes[n]) for n, a in sample.items()} for sample in case.samples]
+        feeds = feeds_of(case, model)
         expected = interpret_stream(model, feeds)
         step = "ONNX Runtime"
-        limits = compare_with_onnxruntime(case, model, feeds, expected)
+        limits = compare_with_onnxruntime(case, feeds, expected)
     except (UnsupportedError, UsageError, DoesNotFitError) as error:
-        return " ".join(str(error).split("found:")[0].split())[:100]
+        return _rule(error)
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        text = " ".join(str(error).split())
-        return Finding(case.seed, step, f"{type(error).__name__}: {text} ({last.filename}:{last.lineno})")
+        return _failure(case.seed, step, error)
     return Compiled(case, model, feeds, expected, limits)
+
+
+def compile_here(case: Case) -> CompiledModel:
+    """Compile for this computer, within the share of RAM that the case has."""
+    source, options = case.quantization or case.model, replace(case.options, cores=1)
+    model = compile_model(source, options=options)
+    if case.share_of_ram:
+        limit = int(case.share_of_ram * model.program.arena_size)
+        model = compile_model(source, options=replace(options, max_ram=limit))
+    return model
+
+
+def feeds_of(case: Case, model: CompiledModel) -> list[dict[str, np.ndarray]]:
+    """The samples as the generated code takes them."""
+    dtypes = {e.name: e.dtype.value for e in model.program.inputs}
+    return [{n: _as_given(case, n, a, dtypes[n]) for n, a in sample.items()} for sample in case.samples]
+
+
+def _rule(error: McugenError) -> str:
+    """What a refusal says, without the figures of this model."""
+    return re.sub(r"[\d,]+", "N", " ".join(str(error).split("found:")[0].split()))[:100]
+
+
+def _failure(seed: int, step: str, error: Exception) -> Finding:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return Finding(seed, step, f"{type(error).__name__}: {' '.join(str(error).split())} ({last.filename}:{last.lineno})")
 
 
 def interpret_stream(model: CompiledModel, feeds: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
@@ -246,26 +269,49 @@ def interpret_stream(model: CompiledModel, feeds: Sequence[Feeds]) -> list[dict[
     return results
 
 
-def compare_with_onnxruntime(
-    case: Case, model: CompiledModel, feeds: Sequence[Feeds], expected: Sequence[Feeds]
-) -> dict[str, float]:
-    """Raise AssertionError where numpy differs from ONNX Runtime by more than rounding explains."""
+def compare_with_onnxruntime(case: Case, feeds: Sequence[Feeds], expected: Sequence[Feeds]) -> dict[str, float]:
+    """Raise AssertionError where numpy differs from ONNX Runtime by more than rounding explains.
+
+    ONNX Runtime rounds at each QuantizeLinear, and mcugen may round one step otherwise. So ONNX Runtime also runs the
+    file with a random error of up to one step at each of them: neither the largest difference nor the root of the mean
+    square may be larger than these errors cause. Measured over 100 networks, both are at most 0.6 times as large.
+
+    Returns:
+        The largest difference that rounding explains, by output; 0 of networks that round nothing.
+    """
     given = [{name: _as_declared(case, name, array) for name, array in sample.items()} for sample in feeds]
-    first = {name: _zeros(case.model, name) for name in case.options.states.values()}
-    wanted = run_onnxruntime(case.model, given, fixed=first, states=case.options.states)
     found = [{name: _as_declared(case, name, array) for name, array in sample.items()} for sample in expected]
-    allowed = [dict[str, float]() for _ in wanted]
-    if case.style not in ("float32", "float16", "MatMulNBits"):
-        for seed in range(NOISE_RUNS):
-            other = run_onnxruntime(noisy(case.model, seed), given, fixed=first, states=case.options.states)
-            for limits, one, clean in zip(allowed, other, wanted, strict=True):
-                for name, array in clean.items():
-                    limits[name] = max(limits.get(name, 0.0), NOISE_FACTOR * _largest(one[name], array))
+    first = {name: zeros_of(case.model, name) for name in case.options.states.values()}
+
+    def outputs(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
+        return run_onnxruntime(model, given, fixed=first, states=case.options.states)
+
+    wanted = outputs(case.model)
+    is_exact = case.style in ("float32", "float16", "MatMulNBits")
+    runs = [] if is_exact else [outputs(noisy(case.model, seed)) for seed in range(NOISE_RUNS)]
     relative = HALF_ERROR if case.style == "float16" else FLOAT_ERROR
-    for number, (got, clean, limits) in enumerate(zip(found, wanted, allowed, strict=True)):
-        for name, array in got.items():
-            _assert_near(array, clean[name], relative, limits.get(name, 0.0), f"sample {number}, {name}")
-    return {name: max(limits[name] for limits in allowed) for name in allowed[0]}
+    limits = {}
+    for name in found[0]:
+        noise = [_differences(run, wanted, name) for run in runs]
+        limits[name] = max((float(np.abs(n).max(initial=0)) for n in noise), default=0.0)
+        for number, (got, clean) in enumerate(zip(found, wanted, strict=True)):
+            _assert_near(got[name], clean[name], relative, limits[name], f"sample {number}, {name}")
+        largest = max(float(np.nan_to_num(np.abs(w[name].astype(np.float64))).max(initial=1e-6)) for w in wanted)
+        spread = max((_root_mean_square(n) for n in noise), default=float("inf")) + relative * largest
+        error = _root_mean_square(_differences(found, wanted, name))
+        assert error <= spread, f"{name}: differs by {error:.6g} in the mean, rounding explains {spread:.6g}"
+    return limits
+
+
+def _differences(run: Sequence[Feeds], other: Sequence[Feeds], name: str) -> np.ndarray:
+    """Of all samples, one after the other; 0 where one is not finite."""
+    with np.errstate(all="ignore"):
+        parts = [(a[name].astype(np.float64) - b[name]).reshape(-1) for a, b in zip(run, other, strict=True)]
+    return np.nan_to_num(np.concatenate(parts), posinf=0, neginf=0)
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
 def _as_declared(case: Case, name: str, stored: np.ndarray) -> np.ndarray:
@@ -300,16 +346,10 @@ def border_quantization(model: onnx.ModelProto, name: str) -> tuple[np.ndarray, 
     return None
 
 
-def _zeros(model: onnx.ModelProto, name: str) -> np.ndarray:
+def zeros_of(model: onnx.ModelProto, name: str) -> np.ndarray:
+    """The first value of a state."""
     info = next(i for i in model.graph.input if i.name == name).type.tensor_type
     return np.zeros([d.dim_value for d in info.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(info.elem_type))
-
-
-def _largest(one: np.ndarray, other: np.ndarray) -> float:
-    if one.dtype.kind == "b":
-        return 0.0
-    with np.errstate(all="ignore"):
-        return float(np.nan_to_num(np.abs(one.astype(np.float64) - other)).max(initial=0))
 
 
 def _assert_near(found: np.ndarray, wanted: np.ndarray, relative: float, absolute: float, where: str) -> None:
@@ -335,11 +375,9 @@ def compile_for_board(compiled: Compiled) -> Compiled | Finding | str:
         model = compile_model(case.quantization or case.model, board, case.options)
         verify_plan(model.program)
     except (UnsupportedError, UsageError, DoesNotFitError) as error:
-        return f"{case.board}: {' '.join(str(error).split('found:')[0].split())[:100]}"
+        return f"{case.board}: {_rule(error)}"
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-        return Finding(case.seed, f"compile for {case.board}", text)
+        return _failure(case.seed, f"compile for {case.board}", error)
     return replace(compiled, model=model)
 
 
@@ -395,9 +433,10 @@ def _compare(compiled: Compiled, outputs: Sequence[Feeds], step: str) -> list[Fi
             try:
                 if array.dtype.kind in "iu":
                     steps = np.abs(got[name].astype(np.int64) - array).max(initial=0)
-                    assert steps <= int(has_floats), f"{where}: differs by {steps} steps"
+                    allowed = 1 + FLOAT_ERROR * np.iinfo(array.dtype).max if has_floats else 0
+                    assert steps <= allowed, f"{where}: differs by {steps} steps"
                 else:
-                    limit = _code_step(compiled, name) if has_floats else 0.0
+                    limit = compiled.limits[name] if has_floats else 0.0
                     relative = FLOAT_ERROR if has_floats else 1e-6
                     _assert_near(got[name], array, relative, limit, where)
             except AssertionError as error:
@@ -417,11 +456,6 @@ def is_mixed(model: CompiledModel) -> bool:
     return False
 
 
-def _code_step(compiled: Compiled, name: str) -> float:
-    """What the codes of a float network may differ by, in reals."""
-    return compiled.limits.get(name, 0.0)
-
-
 def smallest(case: Case, finding: Finding) -> onnx.ModelProto:
     """The model, made as small as it can be and show the same fault."""
 
@@ -432,7 +466,7 @@ def smallest(case: Case, finding: Finding) -> onnx.ModelProto:
         feeds = [random_feeds(model, case.seed + n) | {k: v for k, v in s.items() if k in names} for n, s in enumerate(case.samples)]
         options = replace(case.options, states=states)
         smaller = replace(case, model=model, options=options, samples=_without(feeds, states), quantization=None)
-        return any(finding.is_like(f) for f in check([smaller]).findings)
+        return any(finding.is_like(f) for f in check([smaller], finding.step not in EARLY_STEPS).findings)
 
     try:
         return reduced(case.model, fails)
@@ -455,6 +489,7 @@ def main(
     style: Annotated[str, typer.Option(help="of quantization; all of them unless given")] = "",
     family: Annotated[str, typer.Option(help="of networks; all of them unless given")] = "",
     keep: Annotated[Path, typer.Option(help="folder for models that show a fault, made small")] = Path("build/fuzz"),
+    runs_c: Annotated[bool, typer.Option("--c/--no-c", help="build and run the C code, not numpy alone")] = True,
     reduce: Annotated[bool, typer.Option(help="make models that show a fault small")] = True,
 ) -> None:
     """Prints what goes wrong; the exit code is 1 if anything does."""
@@ -463,7 +498,7 @@ def main(
     for start in range(first, first + seeds, BATCH):
         found = list(cases_of(range(start, min(start + BATCH, first + seeds)), style, family))
         cases = {c.seed: c for c in found if isinstance(c, Case)}
-        outcome = check(list(cases.values()))
+        outcome = check(list(cases.values()), runs_c)
         outcome.findings += [f for f in found if isinstance(f, Finding)]
         total.add(outcome)
         for finding in outcome.findings:

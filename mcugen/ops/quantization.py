@@ -25,6 +25,7 @@ from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_op
 from mcugen.ops.packed import DequantizeBlocks, spread
 from mcugen.ops.padding import PadWith
 from mcugen.ops.pointwise import Binary, Clamp, Unary, Where
+from mcugen.ops.weighted import fits_int16
 
 
 def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
@@ -169,10 +170,9 @@ def _constant_blocks(
         return None
     zeros = spread(zero, axis, block, q.type.shape[axis]) if zero.ndim else zero
     codes = q.data.astype(np.int64) - zeros.astype(np.int64)
-    if np.abs(codes).max(initial=0) >= 2**15:
+    if not fits_int16(codes):
         return None
-    codes = codes.astype(np.int16)
-    return DequantizeBlocks(axis, block), node.constant("codes", codes), node.constant("scales", scale)
+    return DequantizeBlocks(axis, block), node.constant("codes", codes.astype(np.int16)), node.constant("scales", scale)
 
 
 # --------------------------------------------------------------------- conversions as plain real arithmetic
@@ -259,10 +259,8 @@ def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, ax
     if (zeros != zeros[0]).any():
         shape = [1] * rank
         shape[axis] = -1
-        stored, zeros = (
-            (stored.astype(np.int16) - zeros.reshape(shape)).astype(np.int16),
-            np.zeros(1, np.int64),
-        )
+        stored, zeros = stored.astype(np.int64) - zeros.reshape(shape), np.zeros(1, np.int64)
+        stored = stored.astype(np.int16) if fits_int16(stored) else stored
     quant = _quant(scale, int(zeros[0]), axis, max(data.rank, 1))
     if stored.dtype.name not in ("int8", "int16", "int32"):
         return node.constant(suffix or "real", dequantize(stored, quant))

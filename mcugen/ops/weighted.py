@@ -21,7 +21,7 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     """Return input, symmetric integer weights (output channels on axis 0) and integer bias of a weighted layer.
 
     None where the layer has no integer form: weights not quantized, wrong axis, sums too long, a bias that the unit of
-    the sums is too coarse for.
+    the sums is too coarse for, or int16 weights that leave the 16 bits when their zero point is subtracted.
     """
     x, w, bias = (*inputs, None)[:3]
     assert x is not None and w is not None
@@ -31,6 +31,8 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     if wq.axis not in (None, 0) or w.type.dtype not in (DType.INT8, DType.INT16):
         return None
     data = w.data.astype(np.int64) - wq.zero_point
+    if not fits_int16(data):
+        return None
     b = _integer_bias(bias, x.type.q.scales * wq.scales, len(data), sig.output)
     if b is None:
         return None
@@ -42,6 +44,12 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
     name = bias.name if bias is not None else f"{w.name}.bias"
     return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy))]
+
+
+def fits_int16(data: Array) -> bool:
+    """Return whether int16 holds all integers of an array."""
+    limits = np.iinfo(np.int16)
+    return bool(data.min(initial=0) >= limits.min and data.max(initial=0) <= limits.max)
 
 
 def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
