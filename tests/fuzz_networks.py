@@ -57,6 +57,7 @@ HALF_ERROR = 2e-2
 """The same where tensors are float16 in one of them."""
 EARLY_STEPS = ("compile", "numpy", "ONNX Runtime")
 """Steps of a check that need no C code."""
+MOVEMENTS = ("Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather")
 NOISE_RUNS = 3
 """Runs of ONNX Runtime with rounding noise, whose largest effect is what a quantized network may differ by."""
 
@@ -336,11 +337,18 @@ def _as_given(case: Case, name: str, real: np.ndarray, dtype: str) -> np.ndarray
 
 
 def border_quantization(model: onnx.ModelProto, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Scale and zero point of the conversion behind an input, or before an output, of a file."""
+    """Scale and zero point of the conversion behind an input, or before an output, of a file.
+
+    Movements may lie between the output and the conversion.
+    """
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    makers = {out: node for node in model.graph.node for out in node.output}
+    source = name
+    while source in makers and makers[source].op_type in MOVEMENTS:
+        source = makers[source].input[0]
     for node in model.graph.node:
         is_input = node.op_type == "QuantizeLinear" and node.input[0] == name
-        if is_input or (node.op_type == "DequantizeLinear" and node.output[0] == name):
+        if is_input or (node.op_type == "DequantizeLinear" and node.output[0] == source):
             zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros((), np.int8)
             return constants[node.input[1]], zero
     return None

@@ -202,18 +202,23 @@ _OUTPUT_SCALES = {
 def noisy(model: onnx.ModelProto, seed: int, steps: float = 1.0) -> onnx.ModelProto:
     """The model with uniform errors of at most `steps` quantization steps at each tensor that it quantizes."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    writer = _Noise(seed, steps)
-    constants = {t.name for t in copy.graph.initializer}
-    nodes = [new for node in copy.graph.node for new in writer.with_noise(node, constants)]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del copy.graph.node[:]
-    copy.graph.node.extend(nodes)
+    _Noise(seed, steps).write(copy.graph)
     return copy
 
 
 class _Noise:
     def __init__(self, seed: int, steps: float) -> None:
         self.random, self.steps, self.count = Random(seed), steps, 0
+
+    def write(self, graph: onnx.GraphProto) -> None:
+        """Change a graph and the bodies of its nodes."""
+        constants = {t.name for t in graph.initializer}
+        nodes = [new for node in graph.node for new in self.with_noise(node, constants)]
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        for body in (a.g for node in nodes for a in node.attribute if a.HasField("g")):
+            self.write(body)
+        del graph.node[:]
+        graph.node.extend(nodes)
 
     def with_noise(self, node: onnx.NodeProto, constants: set[str]) -> list[onnx.NodeProto]:
         """The node and what adds noise to the tensor that it quantizes."""
