@@ -16,7 +16,7 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from fuzz_networks import BATCH, Case, case_of, check, compare_with_onnxruntime, compile_here, feeds_of, interpret_stream, zeros_of
+from fuzz_networks import BATCH, Case, case_of, check, compare_with_onnxruntime, compile_here, feeds_of, interpret_stream
 from onnx import helper, numpy_helper
 from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, network_of
 
@@ -245,8 +245,7 @@ def planted(case: Case, fault: Fault) -> Case | None:
 
 def is_visible(case: Case, wrong: Case) -> bool:
     """Whether the fault changes an output of ONNX Runtime by more than VISIBLE of its largest magnitude."""
-    first = {name: zeros_of(case.model, name) for name in case.options.states.values()}
-    right, other = (run_onnxruntime(c.model, c.samples, fixed=first, states=c.options.states) for c in (case, wrong))
+    right, other = (run_onnxruntime(c.model, c.samples, fixed=first_states(c), states=c.options.states) for c in (case, wrong))
     return any(
         np.abs(a[name].astype(float) - b[name]).max(initial=0) > VISIBLE * np.abs(a[name].astype(float)).max(initial=0)
         for a, b in zip(right, other, strict=True)
@@ -254,12 +253,21 @@ def is_visible(case: Case, wrong: Case) -> bool:
     )
 
 
+def first_states(case: Case) -> dict[str, np.ndarray]:
+    """Zeros for every input that holds a state."""
+    infos = {i.name: i.type.tensor_type for i in case.model.graph.input if i.name in case.options.states.values()}
+    return {
+        name: np.zeros([d.dim_value for d in t.shape.dim], helper.tensor_dtype_to_np_dtype(t.elem_type))
+        for name, t in infos.items()
+    }
+
+
 def is_found(case: Case, wrong: Case) -> bool:
     """Whether the comparison with ONNX Runtime tells the file with the fault from the right one."""
     compiled = compile_here(wrong)
     feeds = feeds_of(wrong, compiled)
     try:
-        compare_with_onnxruntime(case, feeds, interpret_stream(compiled, feeds))
+        compare_with_onnxruntime(case, compiled.first_states, feeds, interpret_stream(compiled, feeds))
     except AssertionError:
         return True
     return False
