@@ -5,7 +5,7 @@ DIGITS := examples/digits
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
 .PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs quant-study onnx-tests compile-time random-graphs \
-	fuzz fuzz-graphs fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
+	fuzz fuzz-graphs fuzz-networks fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -73,13 +73,18 @@ random-graphs: setup  ## 200 random models, under the sanitizers
 	$(BIN)/pytest -n 2 tests/test_random_graphs.py
 
 FUZZ_GRAPHS ?= --seeds 1000
+FUZZ_NETWORKS ?= --seeds 1000
 FUZZ_INPUTS ?= --count 100000
 
-fuzz: fuzz-graphs fuzz-inputs  ## what models and files could be, by seed
+fuzz: fuzz-graphs fuzz-networks fuzz-inputs  ## what models and files could be, by seed
 
 fuzz-graphs: export PYTHONPATH := tests:tests/ops:tools
 fuzz-graphs: setup  ## random graphs of everything, by seed; what fails is made small and kept in build/fuzz
 	$(BIN)/python -W ignore tests/fuzz_graphs.py $(FUZZ_GRAPHS)
+
+fuzz-networks: export PYTHONPATH := tests:tests/ops:tools
+fuzz-networks: setup  ## random structured networks, quantized in every way, on this computer and on boards, by seed
+	$(BIN)/python -W ignore tests/fuzz_networks.py $(FUZZ_NETWORKS)
 
 fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no crash, no hang
 	$(BIN)/python tools/fuzz_inputs.py $(FUZZ_INPUTS)

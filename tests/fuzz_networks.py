@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 import typer
 from batch import combine
+from dynamic_chains import EXACT, TRANSCENDENTAL, dynamic_chain
 from fuzz_graphs import Finding
 from network_styles import CALIBRATION_SAMPLES, OWN, STYLES, noisy
 from onnx import numpy_helper
@@ -37,7 +38,7 @@ from mcugen.board import load_board
 from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError, VerificationError
+from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
@@ -48,7 +49,9 @@ from mcugen.tasks import Quantizing
 BATCH = 8
 """Networks of one program."""
 SAMPLES = 3
-BOARDS = ("nrf52840", "corstone300", "rp2040", "rt1060", "rv32imc", "rv32imafc", "stm32f746", "cortex-m3")[:7]
+CHAIN = "dynamic chain"
+"""The family of networks that are quantized at run time as they are."""
+BOARDS = ("nrf52840", "corstone300", "rp2040", "rt1060", "rv32imc", "rv32imafc", "stm32f746", "sam3x8e")
 ARM_CORES = ("rp2040", "rp2350")
 OWN_PRECISIONS = ("int8", "int8", "int16x8", "w4a8")
 FLOAT_ERROR = 1e-4
@@ -116,7 +119,7 @@ def case_of(seed: int, style: str = "", family: str = "") -> Case:
     if style.startswith(OWN):
         quantized = _quantized(network, style.split()[1], known, options)
         return Case(network, style, quantized.proto, options, board, _without(samples, states), share, quantized)
-    model = STYLES[style](network, known, random)
+    model = network.model if network.family == CHAIN else STYLES[style](network, known, random)
     return Case(network, style, model, options, board, _without(_typed(model, samples), states), share)
 
 
@@ -130,6 +133,9 @@ def _network(seed: int, style: str, family: str, random: Random) -> Network:
     """Return a float network of an opset that the style can write, or one over a length."""
     if family == "sized" or (not family and random.random() < 0.08):
         return Network(seed, "sized", sized_model(seed), dims={"T": LENGTHS})
+    if family == CHAIN or (not family and style == "dynamic" and random.random() < 0.3):
+        chain = dynamic_chain(seed, (*EXACT, *TRANSCENDENTAL))
+        return Network(seed, CHAIN, chain.model, chain.states, {"T": (chain.low, chain.high)})
     oldest = 13 if style.startswith("QDQ") else 11 if style.startswith(("QOperator", "dynamic")) else OLDEST_OPSET
     opset = random.randint(oldest, NEWEST_OPSET if style in ("float32", "MatMulNBits") else 21)
     return network_of(seed, family, opset) if family else structured_network(seed, opset)
@@ -257,7 +263,9 @@ def _rule(error: McugenError) -> str:
 
 def _failure(seed: int, step: str, error: Exception) -> Finding:
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return Finding(seed, step, f"{type(error).__name__}: {' '.join(str(error).split())} ({last.filename}:{last.lineno})")
+    return Finding(
+        seed, step, f"{type(error).__name__}: {' '.join(str(error).split())} ({last.filename}:{last.lineno})"
+    )
 
 
 def interpret_stream(model: CompiledModel, feeds: Sequence[Feeds]) -> list[dict[str, np.ndarray]]:
@@ -428,7 +436,9 @@ def _run_joined(compiled: Sequence[Compiled], step: str, board: str) -> list[Fin
     found = []
     for c in compiled:
         prefix = f"{c.model.bundle.name}/"
-        found += _compare(c, [{n.removeprefix(prefix): a for n, a in o.items() if n.startswith(prefix)} for o in outputs], step)
+        found += _compare(
+            c, [{n.removeprefix(prefix): a for n, a in o.items() if n.startswith(prefix)} for o in outputs], step
+        )
     return found
 
 
@@ -471,7 +481,10 @@ def smallest(case: Case, finding: Finding) -> onnx.ModelProto:
         names = {info.name for info in model.graph.input}
         outputs = {info.name for info in model.graph.output}
         states = {o: i for o, i in case.options.states.items() if o in outputs and i in names}
-        feeds = [random_feeds(model, case.seed + n) | {k: v for k, v in s.items() if k in names} for n, s in enumerate(case.samples)]
+        feeds = [
+            random_feeds(model, case.seed + n) | {k: v for k, v in s.items() if k in names}
+            for n, s in enumerate(case.samples)
+        ]
         options = replace(case.options, states=states)
         smaller = replace(case, model=model, options=options, samples=_without(feeds, states), quantization=None)
         return any(finding.is_like(f) for f in check([smaller], finding.step not in EARLY_STEPS).findings)
@@ -511,7 +524,10 @@ def main(
         total.add(outcome)
         for finding in outcome.findings:
             case = cases.get(finding.seed)
-            print(f"seed {finding.seed}, {case.describe() if case else ''}\n    {finding.step}: {finding.reason[:600]}", flush=True)
+            print(
+                f"seed {finding.seed}, {case.describe() if case else ''}\n    {finding.step}: {finding.reason[:600]}",
+                flush=True,
+            )
             if case:
                 small = smallest(case, finding) if reduce else case.model
                 keep.mkdir(parents=True, exist_ok=True)

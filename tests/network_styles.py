@@ -178,7 +178,8 @@ STYLES: Mapping[str, Quantize] = {
     "float16": convert_to_float16,
     **{f"QDQ {kind}": partial(quantize_statically, "QDQ", *types) for kind, types in _TYPES.items()},
     **{
-        f"QOperator {kind}": partial(quantize_statically, "QOperator", *_TYPES[kind]) for kind in ("u8s8", "u8u8", "s8s8")
+        f"QOperator {kind}": partial(quantize_statically, "QOperator", *_TYPES[kind])
+        for kind in ("u8s8", "u8u8", "s8s8")
     },
     "dynamic": quantize_dynamically,
     "MatMulNBits": quantize_blocks,

@@ -83,7 +83,9 @@ class Layers(Net):
     def ints(self, *values: int) -> str:
         return self.const(values, np.int64)
 
-    def add_op(self, op_type: str, x: Tensor, *operands: str, shape: Sequence[int] | None = None, **how: object) -> Tensor:
+    def add_op(
+        self, op_type: str, x: Tensor, *operands: str, shape: Sequence[int] | None = None, **how: object
+    ) -> Tensor:
         """A node of one output, which has the shape of `x` unless another is given."""
         y = Tensor(self.op(op_type, x.name, *operands, **how), tuple(x.shape if shape is None else shape))
         if self.coin(0.06):
@@ -93,7 +95,19 @@ class Layers(Net):
     # ------------------------------------------------------------------------------------------------ elementwise
 
     def activate(self, x: Tensor, kind: str = "") -> Tensor:
-        kinds = ("Relu", "Relu", "Relu6", "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "PRelu", "SiLU", "Elu", "Identity")
+        kinds = (
+            "Relu",
+            "Relu",
+            "Relu6",
+            "HardSwish",
+            "Sigmoid",
+            "Tanh",
+            "LeakyRelu",
+            "PRelu",
+            "SiLU",
+            "Elu",
+            "Identity",
+        )
         kind = kind or self.random.choice(kinds)
         if kind == "Relu6":
             return self.clip(x, 0.0, 6.0)
@@ -130,8 +144,14 @@ class Layers(Net):
     # -------------------------------------------------------------------------------------------- windows and layers
 
     def conv(
-        self, x: Tensor, channels: int, kernel: int | Sequence[int] = 3, stride: int | Sequence[int] = 1, group: int = 1,
-        pads: Sequence[int] | None = None, dilation: int = 1,
+        self,
+        x: Tensor,
+        channels: int,
+        kernel: int | Sequence[int] = 3,
+        stride: int | Sequence[int] = 1,
+        group: int = 1,
+        pads: Sequence[int] | None = None,
+        dilation: int = 1,
     ) -> Tensor:
         """A convolution over all axes behind the first two, padded to keep the size unless `pads` are given."""
         axes = len(x.shape) - 2
@@ -139,7 +159,10 @@ class Layers(Net):
         stride = [stride] * axes if isinstance(stride, int) else list(stride)
         reach = [dilation * (k - 1) + 1 for k in kernel]
         chosen = [(r - 1) // 2 for r in reach] + [r // 2 for r in reach] if pads is None else list(pads)
-        size = [(n + a + b - r) // s + 1 for n, a, b, r, s in zip(x.shape[2:], chosen, chosen[axes:], reach, stride)]
+        size = [
+            (n + a + b - r) // s + 1
+            for n, a, b, r, s in zip(x.shape[2:], chosen[:axes], chosen[axes:], reach, stride, strict=True)
+        ]
         how: dict[str, object] = {"group": group} if group > 1 else {}
         if pads is None and self.coin(0.25) and max(stride) == 1 and dilation == 1:
             how["auto_pad"] = "SAME_UPPER"
@@ -158,7 +181,9 @@ class Layers(Net):
         operands = [self.const(scale), self.bias(count), self.bias(count), self.const(var)]
         return self.add_op("BatchNormalization", x, *operands)
 
-    def conv_norm(self, x: Tensor, channels: int, kernel: int | Sequence[int] = 3, stride: int = 1, group: int = 1, **how: object) -> Tensor:
+    def conv_norm(
+        self, x: Tensor, channels: int, kernel: int | Sequence[int] = 3, stride: int = 1, group: int = 1, **how: object
+    ) -> Tensor:
         y = self.conv(x, channels, kernel, stride, group, **how)
         return self.batch_norm(y) if self.coin(0.4) else y
 
@@ -173,7 +198,9 @@ class Layers(Net):
         how |= {"pads": pads} if padded else {}
         if kind == "AveragePool" and padded:
             how["count_include_pad"] = self.random.randint(0, 1)
-        size = [(n + a + b - kernel) // stride + 1 for n, a, b in zip(x.shape[2:], pads, pads[axes:])]
+        size = [
+            (n + a + b - kernel) // stride + 1 for n, a, b in zip(x.shape[2:], pads[:axes], pads[axes:], strict=True)
+        ]
         return self.add_op(kind, x, shape=(*x.shape[:2], *size), **how)
 
     def global_mean(self, x: Tensor, flat: bool = False) -> Tensor:
@@ -226,7 +253,10 @@ class Layers(Net):
         axes = len(x.shape) - 2
         pads = [self.random.randint(0, (kernel - 1) // 2) for _ in range(2 * axes)]
         more = [self.random.randint(0, stride - 1) if self.coin(0.4) else 0 for _ in range(axes)]
-        size = [(n - 1) * stride - a - b + kernel + m for n, a, b, m in zip(x.shape[2:], pads, pads[axes:], more)]
+        size = [
+            (n - 1) * stride - a - b + kernel + m
+            for n, a, b, m in zip(x.shape[2:], pads[:axes], pads[axes:], more, strict=True)
+        ]
         how: dict[str, object] = {"strides": [stride] * axes, "pads": pads}
         how |= {"output_padding": more} if any(more) else {}
         fan_in = x.channels * max(kernel // stride, 1) ** axes
@@ -336,8 +366,14 @@ class Layers(Net):
 
     # ------------------------------------------------------------------------------------------------- recurrence
 
-    def recurrent(self, x: Tensor, hidden: int, kind: str = "", initial: Sequence[Tensor] = ()) -> tuple[Tensor, list[Tensor]]:
-        """A GRU, LSTM or RNN over [steps, batch, units]: all outputs as [steps, batch, directions · hidden], last states."""
+    def recurrent(
+        self, x: Tensor, hidden: int, kind: str = "", initial: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """A GRU, LSTM or RNN over [steps, batch, units].
+
+        Returns:
+            All outputs as [steps, batch, directions · hidden], and the last states.
+        """
         steps, batch, units = x.shape
         kind = kind or self.random.choice(("GRU", "LSTM", "GRU", "LSTM", "RNN"))
         gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[kind]
@@ -493,7 +529,9 @@ def attention(b: Layers) -> list[Tensor]:
     for _ in range(b.random.randint(1, 2)):
         y = attend(b, b.layer_norm(x) if before else x, mask)
         x = b.add(x, y) if before else b.layer_norm(b.add(x, y))
-        y = b.dense(b.activate(b.dense(b.layer_norm(x) if before else x, 2 * units), b.random.choice(("Gelu", "Relu"))), units)
+        y = b.dense(
+            b.activate(b.dense(b.layer_norm(x) if before else x, 2 * units), b.random.choice(("Gelu", "Relu"))), units
+        )
         x = b.add(x, y) if before else b.layer_norm(b.add(x, y))
     if b.coin():
         return [x]

@@ -16,7 +16,16 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from fuzz_networks import BATCH, Case, case_of, check, compare_with_onnxruntime, compile_here, feeds_of, interpret_stream
+from fuzz_networks import (
+    BATCH,
+    Case,
+    case_of,
+    check,
+    compare_with_onnxruntime,
+    compile_here,
+    feeds_of,
+    interpret_stream,
+)
 from onnx import helper, numpy_helper
 from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, network_of
 
@@ -113,7 +122,11 @@ def exchange_parts(graph: onnx.GraphProto, random: Random) -> bool:
     """Of a Concat or a Split."""
     shapes = _shapes(graph)
     for node in _nodes(graph, "Concat"):
-        if len(node.input) > 1 and shapes.get(node.input[0]) == shapes.get(node.input[1]) and node.input[0] != node.input[1]:
+        if (
+            len(node.input) > 1
+            and shapes.get(node.input[0]) == shapes.get(node.input[1])
+            and node.input[0] != node.input[1]
+        ):
             node.input[0], node.input[1] = node.input[1], node.input[0]
             return True
     for node in _nodes(graph, "Split"):
@@ -187,7 +200,7 @@ def wrong_reset(graph: onnx.GraphProto, random: Random) -> bool:
 def no_mask(graph: onnx.GraphProto, random: Random) -> bool:
     """The mask of the scores is 0."""
     for node in _nodes(graph, "Add"):
-        for index, name in enumerate(node.input):
+        for name in node.input:
             tensor = _initializer(graph, name)
             if tensor is not None and len(tensor.dims) == 2 and np.tril(numpy_helper.to_array(tensor)).max() == 0:
                 data = numpy_helper.to_array(tensor)
@@ -202,7 +215,9 @@ def other_resize(graph: onnx.GraphProto, random: Random) -> bool:
         mode = _attribute(node, "mode")
         if mode is not None and mode.s == b"linear":
             way = _attribute(node, "coordinate_transformation_mode")
-            _set(node, "coordinate_transformation_mode", "half_pixel" if way and way.s != b"half_pixel" else "asymmetric")
+            _set(
+                node, "coordinate_transformation_mode", "half_pixel" if way and way.s != b"half_pixel" else "asymmetric"
+            )
             return True
     return False
 
@@ -245,7 +260,9 @@ def planted(case: Case, fault: Fault) -> Case | None:
 
 def is_visible(case: Case, wrong: Case) -> bool:
     """Whether the fault changes an output of ONNX Runtime by more than VISIBLE of its largest magnitude."""
-    right, other = (run_onnxruntime(c.model, c.samples, fixed=first_states(c), states=c.options.states) for c in (case, wrong))
+    right, other = (
+        run_onnxruntime(c.model, c.samples, fixed=first_states(c), states=c.options.states) for c in (case, wrong)
+    )
     return any(
         np.abs(a[name].astype(float) - b[name]).max(initial=0) > VISIBLE * np.abs(a[name].astype(float)).max(initial=0)
         for a, b in zip(right, other, strict=True)

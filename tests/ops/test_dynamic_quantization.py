@@ -72,9 +72,7 @@ def check_behind_functions(seed: int) -> None:
         return
     behind = given(exposed, chain.approximated)
     samples = calls(chain, seed)
-    for number, (sample, got) in enumerate(
-        zip(samples, model.simulate(samples, measure=False).outputs, strict=True)
-    ):
+    for number, (sample, got) in enumerate(zip(samples, model.simulate(samples, measure=False).outputs, strict=True)):
         inputs = {i.name: {**sample, **got}[i.name.removesuffix(GIVEN)] for i in behind.graph.input}
         for name, array in onnxruntime_outputs(behind, inputs).items():
             if name in chain.approximated:
@@ -90,7 +88,9 @@ def given(model: onnx.ModelProto, names: tuple[str, ...]) -> onnx.ModelProto:
         for index, name in enumerate(node.input):
             node.input[index] = f"{name}{GIVEN}" if name in names else name
     read = {name for node in copy.graph.node for name in node.input}
-    copy.graph.input.extend(onnx.helper.make_tensor_value_info(f"{n}{GIVEN}", 1, None) for n in names if f"{n}{GIVEN}" in read)
+    copy.graph.input.extend(
+        onnx.helper.make_tensor_value_info(f"{n}{GIVEN}", 1, None) for n in names if f"{n}{GIVEN}" in read
+    )
     return copy
 
 
@@ -124,4 +124,6 @@ def test_the_zero_point_of_a_saturated_tanh_is_that_of_its_own_values():
     del alone.graph.node[0], alone.graph.output[0]
     alone.graph.input[0].name = "y"
     for found in model.simulate(samples, measure=False, sanitize=True).outputs:
-        assert_same_bits({k: v for k, v in found.items() if k != "y"}, onnxruntime_outputs(alone, {"y": found["y"]}), "")
+        assert_same_bits(
+            {k: v for k, v in found.items() if k != "y"}, onnxruntime_outputs(alone, {"y": found["y"]}), ""
+        )
