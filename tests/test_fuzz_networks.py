@@ -249,7 +249,7 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, list[int]]:
 
 
 def planted(case: Case, fault: Fault) -> Case | None:
-    """The case with a fault in the file; None where the network has no place for it."""
+    """The case with a fault in the file; None where it has no place or no visible effect."""
     model = onnx.ModelProto.FromString(case.model.SerializeToString())
     if not fault(model.graph, Random(case.seed)):
         return None
@@ -303,6 +303,6 @@ def planted_cases(seeds: range) -> Iterator[tuple[Case, Case, str]]:
 def test_planted_faults_are_found():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        results = [(name, is_found(case, wrong)) for case, wrong, name in planted_cases(range(30))]
+        results = [(name, is_found(case, wrong)) for case, wrong, name in planted_cases(range(20))]
     count, found = Counter(name for name, _ in results), Counter(name for name, is_one in results if is_one)
     assert sum(found.values()) >= LEAST_FOUND * sum(count.values()), {n: (found[n], count[n]) for n in count}
