@@ -117,6 +117,14 @@ class Plan:
 
     def quant_of(self, value: Value, dtype: DType) -> QuantParams:
         """The same of a tensor that may have been moved, and be unknown to the float model."""
-        while value.name not in self.activations and value.producer is not None:
+        return self.quant(self._source(value).name, dtype)
+
+    def stored_as(self, value: Value) -> Stored | None:
+        """Return how a tensor, or what it was moved from, is stored in integers; None if it stays real."""
+        return self.activations.get(self._source(value).name)
+
+    def _source(self, value: Value) -> Value:
+        """Return the tensor that another was moved from, if only that is known to the float model."""
+        while value.name not in self.activations and value.producer is not None and value.producer.op.moves_data:
             value = value.producer.input(0)
-        return self.quant(value.name, dtype)
+        return value

@@ -14,11 +14,12 @@ from mcugen.hir.traits import Cell, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import quantize
 from mcugen.quant.assign import is_quantized_constant
+from mcugen.quant.domains import Domain, domain_of
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.recurrent import decisions, expand
-from mcugen.quant.scheme import activation_params
+from mcugen.quant.scheme import activation_params, code_range
 
 
 def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
@@ -48,6 +49,8 @@ class _QdqWriter(OnnxWriter):
         """What reads as real the tensor that is stored in that type."""
         self._codes: dict[str, str] = {}
         """The codes behind a tensor that was dequantized."""
+        self._clamped: dict[tuple[str, float], str] = {}
+        """Dequantized tensors within the domain of what reads them, by that and their least value."""
 
     def input_dtype(self, value: Value) -> DType:
         """That of the codes, if the caller passes codes."""
@@ -87,7 +90,31 @@ class _QdqWriter(OnnxWriter):
             self._convert(value, self.plan.activations[value.name].dtype, value.name)
 
     def read(self, value: Value, reader: Node | None) -> str:
-        """The real tensor, or what became of it in the reader's type."""
+        """The real tensor, or what became of it in the reader's type, within the domain of the reader's function."""
+        tensor = self._read(value, reader)
+        least = None if reader is None or tensor not in self._codes else self._least_argument(value, reader)
+        if least is None:
+            return tensor
+        if (tensor, least) not in self._clamped:
+            bound = self.store(f"{value.name}_least", np.asarray(least, np.float32))
+            self._clamped[tensor, least] = self.add("Max", [tensor, bound], self.fresh(f"{value.name}_clamped"))
+        return self._clamped[tensor, least]
+
+    def _least_argument(self, value: Value, reader: Node) -> float | None:
+        """Return what an argument of a function with a domain must be at least; None where each integer is valid.
+
+        Saturation and rounding lead out of the domain: a sum that saturates is negative before a square root, and a
+        small denominator becomes 0. Half a step stands for what is rounded to 0.
+        """
+        domain, stored = domain_of(reader, value), self.plan.stored_as(value)
+        if domain is None or stored is None or (domain is Domain.NOT_ZERO and stored.low < 0):
+            return None
+        dtype = stored.dtype if self._precision(reader) is DType.FLOAT32 else self._precision(reader)
+        quant = self.plan.quant_of(value, dtype)
+        least = 0.0 if domain is Domain.NOT_NEGATIVE else quant.scale[0] / 2
+        return least if code_range(quant, dtype)[0] < least else None
+
+    def _read(self, value: Value, reader: Node | None) -> str:
         stored = self.plan.activations.get(value.name)
         wanted = self._precision(reader)
         main = self._stored_as.get((value.name, stored.dtype)) if stored else None
