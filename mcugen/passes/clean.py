@@ -118,10 +118,22 @@ def take_equal(graph: Graph, node: Node) -> Outcome:
         return False
     graph.replace(node.output, value)
     graph.remove(node)
-    if graph.is_new(value.producer):  # made in its place: it has its name
+    if graph.is_new(value.producer) or _is_part(value, node):
         graph.release_name(node.output)
         graph.rename(value, node.output.name)
     return True
+
+
+def _is_part(value: Value, node: Node) -> bool:
+    """Return whether an importer made a value on the way to a node's result, as the product of a Gemm before its bias.
+
+    If the last step changes nothing, the value is the result that the model names, and quantization must find it.
+    """
+    return (
+        value.producer is not None
+        and value.producer.origin == node.origin
+        and value.name.startswith((f"{node.output.name}.", f"{node.output.name}/"))
+    )
 
 
 @pattern()
