@@ -41,6 +41,7 @@ from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model
 from mcugen.quant.rescue import rescued
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
+from mcugen.quant.scores import with_float_scores
 from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Alternative, LearningFigures, Report
@@ -130,11 +131,20 @@ class Compilation:
         else:
             found = basis.maker.quantize(basis.layers)
         judge = partial(estimated, samples=samples, kind=kind)
+        if basis.data is not None:
+            found = self._refitted(found)
         found = self._finetuned(found, judge) if self.quantizing.finetune else judge(found)
+        if basis.data is None:
+            found = self._refitted(found)  # judged before: held-out samples must not enter what they judge
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
         return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
+
+    def _refitted(self, found: Quantization) -> Quantization:
+        """Return a quantization with ranges from all samples, if some were held out."""
+        basis = self._basis
+        return basis.maker.refit(found, basis.usable) if basis.held else found
 
     def _finetuned(self, found: Quantization, judge: Callable[[Quantization], Quantization]) -> Quantization:
         """Judged, with better codes, where there are any; a note tells what quantization cost before."""
@@ -176,11 +186,12 @@ class Compilation:
             known, held = apart(usable, bool(self.options.states))
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
         wanted = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32) | wanted
+        wanted, scores = with_float_scores(fused.graph, wanted)
         decided = wanted if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         layers, raised = rescued(maker, wanted)
-        return _Basis(maker, given, data, known, held, profile is not None, layers, [*strays, *raised])
+        return _Basis(maker, given, data, usable, known, held, profile is not None, layers, [*strays, *scores, *raised])
 
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""
@@ -425,11 +436,12 @@ class Compilation:
 
 @dataclass(frozen=True)
 class _Basis:
-    """What a model is quantized by; `known` are samples to calibrate by, `held` those held out."""
+    """What a model is quantized by: of the `usable` samples, `known` choose, and `held` judge."""
 
     maker: Quantizer
     given: Samples | None
     data: Samples | None
+    usable: Sequence[Mapping[str, Array]]
     known: Sequence[Mapping[str, Array]]
     held: Sequence[Mapping[str, Array]]
     is_profiled: bool

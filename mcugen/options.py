@@ -32,7 +32,16 @@ HEADS = ("centroids", "nearest", "statistics")
 STATISTICS = "statistics"
 """Of samples that are made: those that batch normalizations saw, in place of a range."""
 
-METHODS = ("minmax", "moving_average", "percentile", "percentile99.9", "percentile99.5", "entropy", "mse")
+METHODS = (
+    "minmax",
+    "extrapolated",
+    "moving_average",
+    "percentile",
+    "percentile99.9",
+    "percentile99.5",
+    "entropy",
+    "mse",
+)
 """Ways to choose the range of an activation from its profile."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}

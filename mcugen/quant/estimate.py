@@ -71,9 +71,8 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
     some = _some(samples, sum(n.op.macs(n.sig) for n in model.graph.nodes), bool(model.states))
     if not some:
         return quantized
-    real = model.reference(some)
-    found = run_onnxruntime(_between_reals(quantized), some, model.first_states, model.states)
-    pairs = replace(comparable(found, real.outputs, set(model.states)), inputs=some)
+    pairs, note = _output_pairs(quantized, some)
+    pairs = replace(pairs, inputs=some)
     sqnr = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
     if sqnr == -math.inf:
         return quantized
@@ -82,7 +81,7 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
     estimate = QuantizationEstimate(len(some), kind, agreement, noise)
     is_much = sqnr < DIVERGED_DB or (agreement is not None and agreement < LEAST_AGREEMENT)
     warnings = [_warning(quantized, estimate, with_states(model, some[:EXPLAINED]))] if is_much else []
-    notes = (*quantized.notes, *([real.note] if real.note else []), *warnings)
+    notes = (*quantized.notes, *([note] if note else []), *warnings)
     return replace(quantized, estimate=estimate, notes=notes)
 
 
@@ -90,6 +89,31 @@ def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sam
     """As many as cost little, spread over all; of a stream the first."""
     count = min(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_JUDGED, MOST_JUDGED)))
     return samples[:count] if is_stream else [samples[i * len(samples) // count] for i in range(count)]
+
+
+def output_sqnr(quantized: Quantization, samples: Sequence[Sample]) -> float:
+    """Return the SQNR of all outputs together against the float model, in dB; infinity without comparable outputs.
+
+    Args:
+        samples: Inputs of both models. For a model with states, they are the consecutive steps of one stream.
+    """
+    pairs, _ = _output_pairs(quantized, samples)
+    return METRICS["sqnr"].compute(pairs) if pairs.names else math.inf
+
+
+def _output_pairs(quantized: Quantization, samples: Sequence[Sample]) -> tuple[Judged, str]:
+    """Run the quantized model and the user's float model on samples, and pair the outputs that can be compared.
+
+    A state starts at zero and is passed from each sample to the next.
+
+    Returns:
+        The pairs, and a note if another program than ONNX Runtime had to run the float model; else "".
+    """
+    model = quantized.model
+    inputs = [{name: array for name, array in s.items() if name not in model.first_states} for s in samples]
+    real = model.reference(inputs)
+    found = run_onnxruntime(_between_reals(quantized), inputs, model.first_states, model.states)
+    return comparable(found, real.outputs, set(model.states)), real.note
 
 
 def _between_reals(quantized: Quantization) -> onnx.ModelProto:

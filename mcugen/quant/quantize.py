@@ -28,9 +28,9 @@ from mcugen.quant.flash import Stored as InFlash
 from mcugen.quant.flash import constants_of
 from mcugen.quant.float_model import FloatModel, build_float_model, in_known_operators
 from mcugen.quant.plan import Codes, Plan, Stored
-from mcugen.quant.profile import Profile, profile_model, profile_notes
+from mcugen.quant.profile import Profile, merge_profiles, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
-from mcugen.quant.ranges import Choice, choose_ranges, steady
+from mcugen.quant.ranges import Choice, choose_ranges, refit_range, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.samples import in_own_order
 from mcugen.quant.scheme import Scheme, activation_params
@@ -339,6 +339,28 @@ class Quantizer:
         proto = self._written(plan)
         return replace(found, plan=plan, proto=proto)
 
+    def refit(self, found: Quantization, samples: Sequence[Sample]) -> Quantization:
+        """Return a quantization with ranges from more samples, by the method chosen for each tensor.
+
+        Methods, precisions and weights stay: they were chosen by the samples of this quantizer. A range never becomes
+        narrower, because more samples can only show that values reach further.
+
+        Args:
+            samples: All samples, those that were held out for judging among them.
+        """
+        samples = with_states(self.model, samples)
+        profile = profile_model(self.model, samples, partial(self.progress, "profiling all samples"))
+        plan = replace(found.plan, activations=dict(found.plan.activations))
+        for names, dtype in self._groups(found.assignment):
+            stored = plan.activations[names[0]]
+            merged = merge_profiles([profile.tensors[name] for name in names])
+            low, high = refit_range(stored.method, merged, dtype, self.scheme)
+            low, high = min(low, stored.low), max(high, stored.high)
+            quant = activation_params(low, high, dtype, self.scheme)
+            plan.activations |= dict.fromkeys(names, Stored(dtype, quant, stored.method, low, high))
+        plan.internals = _internal_ranges(self.model, profile)
+        return replace(found, plan=plan, profile=profile, proto=self._written(plan))
+
     def _written(self, plan: Plan) -> onnx.ModelProto:
         """The model with the codes of a plan, as QDQ."""
         return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
@@ -421,9 +443,7 @@ class Quantizer:
             dtype = assignment.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
-        for name in (node.outputs[0].name for node in self.model.graph.nodes):
-            inner = {k.removeprefix(f"{name}."): t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
-            plan.internals[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
+        plan.internals = _internal_ranges(self.model, self.profile)
         return plan
 
     def sqnr_alone(self, tensor: str) -> float:
@@ -466,6 +486,15 @@ class Quantizer:
         return [(group, assignment.dtypes[group[0]]) for group in seen if group]
 
 
+def _internal_ranges(model: FloatModel, profile: Profile) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return the ranges of what layers compute within: by name of the first output, and by role."""
+    ranges: dict[str, dict[str, tuple[float, float]]] = {}
+    for name in (node.outputs[0].name for node in model.graph.nodes):
+        inner = {k.removeprefix(f"{name}."): t for k, t in profile.tensors.items() if k.startswith(f"{name}.")}
+        ranges[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
+    return ranges
+
+
 def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:
     """What is quantized; `wide`: some tensors may become int16."""
     if options.ranges:
@@ -474,7 +503,8 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     dims, registry = options.fixed_dims, source.registry
     proto = in_known_operators(source.proto, dims, options.bound, registry)
-    wide = wide or any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
+    has_cells = any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
+    wide = wide or has_cells or bool(options.states)
     if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:
         proto = upgrade(proto, OPSET_INT16, source.file)
     return build_float_model(

@@ -13,23 +13,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.samples import spread
 from mcugen.hir.graph import Node, Value
-from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
-from mcugen.quant.estimate import LEAST_JUDGED, MOST_MACS, sqnr_of
+from mcugen.quant.estimate import LEAST_JUDGED, MOST_MACS, output_sqnr
+from mcugen.quant.float_model import FloatModel, all_tensors
 from mcugen.quant.quantize import Quantizer
-from mcugen.quant.samples import Sample
 
-APART = 32.0
-"""Ratio of the ranges of an input's features: the smaller has three bits of eight left."""
+APART = 8.0
+"""Ratio of the ranges of features from which a wider type is tried: the narrowest has five bits of eight left."""
 
-BAD_DB, BETTER_DB = 25.0, 6.0
-"""Outputs of a lower SQNR than the first ask for another way, which must bring as much as the second."""
+BAD_DB, DOUBTFUL_DB = 25.0, 31.0
+"""SQNR of the outputs below which int8 serves them badly, and below which wider types are tried.
+
+The second is higher, because estimates on few samples err by some dB.
+"""
+
+STREAM_DOUBTFUL_DB = 40.0
+"""The same for layers of a state: their errors add up over more steps than the samples have."""
+
+BETTER_DB = 3.0
+"""Gain in SQNR that a wider type of some layers must bring."""
 
 GAINED_DB = 2.0
 """What compensating weights must bring, which cost nothing."""
+
+MOST_OBSERVED = 256
+"""Samples by which the ranges of features are compared."""
 
 FEW_SAMPLES, MOST_SAMPLES = 16, 64
 """By which is seen whether outputs are far from bad, and by which two ways are judged."""
@@ -37,31 +49,37 @@ FEW_SAMPLES, MOST_SAMPLES = 16, 64
 
 @dataclass(frozen=True)
 class _Remedy:
-    """Layers, what they may be computed in instead, and why int8 may not serve them."""
+    """Layers, a wider type to compute them in, why int8 may not serve them, and the SQNR below which it is tried."""
 
     layers: Sequence[str]
     dtype: DType
     why: str
+    below_db: float = DOUBTFUL_DB
 
 
 def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
-    """`wanted` with the layers that are computed more precisely, and a note for each reason that names them.
+    """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
 
-    From then on the weights of `maker` compensate where that helps.
+    Args:
+        maker: The quantizer; its weights compensate from then on, where that helps.
+        wanted: Precisions that the user chose, by layer. They stay as they are.
+
+    Returns:
+        `wanted` with the chosen layers, and a note for each reason that names them.
     """
     layers, notes = dict(wanted), list[str]()
-    if not maker.samples or maker.model.states or maker.scheme.integer_io:
-        return layers, notes
-    if _sqnr(maker, layers, FEW_SAMPLES) >= BAD_DB + BETTER_DB:
+    doubtful = STREAM_DOUBTFUL_DB if maker.model.states else DOUBTFUL_DB
+    if not maker.samples or _sqnr(maker, layers, FEW_SAMPLES) >= doubtful:
         return layers, notes
     before = _sqnr(maker, layers, MOST_SAMPLES)
-    for remedy in _remedies(maker, wanted):
-        if before >= BAD_DB:
-            return layers, notes
-        raised = {**layers, **dict.fromkeys(remedy.layers, remedy.dtype)}
+    for remedy in _remedies(maker):
+        free = [name for name in remedy.layers if name not in layers]
+        if not free or before >= remedy.below_db:
+            continue
+        raised = {**layers, **dict.fromkeys(free, remedy.dtype)}
         after = _sqnr(maker, raised, MOST_SAMPLES)
         if after >= before + BETTER_DB:
-            named = ", ".join(f"'{name}'" for name in remedy.layers)
+            named = ", ".join(f"'{name}'" for name in free)
             told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
             notes.append(f"computed in {remedy.dtype.value}: {named}; {told}")
             layers, before = raised, after
@@ -77,44 +95,66 @@ def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DT
 
 
 def _sqnr(maker: Quantizer, layers: Mapping[str, DType], most: int) -> float:
-    """Of the outputs by so many samples, of large models fewer."""
+    """Return the SQNR of the outputs in dB on at most `most` samples; large models are judged by fewer.
+
+    The samples of a stream are consecutive, because each step starts from the state that the last one left.
+    """
     macs = sum(node.op.macs(node.sig) for node in maker.model.graph.nodes)
     most = min(most, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
-    samples = [maker.samples[i] for i in spread(len(maker.samples), most)]
-    return sqnr_of(maker.model, maker.quantize(layers).proto, samples)
+    places = range(min(most, len(maker.samples))) if maker.model.states else spread(len(maker.samples), most)
+    return output_sqnr(maker.quantize(layers), [maker.samples[i] for i in places])
 
 
-def _remedies(maker: Quantizer, wanted: Mapping[str, DType]) -> Iterator[_Remedy]:
+def _remedies(maker: Quantizer) -> Iterator[_Remedy]:
     """What may be tried, the cheapest first."""
     if maker.scheme.activations is DType.INT8:
         cells = [n.outputs[0].name for n in maker.model.graph.nodes if isinstance(n.op, Recurrent)]
-        yield from _remedy(cells, wanted, DType.INT16, "int8 keeps too little of what a recurrent layer reads")
+        yield _Remedy(cells, DType.INT16, "int8 keeps too little of what a recurrent layer reads")
     inputs = [v for v in maker.model.graph.inputs if v.type.dtype is DType.FLOAT32]
-    apart = [v for v in inputs if v.type.rank > 1 and _is_disparate(v, maker.samples)]
+    moved = _moved_inputs(maker.model, inputs)
+    apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observed(maker, v))]
     why = f"the features that they read differ in range more than {APART:.0f} times"
-    yield from _remedy(_readers_of(apart, maker), wanted, DType.FLOAT32, why)
+    yield _Remedy(_readers_of(apart, maker), DType.FLOAT32, why)
     coarse = [v for v in inputs if v not in apart and maker.sqnr_alone(v.name) < BAD_DB]
     why = "much of what they read is far smaller than its extremes"
-    yield from _remedy(_readers_of(coarse, maker), wanted, DType.FLOAT32, why)
+    yield _Remedy(_readers_of(coarse, maker), DType.FLOAT32, why)
+    if maker.scheme.activations is DType.INT8:
+        why = "errors of a state stay in it from step to step"
+        yield _Remedy(_state_layers(maker.model), DType.INT16, why, STREAM_DOUBTFUL_DB)
 
 
-def _remedy(layers: Sequence[str], wanted: Mapping[str, DType], dtype: DType, why: str) -> Iterator[_Remedy]:
-    """Of the layers that the user did not decide, if there are any."""
-    free = [name for name in layers if name not in wanted]
-    if free:
-        yield _Remedy(free, dtype, why)
+def _state_layers(model: FloatModel) -> list[str]:
+    """Return the layers between a state's input and its output, and those whose results these read directly."""
+    graph = model.graph
+    outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    chosen: set[Node] = set()
+    for source, target in model.states.items():
+        fed = {v for v in graph.inputs if v.name == target}
+        for node in graph.nodes:
+            if not fed.isdisjoint(node.inputs):
+                fed.update(node.outputs)
+        needed = {outputs[source]}
+        for node in reversed(graph.nodes):
+            if not needed.isdisjoint(node.outputs):
+                needed.update(v for v in node.inputs if v is not None)
+        cycle = {n for n in graph.nodes if not (fed & needed).isdisjoint(n.outputs)}
+        read = {v.producer for n in cycle for v in n.inputs if v is not None and v.producer is not None}
+        chosen |= cycle | read
+    return [n.outputs[0].name for n in graph.nodes if n in chosen and not n.op.moves_data]
 
 
 def _readers_of(inputs: Sequence[Value], maker: Quantizer) -> list[str]:
-    """The first layers behind inputs: of those without weights, too, what reads results that int8 serves no better."""
-    found: dict[str, None] = {}
+    """Return the first layers behind inputs, and on from each result that int8 serves as badly as the input.
+
+    A spectrum is such a result: the logarithm behind it needs the small values, which int8 rounds to 0.
+    """
+    chosen: dict[str, None] = {}
     todo = list(inputs)
     for value in todo:
         for node in _readers(value):
-            found.update(dict.fromkeys(v.name for v in node.outputs[:1]))
-            if not weight_axes(node.op):
-                todo += [v for v in node.outputs if v not in todo and maker.sqnr_alone(v.name) < BAD_DB]
-    return list(found)
+            chosen.update(dict.fromkeys(v.name for v in node.outputs[:1]))
+            todo += [v for v in node.outputs if v not in todo and maker.sqnr_alone(v.name) < BAD_DB]
+    return list(chosen)
 
 
 def _readers(value: Value) -> Iterator[Node]:
@@ -126,16 +166,34 @@ def _readers(value: Value) -> Iterator[Node]:
             yield node
 
 
-def _is_disparate(value: Value, samples: Sequence[Sample]) -> bool:
-    """By the axis of channels, or of features in rows."""
+def _moved_inputs(model: FloatModel, inputs: Sequence[Value]) -> list[Value]:
+    """Return the tensors that hold elements of several inputs and nothing else, such as their concatenation."""
+    moved: dict[Value, set[Value]] = {v: {v} for v in inputs}
+    for node in model.graph.nodes:
+        sources = [v for v in node.inputs if v is not None and v.type.dtype is DType.FLOAT32 and not v.is_constant]
+        if node.op.moves_data and sources and all(v in moved for v in sources):
+            moved.update(dict.fromkeys(node.outputs, set().union(*(moved[v] for v in sources))))
+    return [v for v in model.tensors if len(moved.get(v, ())) > 1]
+
+
+def _observed(maker: Quantizer, value: Value) -> list[Array]:
+    """Return a tensor of the float model for some samples, each in the tensor's shape."""
+    samples = [maker.samples[i] for i in spread(len(maker.samples), MOST_OBSERVED)]
+    if value.name in samples[0]:
+        return [np.asarray(sample[value.name]).reshape(value.type.shape) for sample in samples]
+    results = run_onnxruntime(all_tensors(maker.model), samples)
+    return [result[value.name].reshape(value.type.shape) for result in results]
+
+
+def _is_disparate(value: Value, arrays: Sequence[Array]) -> bool:
+    """Return whether the ranges of channels, or of features in rows, differ more than APART times."""
     axes = {1, value.type.rank - 1} if value.type.rank < 4 else {1}
-    return any(_ratio(value, samples, axis) > APART for axis in axes)
+    return any(_ratio(value, arrays, axis) > APART for axis in axes)
 
 
-def _ratio(value: Value, samples: Sequence[Sample], axis: int) -> float:
-    """Of the widest range of an index along an axis to the narrowest that is any."""
+def _ratio(value: Value, arrays: Sequence[Array], axis: int) -> float:
+    """Return the widest range of an index along an axis, divided by the narrowest that is not empty."""
     others = tuple(a for a in range(value.type.rank) if a != axis)
-    arrays = [np.asarray(sample[value.name]).reshape(value.type.shape) for sample in samples]
     low = np.minimum(np.min([a.min(others) for a in arrays], axis=0), 0)
     high = np.maximum(np.max([a.max(others) for a in arrays], axis=0), 0)
     spans: Array = (high - low)[high > low]

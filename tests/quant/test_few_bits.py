@@ -368,7 +368,7 @@ def test_channels_that_never_change_take_no_codes():
     """Of few codes none is spent on what inputs that are always 0 are multiplied by, however large that is."""
     net, random = Net(21), np.random.default_rng(0)
     first, second = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 3, 3, 3), (8, 16, 1, 1)))
-    bias = np.where(np.arange(16) < 8, -100, 0).astype(np.float32)
+    bias = np.where(np.arange(16) < 8, -300, 0).astype(np.float32)
     second[:, :8] *= 20
     y = net.op("Relu", net.op("Conv", net.input("x", 1, 3, 6, 6), net.const(first), net.const(bias)), out="r")
     net.output(net.op("Conv", y, net.const(second), net.const(np.zeros(8, np.float32)), out="y"))

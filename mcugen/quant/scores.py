@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anomaly scores: reconstruction errors, distances and likelihoods, which reach far beyond their calibrated range.
+
+A detector is calibrated on normal data, for there is no other, and a threshold lies above all normal scores. An integer
+score saturates just there. It costs little to compute the score in float32, as it is one number, or a few, a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import weight_axes
+from mcugen.hir.types import DType
+from mcugen.ops.matmul import MatMul
+from mcugen.ops.pointwise import Binary, Unary
+from mcugen.ops.reduce import Arg, Reduce
+
+MOST_SCORES = 64
+"""Elements of an output of scores, such as the distances from all centres: larger outputs are embeddings or maps."""
+
+LEAST_CHEAP_MACS, CHEAP_SHARE = 4096, 1 / 16
+"""Multiplications of layers that feed a score which are cheap in float32: so many, or that share of all."""
+
+_MEASURES = {"l1", "sumsquare", "min"}
+"""Reductions that measure a distance whatever they read; a minimum is that to the nearest centre."""
+
+_OF_DEVIATIONS = {"mean", "sum", "max"}
+"""Reductions that do so where they read one of these functions, or a product of activations."""
+
+_DEVIATIONS = {"abs", "exp", "log"}
+
+
+def with_float_scores(graph: Graph, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
+    """Return the wanted precisions with float32 for layers that make scores, and a note for each score.
+
+    Args:
+        wanted: Precisions that the user chose, by layer. They stay as they are.
+    """
+    layers, notes = dict(wanted), []
+    for score, names in score_layers(graph).items():
+        kept = [name for name in names if name not in layers]
+        if kept:
+            listed = ", ".join(f"'{name}'" for name in kept)
+            reason = f"the score '{score}' must not saturate above what the samples reach"
+            notes.append(f"computed in float32: {listed}; {reason} (--layer NAME=int8 makes a layer integer)")
+        layers |= dict.fromkeys(kept, DType.FLOAT32)
+    return layers, notes
+
+
+def score_layers(graph: Graph) -> dict[str, list[str]]:
+    """Return the layers to compute in float32 by the score that they make, each by the name of its first output.
+
+    They are those between an output of few numbers and the layers with weights, if a reduction among them measures a
+    distance or a likelihood, and the layers with weights that feed them as far as these are cheap.
+    """
+    most = max(LEAST_CHEAP_MACS, CHEAP_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
+    scores: dict[str, list[str]] = {}
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
+        if not 0 < value.type.count <= MOST_SCORES:
+            continue
+        layers = list(_layers_without_weights(value))
+        if any(_measures(node) for node in layers):
+            feeding = [n for node in layers for n in _producers(node) if weight_axes(n.op)]
+            cheap = [n for n in dict.fromkeys(feeding) if n.op.macs(n.sig) <= most]
+            scores[name] = [node.outputs[0].name for node in (*layers, *cheap) if not isinstance(node.op, Arg)]
+    return scores
+
+
+def tensors_of_scores(graph: Graph) -> set[str]:
+    """Return the names of all tensors that some score is computed from."""
+    scores = score_layers(graph)
+    needed = {v for name, v in zip(graph.output_names, graph.outputs, strict=True) if name in scores}
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(v for v in node.inputs if v is not None)
+    return {v.name for v in needed}
+
+
+def _layers_without_weights(value: Value) -> Iterator[Node]:
+    """Yield the layers that a value is computed by, back to layers with weights and to inputs of the model."""
+    todo, seen = [value], {value}
+    for each in todo:
+        node = each.producer
+        if node is None or weight_axes(node.op):
+            continue
+        if each in node.outputs[:1]:
+            yield node
+        new = [v for v in node.inputs if v is not None and v not in seen]
+        todo += new
+        seen.update(new)
+
+
+def _producers(node: Node) -> Iterator[Node]:
+    for value in node.inputs:
+        if value is not None and value.producer is not None:
+            yield value.producer
+
+
+def _measures(node: Node) -> bool:
+    """Return whether a layer measures a distance or a likelihood: by a reduction, or a product of activations."""
+    if not isinstance(node.op, Reduce):
+        return isinstance(node.op, MatMul)
+    if node.op.function in _MEASURES:
+        return True
+    return node.op.function in _OF_DEVIATIONS and any(_is_deviation(n) for n in _producers(node))
+
+
+def _is_deviation(node: Node) -> bool:
+    """Return whether a layer computes magnitudes, powers, exponentials, logarithms or products of activations."""
+    if isinstance(node.op, Unary):
+        return node.op.name in _DEVIATIONS
+    if isinstance(node.op, Binary):
+        activations = [v for v in node.inputs if v is not None and not v.is_constant]
+        return node.op.name == "pow" or (node.op.name == "mul" and len(activations) == 2)
+    return False

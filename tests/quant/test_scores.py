@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anomaly scores: calibrated on normal samples alone, they tell anomalies as the float model does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, onnxruntime_outputs
+
+from mcugen.compilation import Compilation
+from mcugen.hir.types import Array, DType
+from mcugen.quant.quantize import Quantization
+from mcugen.quant.scores import score_layers
+from mcugen.tasks import Quantizing
+
+FEATURES, RANK = 24, 4
+
+
+def normal(seed: int, count: int) -> Array:
+    """Samples near a subspace."""
+    random, basis = np.random.default_rng(seed), np.random.default_rng(99).standard_normal((RANK, FEATURES))
+    samples = random.standard_normal((count, RANK)) @ basis + 0.1 * random.standard_normal((count, FEATURES))
+    return samples.astype(np.float32)
+
+
+def anomalous(seed: int, count: int, size: float) -> Array:
+    deviation = np.random.default_rng(seed + 1).standard_normal((count, FEATURES))
+    return (normal(seed, count) + size * deviation).astype(np.float32)
+
+
+def principal_directions(rank: int = RANK) -> Array:
+    return np.linalg.svd(normal(0, 500), full_matrices=False)[2][:rank].T
+
+
+def autoencoder(error: str) -> onnx.ModelProto:
+    """A linear autoencoder through layers with ReLU; `error` is how its deviation becomes a score."""
+    net, w = Net(18), principal_directions()
+    x = net.input("x", 1, FEATURES)
+    both = np.concatenate([w, -w], 1)
+    code = net.op("Relu", net.op("Gemm", x, net.const(both), net.const(np.zeros(2 * RANK))))
+    made = net.op("Gemm", code, net.const(np.concatenate([w.T, -w.T])), net.const(np.zeros(FEATURES)))
+    e = net.op("Sub", x, made)
+    axes = net.const([1], np.int64)
+    if error == "mean of squares":
+        y = net.op("ReduceMean", net.op("Mul", e, e), axes, keepdims=0)
+    elif error == "mean of magnitudes":
+        y = net.op("ReduceMean", net.op("Abs", e), axes, keepdims=0)
+    elif error == "largest magnitude":
+        y = net.op("ReduceMax", net.op("Abs", e), axes, keepdims=0)
+    elif error == "norm":
+        y = net.op("ReduceL2", e, axes, keepdims=0)
+    else:
+        y = net.op("Log", net.op("ReduceSumSquare", e, axes, keepdims=0))
+    net.output(y)
+    return net.model()
+
+
+def distances() -> onnx.ModelProto:
+    """The distance from the nearest of four centres, as |x|² - 2 x·c + |c|²."""
+    net, centres = Net(18), normal(5, 4)
+    x, axes = net.input("x", 1, FEATURES), net.const([1], np.int64)
+    square = net.op("ReduceSumSquare", x, axes)
+    products = net.op("Gemm", x, net.const(-2 * centres.T), net.const((centres**2).sum(1)))
+    y = net.op("Sqrt", net.op("ReduceMin", net.op("Add", square, products), axes))
+    net.output(y)
+    return net.model()
+
+
+def mixture() -> onnx.ModelProto:
+    """The negative log-likelihood of a Gaussian mixture of two components."""
+    net, axes = Net(18), None
+    x, axes = net.input("x", 1, FEATURES), net.const([1], np.int64)
+    logs = []
+    for seed in (1, 2):
+        samples = normal(seed, 400)
+        factor = np.linalg.cholesky(np.linalg.inv(np.cov(samples.T) + 0.01 * np.eye(FEATURES)))
+        whitened = net.op("Gemm", x, net.const(factor), net.const(-samples.mean(0) @ factor))
+        logs.append(net.op("ReduceSumSquare", whitened, axes))
+    y = net.op("ReduceLogSumExp", net.op("Mul", net.op("Concat", *logs, axis=1), net.const(-0.05)), axes)
+    net.output(net.op("Neg", y))
+    return net.model()
+
+
+MODELS = {
+    **{
+        error: autoencoder(error)
+        for error in ("mean of squares", "mean of magnitudes", "largest magnitude", "norm", "log")
+    },
+    "distances": distances(),
+    "mixture": mixture(),
+}
+
+
+def area_under_curve(normal_scores: Array, anomaly_scores: Array) -> float:
+    """Return the share of pairs in which the anomaly scores higher; a tie counts half."""
+    difference = anomaly_scores[:, None] - normal_scores
+    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+
+
+def scores(model: onnx.ModelProto, samples: Array) -> Array:
+    found = [next(iter(onnxruntime_outputs(model, {"x": x[None]}).values())) for x in samples]
+    return np.asarray([float(each.ravel()[0]) for each in found])
+
+
+def calibrated(model: onnx.ModelProto, precision: str = "int8", **layers: str) -> Quantization:
+    quantizing = Quantizing(calibration={"x": normal(1, 100)}, precision=precision, layers=layers)
+    return Compilation(model, quantizing=quantizing).quantized
+
+
+@pytest.mark.parametrize("precision", ["int8", "int16x8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_tell_anomalies_as_in_float(name: str, precision: str):
+    model = MODELS[name]
+    made = calibrated(model, precision)
+    held = normal(2, 100)
+    float_scores, int_scores = scores(model, held), scores(made.proto, held)
+    for size in (0.05, 0.1, 0.2):
+        odd = anomalous(3, 100, size)
+        wanted = area_under_curve(float_scores, scores(model, odd))
+        assert area_under_curve(int_scores, scores(made.proto, odd)) >= wanted - 0.01
+    sizes = [scores(made.proto, anomalous(3, 10, size)).mean() for size in (10.0, 30.0, 100.0)]
+    assert int_scores.max() < sizes[0] < sizes[1] < sizes[2]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_note_names_the_layers_and_an_option_keeps_them_integers(name: str):
+    model = MODELS[name]
+    made = calibrated(model)
+    assert any("must not saturate" in note and "--layer" in note for note in made.notes)
+    graph = made.model.graph
+    (layers,) = score_layers(graph).values()
+    chosen = calibrated(model, **dict.fromkeys(layers, "int8"))
+    assert DType.INT8 in {chosen.plan.precision[name] for name in layers}
+    assert not any("must not saturate" in note for note in chosen.notes)
+
+
+def classifier(pool: str) -> onnx.ModelProto:
+    net = Net(18)
+    x = net.input("x", 1, 3, 8, 8)
+    y = net.op("Relu", net.op("Conv", x, net.const(np.random.default_rng(0).standard_normal((5, 3, 3, 3)))))
+    if pool == "global":
+        y = net.op("Flatten", net.op("GlobalAveragePool", y))
+    else:
+        y = net.op(pool, y, net.const([2, 3], np.int64), keepdims=0)
+    net.output(net.op("Softmax", y))
+    return net.model()
+
+
+@pytest.mark.parametrize("pool", ["global", "ReduceMean", "ReduceMax", "ReduceSum"])
+def test_pools_of_classifiers_are_no_scores(pool: str):
+    samples = np.random.default_rng(1).standard_normal((20, 3, 8, 8)).astype(np.float32)
+    made = Compilation(classifier(pool), quantizing=Quantizing(calibration={"x": samples})).quantized
+    assert not score_layers(made.model.graph)
+    assert DType.FLOAT32 not in made.plan.precision.values()
