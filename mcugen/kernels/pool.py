@@ -121,13 +121,24 @@ class MaxOptions(Options):
     x_t: Annotated[str, "C type of the elements"]
 
 
-def _max_pool(name: str, *dtypes: DType) -> Kernel:
+_POOL_OF_UINT16 = """<ir_version: 10, opset_import: ["": 21]>
+example (uint16[1, 5, 6, 7] x) => (uint16[1, 5, 3, 4] y)
+<float scale = {0.01}, uint16 zero = {30000}> {
+  real = DequantizeLinear(x, scale, zero)
+  largest = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(real)
+  y = QuantizeLinear(largest, scale, zero)
+}"""
+"""A model that takes max_pool_u16, whose element type MaxPool of ONNX does not have."""
+
+
+def _max_pool(name: str, *dtypes: DType, example: str = "") -> Kernel:
     return Kernel(
         name,
         what="the largest element under each window, channel by channel, four or more channels at a time",
         operands=(reads("x", "input, channels last", *dtypes), writes("y", "output, channels last", *dtypes)),
         params=(Geometry, Gaps),
         options=(MaxOptions,),
+        example=example,
     )
 
 
@@ -136,7 +147,7 @@ _MAX_POOLS = (
     _max_pool("max_pool_s8", DType.INT8, DType.INT4, DType.INT2),
     _max_pool("max_pool_s16", DType.INT16),
     _max_pool("max_pool_u8", DType.UINT8, DType.UINT4, DType.UINT2),
-    _max_pool("max_pool_u16", DType.UINT16),
+    _max_pool("max_pool_u16", DType.UINT16, example=_POOL_OF_UINT16),
 )
 """Maximum pools; integers of fewer than 8 bits take a byte each."""
 
