@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcugen.numerics.reciprocal import Reciprocal, WholeScale
+from mcugen.numerics.reciprocal import Reciprocal, WholeScale, _rounded_sum
 
 SCALES = [float(np.float32(s)) for s in (1 / 3, 0.1, 0.0173, 1.0, 0.5, 3.0, 7.77e-9, 255.1, 1e12, 2.0**-59, 1.9999999)]
 
@@ -50,6 +50,16 @@ def test_the_fused_product_is_rounded_once():
     for value, got in zip(x.tolist(), found.ratio(x).tolist(), strict=True):
         low = Fraction(float(np.float32(value) * np.float32(found.rest)))
         assert Fraction(got) == nearest_float(Fraction(value) * Fraction(found.inverse) + low)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("units", [0, 1, 2, 3])
+def test_a_sum_beside_the_middle_of_two_floats_is_rounded_once(units: int, sign: float):
+    """The float64 that is nearest is the middle itself, which would be rounded to even."""
+    middle = sign * (1 + (units + 0.5) * 2.0**-23)
+    for low in (2.0**-80, -(2.0**-80), 2.0**-60, 0.0):
+        found = _rounded_sum(np.asarray([middle]), np.asarray([low]))
+        assert Fraction(float(found[0])) == nearest_float(Fraction(middle) + Fraction(low))
 
 
 def nearest_float(exact: Fraction) -> Fraction:
