@@ -10,7 +10,8 @@ import pytest
 from programs import Sketch
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import Access, Lanes, Operand
+from mcugen.lir.frames import cut
+from mcugen.lir.program import Access, Lanes, Operand, Space
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 
@@ -300,4 +301,48 @@ def test_channels_that_two_cores_confuse(lanes: tuple[Lanes, Lanes], by: int):
     with pytest.raises(
         VerificationError, match=r"while the other uses|overlaps operand|an output is overwritten|read after another"
     ):
+        verify_plan(sketch.program)
+
+
+def pipeline() -> Sketch:
+    """x → a | → b → y, cut behind a, of which the second part has a copy; each buffer in a place of its own."""
+    sketch = Sketch()
+    sketch.input("x")
+    sketch.step("a", "x")
+    sketch.step("b", "a")
+    sketch.step("y", "b")
+    sketch.output("y")
+    cut(sketch.program, 1)
+    sketch.buffers |= {buffer.name: buffer for buffer in sketch.program.buffers}
+    for number, buffer in enumerate(sketch.program.buffers):
+        buffer.offset = 16 * number
+    sketch.program.area_sizes = [16 * len(sketch.program.buffers)]
+    return sketch
+
+
+def test_a_pipeline_of_places_of_their_own_is_sound():
+    verify_plan(pipeline().program)
+
+
+@pytest.mark.parametrize(
+    ("name", "onto"), [("a", "b"), ("a", "y"), ("b", "x"), ("y", "a"), ("x", "a.before"), ("a", "a.before")]
+)
+def test_parts_of_a_pipeline_leave_each_other_alone(name: str, onto: str):
+    sketch = pipeline()
+    sketch.buffers[name].offset = sketch.buffers[onto].offset
+    with pytest.raises(VerificationError, match=r"other uses|read after another|overlaps|an output is overwritten"):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize(("parts", "is_sound"), [((0,), True), ((3,), True), ((0, 3), False)])
+def test_a_state_is_of_one_part_of_a_pipeline(parts: tuple[int, ...], is_sound: bool):
+    sketch = pipeline()
+    state = sketch.buffer("state", space=Space.STATE)
+    for number in parts:
+        instr = sketch.program.instrs[number]
+        instr.operands = (*instr.operands, Operand("state", Access.INOUT, state))
+    if is_sound:
+        verify_plan(sketch.program)
+        return
+    with pytest.raises(VerificationError, match="%state: a state must be of one part of a pipeline"):
         verify_plan(sketch.program)
