@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -173,3 +174,41 @@ def test_undefined_values_are_the_least():
     found = interpolation(np.where(np.isnan(wanted), -128, wanted), DType.INT8)
     undefined = interpolation(wanted, DType.INT8)
     assert (found is None) == (undefined is None)
+
+
+@pytest.mark.parametrize(("shift", "is_high"), [(32, True), (31, True), (17, True), (16, False)])
+def test_the_upper_word_is_taken_where_there_is_room(shift: int, is_high: bool):
+    functions = str(Line(1000, 2**10, shift, -128, 127).expression(CODE, Scalars()))
+    assert ("mcugen_requantize_high" in functions) is is_high
+
+
+TABLES = {
+    "tanh int8": (9, 0.02),
+    "tanh int16": (7, 0.294),
+    "exponential int8": (9, 0.057),
+    "exponential int16": (6, 0.232),
+    "root int8": (10, 0.377),
+    "root int16": (7, 0.306),
+    "parabola int8": (11, 0.305),
+    "parabola int16": (8, 0.232),
+    "falling int8": (9, 0.019),
+    "falling int16": (7, 0.275),
+}
+
+
+def errors() -> dict[str, tuple[int, float]]:
+    """By curve, the binary logarithm of the segments' length and the largest error, in codes before rounding."""
+    found = {}
+    for (name, curve), dtype in product(CURVES.items(), LIMITS):
+        wanted = curve(CODES.astype(np.float64)) * (1 if dtype is DType.INT8 else 250)
+        segments, entries = interpolation(wanted, dtype)
+        unit = 2.0 ** (segments.bits - segments.shift)
+        reached = np.interp(CODES, CODES[:: 1 << segments.bits], entries * unit).clip(segments.low, segments.high)
+        error = np.abs(reached - np.clip(wanted, *dtype.limits)).max()
+        found[f"{name} {dtype.value}"] = (segments.bits, round(float(error), 3))
+    return found
+
+
+def test_which_tables_are_taken():
+    """A larger table, or a larger error, is a loss; a smaller one may be noted here."""
+    assert errors() == TABLES
