@@ -130,8 +130,11 @@ def _typed(model: onnx.ModelProto, samples: Sequence[Feeds]) -> list[Feeds]:
 
 
 def _network(seed: int, style: str, family: str, random: Random) -> Network:
-    """Return a float network of an opset that the style can write, or one over a length."""
-    if family == "sized" or (not family and random.random() < 0.08):
+    """Return a float network of an opset that the style can write, or one over a length.
+
+    Calibration samples of mcugen's quantizer have one length.
+    """
+    if family == "sized" or (not family and not style.startswith(OWN) and random.random() < 0.08):
         return Network(seed, "sized", sized_model(seed), dims={"T": LENGTHS})
     if family == CHAIN or (not family and style == "dynamic" and random.random() < 0.3):
         chain = dynamic_chain(seed, (*EXACT, *TRANSCENDENTAL))
