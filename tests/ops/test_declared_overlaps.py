@@ -195,12 +195,12 @@ IMAGES = [
 """Images of an odd number of pixels."""
 
 LINES = [
-    Layer(1, width, 8, 8, kernel=(1, taps), dilations=(1, dilation), group=8, batch=batch)
+    Layer(1, width, 8, 8, (1, taps), pads=(0, 0, 0, right), dilations=(1, dilation), group=8, batch=batch)
     for batch in (1, 2, 3)
-    for width in (9, 10, 13)
+    for width, right in ((9, 0), (10, 1), (13, 1))
     for taps, dilation in ((2, 1), (2, 2), (2, 3), (3, 2))
 ]
-"""Dilated lines, whose outputs are shorter than their inputs."""
+"""Dilated lines, whose outputs are shorter than their inputs, by a multiple of the dilation or not."""
 
 
 @pytest.mark.parametrize("board", ["host", pytest.param(M55, marks=pytest.mark.qemu)])
