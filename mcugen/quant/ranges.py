@@ -43,8 +43,8 @@ LEAST_PEAKS = 4
 EXPECTED_SAMPLES, MOST_GROWTH = 2000, 16.0
 """Samples whose extremes an extrapolated range is expected to hold, and at most so many times those that there are.
 
-On eight regressions by small networks, int8 gains 8 dB on the mean with 100 samples, 2 dB with 1,000, against the
-extremes of the samples (tests/quant/test_regressions.py holds some of it).
+With 100 samples, four small regressions gain at least 4 dB on average against the extremes of the samples
+(tests/quant/test_regressions.py).
 """
 
 SCORE_HEADROOM = 1.5
