@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import mcugen.ops  # noqa: F401  (operators are known to the parser once their modules are imported)
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import verify_graph
-from mcugen.passes.rewrite import Log, Rewriting
+from mcugen.passes.rewrite import Log, Outcome, Rewriting, Turns
 from mcugen.pipeline import PIPELINE
 
 FOLDER = Path(__file__).parent / "text"
@@ -54,3 +54,26 @@ def test_pass(path: Path, golden: Callable[[str, str], None]):
 
 def test_every_pass_has_its_text():
     assert {path.stem for path in FILES} == PASSES.keys()
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if isinstance(PASSES[p.stem], Rewriting)], ids=lambda p: p.stem)
+def test_laws_say_whether_they_rewrite(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each law returns True exactly where it changes the graph's text."""
+    before = path.read_text().partition(AFTER)[0]
+    graph = parse_graph(before[before.index("graph ") :])
+    graph.float16_weights = True
+    pass_ = PASSES[path.stem]
+    passes = pass_.passes if isinstance(pass_, Turns) else (pass_,)
+    for pattern in {pattern for one in passes for pattern in one.patterns}:
+        monkeypatch.setattr(pattern, "law", _honest(pattern.law))
+    assert pass_(graph)
+
+
+def _honest(law: Callable[[Graph, Node], Outcome]) -> Callable[[Graph, Node], Outcome]:
+    def checked(graph: Graph, node: Node) -> Outcome:
+        before = print_graph(graph)
+        outcome = law(graph, node)
+        assert (outcome is True) == (print_graph(graph) != before), law
+        return outcome
+
+    return checked

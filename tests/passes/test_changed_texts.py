@@ -20,7 +20,7 @@ from mcugen.hir.graph import Graph, Node, Value, retyped
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Operator
 from mcugen.hir.parser import parse_graph
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.ops.affine import Affine
 from mcugen.ops.conv import Conv
@@ -158,7 +158,8 @@ def attempt(text: str, change: Change, name: str) -> str | None:
         largest = np.abs(np.asarray(expected[key], np.float64)).max(initial=1)
         np.testing.assert_allclose(array, expected[key], *((0, 1) if exact else (1e-3, 1e-4 * largest)))
     operators = " ".join(node.op.name for node in graph.nodes) if changed else "as it was"
-    return "; ".join([operators, *(str(refusal) for refusal in log.refusals(graph))])
+    dropped = [f"{graph.dropped.channels} channels less"] if graph.dropped.channels else []
+    return "; ".join([operators, *dropped, *(str(refusal) for refusal in log.refusals(graph))])
 
 
 def _is_sensible(node: Node) -> bool:
@@ -166,12 +167,19 @@ def _is_sensible(node: Node) -> bool:
     limits = (node.op.low, node.op.high) if isinstance(node.op, Clamp) else getattr(node.op, "clamp", None)
     if limits is not None and not (limits[0] < limits[1] and limits[0] < np.inf and limits[1] > -np.inf):
         return False
-    if isinstance(node.op, Cut) and not node.op.low < node.op.high:
+    if isinstance(node.op, Cut) and not (node.op.low < node.op.high and _has_codes(node.op, node.output.type)):
         return False
     if isinstance(node.op, DequantizeBlocks) and node.op.block <= 0:
         return False
     constants = node.inputs[1:] if isinstance(node.op, (Affine, Conv, Dense, DequantizeBlocks)) else ()
     return all(value is None or value.is_constant or _is_weight(value) for value in constants)
+
+
+def _has_codes(op: Cut, type_: TensorType) -> bool:
+    """Return whether all numbers of a cut have codes."""
+    least, greatest = type_.dtype.limits
+    zero = 0 if type_.quant is None else type_.quant.zero_point
+    return bool(least <= op.low + zero and op.high + zero <= greatest)
 
 
 def _is_weight(value: Value) -> bool:
