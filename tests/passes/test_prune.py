@@ -14,6 +14,7 @@ from onnx_models import Net, imported, optimized, random_feeds
 import mcugen
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
+from mcugen.hir.parser import parse_graph
 from mcugen.passes import prune
 from mcugen.passes.bounds import bounds_of
 from mcugen.pipeline import convert_integers
@@ -272,6 +273,24 @@ def test_models_of_several_sizes_lose_what_nobody_reads():
     options = mcugen.CompileOptions(dims={"n": (1, 4)})
     compiled = mcugen.compile_model(net.model(), "nrf52840", options)
     assert widths(compiled.graph) == [4, 3, 2]
+
+
+def test_weights_of_few_bits_stay_such():
+    text = """graph net {
+  input %x : 1x2 int8(0.5, 0)
+  const %w : 8x2 int4(0.5, 0) = ...
+  const %b : 8 int32 = [9, 9, 9, 9, -90000, -90000, -90000, -90000]
+  const %v : 1x8 int4(0.5, 0) = [1, 2, 3, 4, 5, 6, 7, 7]
+  const %c : 1 int32 = [0]
+  %hidden = dense(%x, %w, %b) : 1x8 int8(0.5, -128)
+  %y = dense(%hidden, %v, %c) : 1x1 int8(64.0, 0)
+  output y = %y
+}
+"""
+    graph = parse_graph(text)
+    assert prune.drop_channels(graph)
+    assert widths(graph) == [4, 1]
+    assert [str(node.input(i).type.dtype.value) for node in graph.nodes for i in (1, 2)] == ["int4", "int32"] * 2
 
 
 def test_clamps_that_nothing_reaches_vanish():
