@@ -6,7 +6,7 @@ The first section is the test, written by hand; the others are written by `pytes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,19 @@ from mcugen.passes.rewrite import Log, Outcome, Rewriting, Turns
 from mcugen.pipeline import PIPELINE
 
 FOLDER = Path(__file__).parent / "text"
+MORE = FOLDER.with_name("more")
+"""Further graphs of a pass: `more/PASS.txt`, one behind the other."""
 FILES = sorted(FOLDER.glob("*.txt"))
 PASSES = {pass_.__name__: pass_ for pass_, _ in PIPELINE}
 AFTER, REFUSED = "=== after\n", "=== refused\n"
+
+
+def graphs_of(name: str) -> Iterator[str]:
+    """Yield the graphs that a pass is tried on, as texts."""
+    before = (FOLDER / f"{name}.txt").read_text().partition(AFTER)[0]
+    yield before[before.index("graph ") :]
+    if (MORE / f"{name}.txt").exists():
+        yield from ("graph " + text for text in (MORE / f"{name}.txt").read_text().split("graph ")[1:])
 
 
 def samples(graph: Graph) -> dict[str, np.ndarray]:
@@ -59,14 +69,14 @@ def test_every_pass_has_its_text():
 @pytest.mark.parametrize("path", [p for p in FILES if isinstance(PASSES[p.stem], Rewriting)], ids=lambda p: p.stem)
 def test_laws_say_whether_they_rewrite(path: Path, monkeypatch: pytest.MonkeyPatch):
     """Each law returns True exactly where it changes the graph's text."""
-    before = path.read_text().partition(AFTER)[0]
-    graph = parse_graph(before[before.index("graph ") :])
-    graph.float16_weights = True
     pass_ = PASSES[path.stem]
     passes = pass_.passes if isinstance(pass_, Turns) else (pass_,)
     for pattern in {pattern for one in passes for pattern in one.patterns}:
         monkeypatch.setattr(pattern, "law", _honest(pattern.law))
-    assert pass_(graph)
+    for text in graphs_of(path.stem):
+        graph = parse_graph(text)
+        graph.float16_weights = True
+        pass_(graph)
 
 
 def _honest(law: Callable[[Graph, Node], Outcome]) -> Callable[[Graph, Node], Outcome]:

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from test_before_and_after import AFTER, FILES, FOLDER, PASSES, samples
+from test_before_and_after import FILES, FOLDER, PASSES, graphs_of, samples
 
 from mcugen.hir.graph import Graph, Node, Value, retyped
 from mcugen.hir.interpreter import interpret
@@ -31,18 +31,8 @@ from mcugen.ops.pointwise import Clamp
 from mcugen.ops.whole import Cut
 from mcugen.passes.rewrite import Log, Rewriting
 
-MORE = FOLDER.with_name("more")
-"""Further graphs of a pass: `more/PASS.txt`, one behind the other."""
 Change = Callable[[Graph], None]
 FUNCTIONS = {"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Max": "Min", "Min": "Max", "Relu": "Neg"}
-
-
-def graphs_of(name: str) -> Iterator[str]:
-    """Yield the graphs that a pass is tried on, as texts."""
-    before = (FOLDER / f"{name}.txt").read_text().partition(AFTER)[0]
-    yield before[before.index("graph ") :]
-    if (MORE / f"{name}.txt").exists():
-        yield from ("graph " + text for text in (MORE / f"{name}.txt").read_text().split("graph ")[1:])
 
 
 def changes(graph: Graph) -> Iterator[tuple[str, Change]]:

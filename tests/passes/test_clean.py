@@ -230,3 +230,22 @@ def test_operands_in_another_order_are_not_equal():
     graph = apply(model, merge_equal_nodes)
     assert operators(graph) == ["exp", "sub", "sub"]
     assert interpret(graph, random_feeds(model)).keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high", "expected"),
+    [
+        (257, -8, 7, (1028, 129)),
+        (256, -9, 7, (1024, 256)),
+        (256, -8, 8, (1024, 256)),
+        (255, -8, 7, None),
+    ],
+)
+def test_weights_that_become_floats_are_noted(count: int, low: int, high: int, expected: tuple[int, int] | None):
+    """From 1,024 bytes on: bytes as floats, and as codes of 4 or 8 bits."""
+    net = net_of_x(count)
+    codes = np.resize(np.array([low, high]), count)
+    net.output(net.op("Mul", "x", net.dequantize(net.const(codes, np.int8), 0.5), out="y"))
+    graph = imported(net.model())
+    fold_dequantized(graph)
+    assert list(graph.widened.values()) == ([] if expected is None else [expected])
