@@ -7,6 +7,7 @@ import numpy as np
 from onnx_models import Net, optimized
 
 from mcugen import compile_model
+from mcugen.hir.parser import parse_graph
 from mcugen.passes.islands import float_islands
 
 
@@ -39,3 +40,24 @@ def test_the_report_says_so():
     assert note.startswith("computed in float32 between quantized tensors")
     assert "'y'" in note
     assert compile_model(net_of("Relu").model(), "nrf52840").report.notes == ()
+
+
+def test_islands_begin_and_end_with_conversions():
+    """Moves are none, nor what reads the user's reals, nor what nobody quantizes."""
+    graph = parse_graph("""graph net {
+  input %q : 2x4 int8(0.5, 0)
+  input %x : 2x4 float32
+  %d = dequantize(%q) : 2x4 float32
+  %e = exp(%d) : 2x4 float32
+  %r = reshape(%e) {shape=(8,)} : 8 float32
+  %n = neg(%r) : 8 float32
+  %z = quantize(%n) : 8 int8(0.5, 0)
+  %a = exp(%x) : 2x4 float32
+  %b = quantize(%a) : 2x4 int8(0.5, 0)
+  %c = tanh(%d) : 2x4 float32
+  output z = %z
+  output b = %b
+  output c = %c
+}
+""")
+    assert float_islands(graph) == {"e": "exp", "n": "neg"}
