@@ -27,7 +27,6 @@ from mcugen.lir.kernel import (
 )
 from mcugen.lir.program import Access, Buffer, Double, Operand, Space, Wide
 
-
 ZERO = Double(0)
 
 

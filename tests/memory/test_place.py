@@ -254,3 +254,17 @@ def test_traffic_counts_the_events_of_streams():
     sketch.program.instrs.append(Instr("end", "rows", (), control=Control.END))
     found = {buffer.name: nbytes for buffer, nbytes in traffic(sketch.program).items()}
     assert found == {"x": 5 * 16, "y0": 2 * 32, "y1": 3 * 32}
+
+
+def test_hot_weights_are_those_that_fit_beside_one_another():
+    """Of 96 bytes 64 are taken by the constant that is read most often; then 32 are left."""
+    sketch = chain(16, 16)
+    sizes = {"hot": 64, "warm": 48, "cool": 32, "cold": 16}
+    for number, (name, nbytes) in enumerate(sizes.items()):
+        sketch.buffer(name, nbytes, Space.CONST).data = np.zeros(nbytes, np.int8)
+        sketch.step("x1", "x0", name).macs = 64 * nbytes >> number
+    program = planned(sketch)
+    found = place(program, board(), Places(hot_weights=("slow", 96))).copies
+    assert [b.name for b in found] == ["hot", "cool"]
+    found = place(program, board(), Places(hot_weights=("slow", 112))).copies
+    assert [b.name for b in found] == ["hot", "warm"]

@@ -15,7 +15,7 @@ from programs import Sketch, chain
 
 from mcugen.compiler import compile_model
 from mcugen.hir.types import DType, TensorType
-from mcugen.lir.formula import Symbol
+from mcugen.lir.formula import Atom, Polynomial, Symbol
 from mcugen.lir.program import (
     ALIGNMENT,
     MOVE,
@@ -520,3 +520,63 @@ def test_types_of_a_node_are_worked_out_once(monkeypatch: pytest.MonkeyPatch):
             compile_model(net.model(), "host")
         counts.append(texts)
     assert counts[2] < 2.5 * counts[1] < 2.5**2 * counts[0] * 1.2, counts
+
+
+def with_stop() -> Sketch:
+    """Two wide results and what makes them small again, which no call needs that only runs."""
+    sketch = Sketch()
+    sketch.input("x")
+    for name in "ab":
+        sketch.step(f"{name}.wide", "x", nbytes=320)
+    sketch.emit("stop", phase=0).group = 0
+    for name in "ab":
+        sketch.step(name, f"{name}.wide", nbytes=16)
+        sketch.output(name)
+    return sketch
+
+
+def test_what_stands_before_a_stop_stays_before_it():
+    sketch = with_stop()
+    after = reordered(sketch)
+    assert after.index("stop") == 2
+    assert set(after[:2]) == {"a.wide", "b.wide"}
+    without = with_stop()
+    del without.program.instrs[2]
+    assert reordered(without) in (["a.wide", "a", "b.wide", "b"], ["b.wide", "b", "a.wide", "a"])
+
+
+def test_what_stands_behind_a_stop_stays_behind_it():
+    """Though it would free a large input before wide results are made."""
+
+    def made(*, stops: bool) -> Sketch:
+        sketch = Sketch()
+        sketch.input("large", 640)
+        sketch.input("x")
+        sketch.step("wide", "x", nbytes=640)
+        if stops:
+            sketch.emit("stop", phase=0).group = 0
+        sketch.step("small", "large")
+        sketch.step("y", "wide", "small")
+        sketch.output("y")
+        return sketch
+
+    assert reordered(made(stops=True)) == ["wide", "stop", "small", "y"]
+    assert reordered(made(stops=False)) == ["small", "wide", "y"]
+
+
+@pytest.mark.parametrize("why", ["it stays", "its part is elsewhere at other sizes", "its part begins within a word"])
+def test_a_move_that_cannot_vanish_saves_nothing(why: str):
+    """Then both tensors that parts are made of need not be there at once, nor need a part and the whole."""
+    sketch = joined(shared_part=False)
+    problem = order._Problem(sketch.program)
+    whole = sum(problem._bit[sketch.buffers[name]] for name in ("a", "b", "y"))
+    assert problem.nbytes(whole) == 320
+    move = next(instr for instr in sketch.program.instrs if instr.kernel == MOVE)
+    if why == "it stays":
+        move.stays = True
+    elif why == "its part begins within a word":
+        move.params = {**move.params, "y_at": 2}
+    else:
+        move.formulas = {"y_at": Polynomial(((1, (Atom("n"),)),))}
+    problem = order._Problem(sketch.program)
+    assert problem.nbytes(whole) == 320 + 160

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from programs import Sketch
+from programs import Sketch, chain
 
 from mcugen.errors import VerificationError
+from mcugen.hir.types import DType
 from mcugen.lir.frames import cut
 from mcugen.lir.program import Access, Lanes, Operand, Space
 from mcugen.memory.plan import plan_memory
@@ -345,4 +346,152 @@ def test_a_state_is_of_one_part_of_a_pipeline(parts: tuple[int, ...], is_sound: 
         verify_plan(sketch.program)
         return
     with pytest.raises(VerificationError, match="%state: a state must be of one part of a pipeline"):
+        verify_plan(sketch.program)
+
+
+# ------------------------------------------------------------------------------------------- copies of weights
+
+
+def copying() -> Sketch:
+    """Two copies begin, x → a runs meanwhile, they end in their order, and layers read them."""
+    sketch = Sketch()
+    sketch.input("x")
+    for name in ("w", "v"):
+        sketch.buffer(name, space=Space.CONST)
+        sketch.buffer(f"{name}.held")
+        sketch.emit("begin_weights", ("x", Access.IN, name), ("y", Access.OUT, f"{name}.held"))
+    sketch.step("a", "x", "w")
+    for name, source, target in (("w", "a", "b"), ("v", "b", "c")):
+        sketch.emit("end_weights", ("y", Access.INOUT, f"{name}.held"))
+        sketch.step(target, source, f"{name}.held")
+    sketch.output("c")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def test_copies_that_go_on_meanwhile_are_sound():
+    """What reads the constant itself is no matter."""
+    verify_plan(copying().program)
+
+
+@pytest.mark.parametrize(
+    ("name", "onto", "message"),
+    [
+        ("a", "w.held", "%w.held: a: uses %a while the copy is being made"),
+        ("a", "v.held", "%v.held: a: uses %a while the copy is being made"),
+        ("x", "v.held", "%v.held: a: uses %x while the copy is being made"),
+        ("b", "v.held", "%v.held: b: uses %b while the copy is being made"),
+        ("w.held", "v.held", "uses %v.held while the copy is being made"),
+    ],
+)
+def test_what_is_being_copied_is_left_alone(name: str, onto: str, message: str):
+    sketch = copying()
+    move(name, onto)(sketch)
+    with pytest.raises(VerificationError, match=message):
+        verify_plan(sketch.program)
+
+
+def test_what_is_being_copied_is_not_read():
+    sketch = copying()
+    first = sketch.program.instrs[2]
+    first.operands = (*first.operands[:1], Operand("w", Access.IN, sketch.buffers["w.held"]), *first.operands[2:])
+    with pytest.raises(VerificationError, match=r"%w\.held: a: uses %w\.held while the copy is being made"):
+        verify_plan(sketch.program)
+
+
+def test_copies_end_in_the_order_in_which_they_began():
+    sketch = copying()
+    instrs = sketch.program.instrs
+    instrs[3], instrs[5] = instrs[5], instrs[3]
+    with pytest.raises(VerificationError, match=r"%v\.held: copies must end in the order in which they began"):
+        verify_plan(sketch.program)
+
+
+def test_a_copy_must_end():
+    sketch = copying()
+    end = next(instr for instr in sketch.program.instrs if instr.kernel == "end_weights" and instr.name == "v.held")
+    sketch.program.instrs = sketch.program.instrs[:4]
+    sketch.program.outputs.clear()
+    sketch.output("a")
+    with pytest.raises(VerificationError, match=r"must end|overwritten"):
+        verify_plan(sketch.program)
+    sketch.program.instrs.append(end)
+    verify_plan(sketch.program)
+
+
+def test_a_copy_that_did_not_begin_does_not_end():
+    sketch = copying()
+    del sketch.program.instrs[0]
+    with pytest.raises(VerificationError, match=r"%w\.held: copies must end in the order"):
+        verify_plan(sketch.program)
+
+
+# ------------------------------------------------------------------------------------------- words of two cores
+
+
+def beside_channels(offset: int, count: int = 16) -> Sketch:
+    """One core writes the first 16 bytes of each 32 of y, the other a buffer that begins there."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.buffer("y", 64)
+    sketch.buffer("s", count)
+    for marker, name in (("fork", "y"), ("else", "s")):
+        sketch.emit(marker)
+        sketch.emit("kernel", ("x", Access.IN, "x"), ("y", Access.OUT, name))
+    kernel = sketch.program.instrs[1]
+    kernel.operands = tuple(replace(o, lanes=Lanes(0, 16, 32)) if o.role == "y" else o for o in kernel.operands)
+    sketch.emit("end")
+    sketch.output("s")
+    plan_memory(sketch.program)
+    sketch.buffers["x"].offset, sketch.buffers["y"].offset, sketch.buffers["s"].offset = 96, 0, offset
+    sketch.program.area_sizes = [112]
+    return sketch
+
+
+@pytest.mark.parametrize(
+    ("offset", "count", "is_sound"),
+    [(16, 16, True), (48, 16, True), (64, 16, True), (0, 16, False), (32, 16, False), (16, 17, False), (16, 32, False)],
+)
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_channels_and_a_buffer_between_them(offset: int, count: int, is_sound: bool, is_swapped: bool):
+    sketch = beside_channels(offset, count)
+    if is_swapped:
+        instrs = sketch.program.instrs
+        instrs[1], instrs[3] = instrs[3], instrs[1]
+    if is_sound:
+        verify_plan(sketch.program)
+        return
+    with pytest.raises(VerificationError, match=r"while the other uses|an output is overwritten"):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [(DType.INT8, 8), (DType.FLOAT64, 4)])
+def test_alignment_of_what_is_not_moved_is_that_of_the_arena(dtype: DType, offset: int):
+    sketch = chain(16, 16)
+    sketch.buffers["x1"].dtype = dtype
+    plan_memory(sketch.program)
+    sketch.program.area_sizes = [1024]
+    sketch.buffers["x1"].offset = 512 + offset
+    with pytest.raises(VerificationError, match="%x1: is not aligned"):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "offset", "is_sound"),
+    [(DType.INT8, 4, True), (DType.INT8, 2, False), (DType.FLOAT64, 4, False), (DType.FLOAT64, 8, True)],
+)
+def test_what_is_moved_begins_at_a_word_or_an_element(dtype: DType, offset: int, is_sound: bool):
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.buffer("y", 16 // dtype.nbytes, dtype=dtype)
+    sketch.part("x", "y", x_at=16)
+    sketch.step("z", "y")
+    sketch.output("z")
+    plan_memory(sketch.program)
+    sketch.program.area_sizes = [1024]
+    sketch.buffers["y"].offset = 512 + offset
+    if is_sound:
+        verify_plan(sketch.program)
+        return
+    with pytest.raises(VerificationError, match="%y: is not aligned"):
         verify_plan(sketch.program)
