@@ -304,7 +304,9 @@ def test_an_input_that_nobody_reads_and_an_output_that_is_an_input():
     sketch.input("unread")
     sketch.input("same")
     sketch.output("same")
-    assert lives(sketch.program) == {"unread": (-1, -1), "same": (-1, 0)}
+    sketch.buffer("idle")
+    sketch.output("idle")
+    assert lives(sketch.program) == {"unread": (-1, -1), "same": (-1, 0), "idle": (-1, 0)}
 
 
 # ------------------------------------------------------------------------------------------------------- sizes
