@@ -208,3 +208,49 @@ def test_rows_too_long_and_scales_too_far_apart_are_not_normalized_in_integers()
     for x, y in ((plain, good.output), (good.input(0), plain), (wide, good.output), (good.input(0), wide)):
         assert FixedNormalize.of(Signature((x,), (y,)), 4, 1e-5, True, None, None) is None
     assert FixedNormalize.of(Signature((by_channel,), (good.output,)), 4, 1e-5, True, None, None) is None
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 3.0])
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 129, 1000])
+def test_normalization_uses_all_bits_that_fit(count: int, epsilon: float):
+    """Differences have 31 bits and a sign, squares 62, results 30 with at most 16 of fraction."""
+    gain = np.linspace(-1.5, 1.0, count)
+    found = FixedNormalize.of(sig((1, count), (0.05, 3), (0.03, -5)), count, epsilon, True, gain, gain / 2)
+    assert found is not None
+    most, floor = count * 255, epsilon / 0.05**2 * count**2
+    assert most * 2**found.lift < 2**31 <= most * 2 ** (found.lift + 1)
+    assert found.fraction % 2 == 0
+    assert (most**2 + floor + 1) * 2**found.fraction <= 2**62 < (most**2 + floor + 1) * 2 ** (found.fraction + 2)
+    assert found.epsilon == round(floor * 2.0**found.fraction)
+    root = next(r for r in range(99) if 4**r >= count)
+    assert found.shift == found.fraction // 2 - found.lift - root
+    reach = 2**root * np.abs(gain).max() / 0.03 + np.abs(gain).max() / 2 / 0.03 + 5 + 1
+    assert found.bits == min(16, math.floor(math.log2(2**29 / reach)))
+    assert found.gain.tolist() == [round(g / 0.03 * 2 ** (found.bits + 2 + root)) for g in gain.tolist()]
+    assert found.bias.tolist() == [round((g / 2 / 0.03 - 5 + 0.5) * 2**found.bits) for g in gain.tolist()]
+
+
+def test_the_least_fraction_of_results_is_8_bits():
+    """2^29 over the reach: of one element, gain 1 / scale, and 1 for the rounding."""
+    for bits in range(6, 18):
+        scale = 1 / (2.0 ** (29 - bits) - 1)
+        found = FixedNormalize.of(sig((1, 1), (0.05, 0), (scale, 0)), 1, 1e-5, True, None, None)
+        assert (found is not None) is (bits >= 8)
+        assert found is None or found.bits == min(bits, 16)
+    for fraction, epsilon in ((0, 2.0**61), (2, 2.0**59), (-2, 2.0**63)):
+        found = FixedNormalize.of(sig((1, 1), (1.0, 0), (0.03, 0)), 1, epsilon, True, None, None)
+        assert (found is not None) is (fraction >= 0) and (found is None or found.fraction == fraction)
+
+
+def test_a_constant_row_is_nought_before_the_bias():
+    found = FixedNormalize.of(sig((1, 4), (0.05, 0), (0.03, 0)), 4, 1e-5, True, None, None)
+    assert found is not None
+    assert found.normalized(np.full((1, 4), 7), (1,)).tolist() == [[0] * 4]
+
+
+def test_exponentials_of_int16_are_products_of_two_tables():
+    exp = FixedExp.of(sig((1, 3), (0.0003, 0), (1.0, 0), DType.INT16).input(0), 1)
+    x = np.random.default_rng(1).integers(-32768, 32768, (500, 3)).astype(np.int16)
+    for row, found in zip(x.tolist(), exp(x, 1).tolist(), strict=True):
+        below = [max(row) - each for each in row]
+        assert found == [(exp.high[d // 256] * exp.low[d % 256] + 2**31) // 2**32 for d in below]
