@@ -11,6 +11,8 @@ from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compilation import Compilation
 from mcugen.hir.types import Array
+from mcugen.importer import import_model
+from mcugen.quant.domains import Domain, domain_of
 from mcugen.tasks import Quantizing
 
 DEPTH, WIDTH = 6, 12
@@ -54,3 +56,34 @@ def test_results_are_finite(function: str, tail: str, precision: str):
     found = net.run({"x": extreme})
     (array,) = found.values()
     assert np.isfinite(array).all()
+
+
+DOMAINS: list[tuple[str, list[float] | None, tuple[Domain | None, Domain | None]]] = [
+    ("Sqrt", None, (Domain.NOT_NEGATIVE, None)),
+    ("Log", None, (Domain.POSITIVE, None)),
+    ("Reciprocal", None, (Domain.NOT_ZERO, None)),
+    ("Exp", None, (None, None)),
+    ("Softmax", None, (None, None)),
+    ("Add", None, (None, None)),
+    ("Div", None, (None, Domain.NOT_ZERO)),
+    ("Div", [2.0, 4.0], (None, Domain.NOT_ZERO)),
+    ("Pow", None, (Domain.POSITIVE, None)),
+    ("Pow", [0.0, 3.0], (None, None)),
+    ("Pow", [0.5, 2.0], (Domain.NOT_NEGATIVE, None)),
+    ("Pow", [-1.0, 2.0], (Domain.NOT_ZERO, None)),
+    ("Pow", [-0.5, 1.0], (Domain.POSITIVE, None)),
+    ("Pow", [-2.0, 1.5], (Domain.POSITIVE, None)),
+]
+
+
+@pytest.mark.parametrize(("function", "constant", "wanted"), DOMAINS)
+def test_each_input_has_its_domain(
+    function: str, constant: list[float] | None, wanted: tuple[Domain | None, Domain | None]
+):
+    net = Net(21)
+    inputs = [net.input("x", 1, 2)]
+    if function in ("Add", "Div", "Pow"):
+        inputs.append(net.const(constant) if constant else net.input("y", 1, 2))
+    net.output(net.op(function, *inputs, out="z"))
+    (node,) = [n for n in import_model(net.model(), "net").nodes if not n.op.moves_data]
+    assert tuple(domain_of(node, node.input(i)) for i in range(len(inputs))) == wanted[: len(inputs)]

@@ -232,3 +232,39 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, model: FloatModel, conten
         read_profile(path, model)
     with pytest.raises(UsageError, match=r"must be a profile.*No such file"):
         read_profile(tmp_path / "missing.json", model)
+
+
+def test_the_edges_of_what_a_profile_may_hold(tmp_path: Path, model: FloatModel, profile: Profile) -> None:
+    """The first version; bins of up to 2^53 elements, numbers of float32, one sample, tensors of one number."""
+    path = tmp_path / "profile.json"
+    write_profile(profile, path)
+    document = json.loads(path.read_text())
+    assert document["version"] == 1 and len(path.read_text().splitlines()) == len(profile.tensors) + 7
+    document["samples"] = 1
+    for entry in document["tensors"].values():
+        entry.update(lows=[3.0], highs=[3.0], histogram=[2**53] + [0] * (BINS - 1))
+    document["tensors"]["x"].update(means=[-9.9e38, 3])
+    path.write_text(json.dumps(document))
+    assert read_profile(path, model).tensors["x"] == TensorProfile(
+        (3.0,), (3.0,), (2**53, *[0] * (BINS - 1)), (-9.9e38, 3.0)
+    )
+    x = document["tensors"]["x"]
+    for changed in (
+        {"histogram": [2**53 + 1] + [0] * (BINS - 1)},
+        {"histogram": [0] * BINS},
+        {"histogram": [True] + [0] * (BINS - 1)},
+        {"means": [-1.1e39]},
+        {"means": 3},
+        {"highs": [2.9]},
+    ):
+        path.write_text(json.dumps(document | {"tensors": document["tensors"] | {"x": x | changed}}))
+        with pytest.raises(UsageError, match="tensor 'x' has"):
+            read_profile(path, model)
+    for samples in (0, -1, 1.0):
+        path.write_text(json.dumps(document | {"samples": samples}))
+        with pytest.raises(UsageError, match="no count of 'samples'"):
+            read_profile(path, model)
+    rest = {name: tensor for name, tensor in document["tensors"].items() if name not in ("relu", "sum", "pool")}
+    path.write_text(json.dumps(document | {"tensors": rest}))
+    with pytest.raises(UsageError, match="nothing about tensor 'pool'"):
+        read_profile(path, model)

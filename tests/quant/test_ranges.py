@@ -453,3 +453,46 @@ def test_ranges_are_the_same_where_floats_round_otherwise(monkeypatch: pytest.Mo
     assert {n: (c.method, c.low, c.high) for n, c in found.choices.items()} == {
         n: (c.method, c.low, c.high) for n, c in wanted.choices.items()
     }
+
+
+# ---------------------------------------------------------------------------------------- extremes of few samples
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16])
+@pytest.mark.parametrize(("count", "peaks"), [(9, 0), (10, 4), (24, 5), (100, 10), (400, 20), (1999, 45), (2000, 0)])
+def test_extremes_of_more_samples(count: int, peaks: int, dtype: DType) -> None:
+    """The mean excess of the greatest maxima over the next one tells by how much 2000, or 16 times as many, exceed."""
+    random = np.random.default_rng(count)
+    highs, lows = random.exponential(1, count) + 3, -random.exponential(2, count) - 1
+    wanted = []
+    for maxima in (-lows, highs):
+        ordered = np.sort(maxima)[::-1]
+        end = ordered[0]
+        if peaks:
+            excess = (ordered[:peaks] - ordered[peaks]).mean()
+            growth = min(2000 / count, 16)
+            end = max(end, ordered[peaks] + excess * (math.log(peaks) + math.log(growth) + 0.5772156649015329))
+        wanted.append(end * (2 if dtype is DType.INT16 else 1))
+    tensor = TensorProfile(tuple(lows.tolist()), tuple(highs.tolist()), (1,) * BINS, ())
+    found = candidate_ranges(tensor, dtype, INT8)["extrapolated"]
+    assert found == pytest.approx((-wanted[0], wanted[1]), rel=1e-9)
+    positive = TensorProfile((0.0,) * count, tuple(highs.tolist()), (1,) * BINS, ())
+    assert candidate_ranges(positive, dtype, INT8)["extrapolated"] == pytest.approx((0, wanted[1]), rel=1e-9)
+    bounded = TensorProfile((0.0,) * count, (6.0,) * count, (1,) * BINS, ())
+    assert candidate_ranges(bounded, dtype, INT8)["extrapolated"][1] == (12 if dtype is DType.INT16 else 6)
+
+
+@pytest.mark.parametrize(
+    ("count", "margin"), [(1, 1.0), (3, 1 / 3), (4, 1 / 4), (5, 1 / 25), (9, 1 / 81), (10, 0.0), (12, 0.0)]
+)
+def test_ranges_by_few_samples_are_wider(count: int, margin: float) -> None:
+    net = Net()
+    net.op("Tanh", net.input("x", 1, 16), out="y")
+    net.output("y")
+    model = fused(net.model())
+    profile = profiled(model, normal_samples(net.model(), count))
+    dtypes = dict.fromkeys(profile.tensors, DType.INT8)
+    found = choose_ranges(model, profile, [("x",), ("y",)], dtypes, INT8, [], lambda *_: None)["x"]
+    low, high = candidate_ranges(profile.tensors["x"], DType.INT8, INT8)[found.method]
+    assert (found.low, found.high) == pytest.approx((low * (1 + margin), high * (1 + margin)), rel=2e-3)
+    assert found.sqnr_db is None

@@ -16,7 +16,7 @@ from mcugen.compilation import Compilation
 from mcugen.hir.types import Array, DType
 from mcugen.quant import ranges
 from mcugen.quant.quantize import Quantization
-from mcugen.quant.samples import in_own_order, without_strays
+from mcugen.quant.samples import Sample, distinct, halves, in_own_order, numbered, without_strays
 from mcugen.tasks import Quantizing
 
 SAMPLES = np.concatenate([s["x"] for s in normal_samples(conv_net(), 40, 0)])
@@ -224,3 +224,64 @@ def test_few_samples_leave_room_for_others(count: int, monkeypatch: pytest.Monke
     assert roomy.plan.activations["x"].high == pytest.approx(most * (1 + 1 / count), rel=0.02)
     monkeypatch.setattr(ranges, "VERY_FEW", 0)
     assert error_db(roomy) > error_db(calibrated(SAMPLES[:count]))
+
+
+# ---------------------------------------------------------------------------------------------- single samples
+
+
+def of_one_number(*numbers: float) -> list[Sample]:
+    return [{"x": np.full((1, 2), number, np.float32)} for number in numbers]
+
+
+def test_samples_are_numbered_by_their_energy():
+    assert [place for place, _ in numbered(of_one_number(3, -1, 2, -4, 0))] == [4, 1, 2, 0, 3]
+    assert [place for place, _ in numbered(of_one_number(1, 0, 1, 1))] == [1, 0, 2, 3]
+    wide = [{"x": np.full(2, a, np.float32), "y": np.full(2, b, np.float32)} for a, b in ((3, 0), (2, 2), (0, 3.1))]
+    assert [place for place, _ in numbered(wide)] == [1, 0, 2]
+    one, other = of_one_number(1, -1)  # of equal energy: by what they hold
+    assert in_own_order([one, other])[0] is in_own_order([other, one])[0]
+
+
+def test_repeated_samples_count_once():
+    samples = of_one_number(1, 1, 2, 3, 3)
+    assert [float(s["x"][0, 0]) for s in distinct(samples)] == [1, 2, 3]
+    assert distinct(samples)[0] is samples[0]
+    swapped = [{"x": np.ones(2), "y": np.zeros(2)}, {"y": np.zeros(2), "x": np.ones(2)}]
+    assert len(distinct(swapped)) == 1
+
+
+def test_equal_samples_are_in_one_half():
+    assert halves(of_one_number(5, 6, 7, 5, 8, 6)) == ([0, 2, 3], [1, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("count", "strays", "reach", "left_out"),
+    [
+        (10, 1, 7.0, 1),
+        (9, 1, 7.0, 0),
+        (10, 1, 6.0, 0),
+        (10, 1, -7.0, 1),
+        (60, 2, 50.0, 0),
+        (99, 2, 50.0, 0),
+        (100, 2, 50.0, 2),
+        (100, 1, 50.0, 1),
+        (149, 3, 50.0, 0),
+        (150, 3, 50.0, 3),
+    ],
+)
+def test_which_samples_are_strays(count: int, strays: int, reach: float, left_out: int):
+    samples = of_one_number(*[1.0] * (count - strays), *[reach] * strays)[::-1]
+    samples = [{"first": np.ones((1, 3), np.float32), **sample} for sample in samples]
+    kept, notes = without_strays(samples)
+    assert len(kept) == count - left_out and len(notes) == left_out
+    for index, note in enumerate(notes):
+        wanted = f"calibration sample {index} is left out: 'x' reaches {abs(reach):.3g} there, 1 in the others"
+        assert note.startswith(wanted)
+
+
+def test_neither_integers_nor_a_single_event_are_strays():
+    integers: list[Sample] = [{"x": np.asarray([10_000 if i == 3 else 1])} for i in range(20)]
+    event = of_one_number(0, 0, 0, 50, *[0] * 16)
+    empty: list[Sample] = [{"x": np.zeros((1, 0), np.float32)}] * 20
+    for samples in (integers, event, empty):
+        assert without_strays(samples) == (samples, [])

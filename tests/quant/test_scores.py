@@ -9,9 +9,12 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compilation import Compilation
+from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
+from mcugen.importer.load import load
+from mcugen.quant.float_model import build_float_model
 from mcugen.quant.quantize import Quantization
-from mcugen.quant.scores import score_layers
+from mcugen.quant.scores import score_layers, tensors_of_scores, with_float_scores
 from mcugen.tasks import Quantizing
 
 FEATURES, RANK = 24, 4
@@ -153,3 +156,111 @@ def test_pools_of_classifiers_are_no_scores(pool: str):
     made = Compilation(classifier(pool), quantizing=Quantizing(calibration={"x": samples})).quantized
     assert not score_layers(made.model.graph)
     assert DType.FLOAT32 not in made.plan.precision.values()
+
+
+# ------------------------------------------------------------------------------------------- layers of a score
+
+
+def graph_of(net: Net) -> Graph:
+    return build_float_model(load(net.model()).proto, "net").graph
+
+
+def distance(outputs: int, middle: str = "Abs", reduction: str = "ReduceMean", inputs: int = 4) -> Graph:
+    """A dense layer, its distance from x by a reduction, and the least distance's place."""
+    net = Net(18)
+    x, axes = net.input("x", outputs, inputs), net.const([1], np.int64)
+    made = net.op("Relu", net.op("MatMul", x, net.const(np.eye(inputs, 6)), out="first"), out="hidden")
+    made = net.op("MatMul", made, net.const(np.eye(6, inputs)), out="made")
+    e = net.op("Sub", x, made, out="e")
+    if middle == "Mul":
+        m = net.op("Mul", e, e, out="m")
+    elif middle == "times 2":
+        m = net.op("Mul", e, net.const(2.0), out="m")
+    elif middle == "Pow":
+        m = net.op("Pow", e, net.const(2.5), out="m")
+    else:
+        m = net.op(middle, e, out="m")
+    score = net.op(reduction, m, axes, keepdims=0, out="score")
+    net.output(score)
+    net.output(net.op("ArgMin", score, axis=0, out="place"), dtype=np.int64)
+    return graph_of(net)
+
+
+@pytest.mark.parametrize(
+    ("middle", "reduction", "is_score"),
+    [
+        ("Abs", "ReduceMean", True),
+        ("Abs", "ReduceSum", True),
+        ("Exp", "ReduceSum", True),
+        ("Log", "ReduceMax", True),
+        ("Mul", "ReduceMean", True),
+        ("Pow", "ReduceMean", True),
+        ("times 2", "ReduceMean", False),
+        ("times 2", "ReduceMin", True),
+        ("Relu", "ReduceL1", True),
+        ("Relu", "ReduceSumSquare", True),
+        ("Relu", "ReduceMean", False),
+        ("Tanh", "ReduceMax", False),
+        ("Abs", "ReduceProd", False),
+    ],
+)
+def test_which_reductions_measure(middle: str, reduction: str, is_score: bool):
+    found = score_layers(distance(1, middle, reduction))
+    assert found.keys() == ({"score", "place"} if is_score else set())
+    if is_score:
+        fused = {"e"} if middle == "Relu" else set()
+        assert set(found["score"]) == {"score", "score.kept", "m", "e", "made"} - fused
+        assert set(found["place"]) == set(found["score"])  # the search for the least itself is exact
+
+
+@pytest.mark.parametrize(("outputs", "is_score"), [(64, True), (65, False)])
+def test_scores_are_few_numbers(outputs: int, is_score: bool):
+    graph = distance(outputs)
+    assert ("score" in score_layers(graph)) == is_score
+    assert "place" in score_layers(graph)
+
+
+def test_all_tensors_behind_a_score():
+    net = Net(18)
+    x = net.input("x", 1, 4)
+    square = net.op("ReduceSumSquare", net.op("MatMul", x, net.const(np.eye(4)), out="made"), out="score")
+    net.op("Relu", net.op("Neg", x, out="other"), out="y")
+    net.output(square, "y")
+    graph = graph_of(net)
+    assert score_layers(graph).keys() == {"score"}
+    assert {"x", "made", "score"} <= tensors_of_scores(graph)
+    assert tensors_of_scores(graph).isdisjoint({"other", "y"})
+
+
+@pytest.mark.parametrize(
+    ("wide", "inner", "is_cheap"),
+    [
+        ((1, 1), (64, 64), True),
+        ((1, 1), (17, 241), False),
+        ((1040, 100), (100, 68), True),
+        ((960, 100), (100, 68), False),
+    ],
+)
+def test_cheap_layers_are_those_of_4096_multiplications_or_a_sixteenth(
+    wide: tuple[int, int], inner: tuple[int, int], is_cheap: bool
+):
+    """A sixteenth of all: of 110,800 are 6,800 less, of 102,800 more."""
+    net = Net(18)
+    net.output(net.op("MatMul", net.input("x", 1, wide[0]), net.const(np.ones(wide)), out="first"))
+    made = net.op("MatMul", net.input("y", 1, inner[0]), net.const(np.ones(inner)), out="made")
+    net.output(net.op("ReduceL1", made, out="score"))
+    found = score_layers(graph_of(net))["score"]
+    assert found == (["score", "made"] if is_cheap else ["score"])
+
+
+def test_precisions_that_the_user_chose_stay():
+    graph = distance(1)
+    wanted = {"m": DType.INT16, "first": DType.INT8}
+    layers, notes = with_float_scores(graph, wanted)
+    assert wanted == {"m": DType.INT16, "first": DType.INT8}
+    assert layers == wanted | dict.fromkeys(("score", "score.kept", "e", "made"), DType.FLOAT32)
+    (note,) = notes
+    for name in ("'score'", "'e'", "'made'", "the score 'score'"):
+        assert name in note
+    assert "'m'" not in note
+    assert with_float_scores(graph, layers) == (layers, [])

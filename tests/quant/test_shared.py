@@ -10,12 +10,14 @@ from float_models import normal_samples, quantizer_of, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compiler import compile_model
-from mcugen.hir.types import DType
+from mcugen.hir.graph import Value
+from mcugen.hir.types import DType, TensorType
 from mcugen.importer.load import load
 from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.float_model import build_float_model
 from mcugen.quant.quantize import Quantization
 from mcugen.quant.scheme import Scheme
+from mcugen.quant.shared import Groups, layers_of_equal_weights
 
 STEPS, UNITS = 12, 24
 
@@ -156,3 +158,42 @@ def test_other_layers_are_not_touched() -> None:
     net.output(net.op("Add", *layers))
     groups = assigned(net.model(), {}).groups
     assert not any({"sa", "sb"} <= set(group) for group in groups)
+
+
+def test_groups_grow_by_ranges_of_like_length() -> None:
+    lengths = {"a": 1.0, "b": 2.0, "c": 4.01, "d": None, "e": 100.0, "f": 0.0}
+    a, b, c, d, e, f = (Value(name, TensorType((1,))) for name in lengths)
+    groups = Groups(lambda value: lengths[value.name])
+    assert groups.join_like(a, b) and not groups.join_like(a, b) and groups.root(a) is groups.root(b)
+    assert not groups.join_like(a, c) and groups.root(c) is c  # the group is 2 long by now
+    assert groups.join_like(d, c) and groups.root(c) is groups.root(d)
+    groups.join(c, e)
+    groups.join(e, c)
+    assert groups.root(d) is groups.root(e) is not groups.root(a)
+    assert not groups.join_like(b, d)  # of which e makes 100
+    assert groups.join_like(f, a) and groups.root(f) is groups.root(b)
+    assert not groups.join_like(f, e)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layers", "bias", "is_shared"),
+    [
+        ((16, 16), 2, 1.0, True),
+        ((15, 17), 2, 1.0, False),
+        ((8, 16), 3, 1.0, True),
+        ((8, 16), 2, 1.0, False),
+        ((16, 16), 1, 1.0, False),
+        ((16, 16), 2, 2.0, False),
+    ],
+)
+def test_sharing_saves_256_bytes(shape: tuple[int, int], layers: int, bias: float, is_shared: bool) -> None:
+    """A square root between layers that share no weights is no layer of equal weights."""
+    net = Net()
+    weights, one = net.const(random_weights(1, *shape)), net.const(np.ones(shape[1]))
+    last = one if bias == 1 else net.const(np.full(shape[1], bias))
+    for i in range(layers):
+        net.op("Gemm", net.input(f"x{i}", 1, shape[0]), weights, last if i == layers - 1 else one, out=f"y{i}")
+    net.op("Gemm", net.op("Sqrt", "y0"), net.const(random_weights(2, shape[1], 40)), net.const(np.ones(40)), out="z")
+    net.output("z", *(f"y{i}" for i in range(layers)))
+    found = layers_of_equal_weights(build_float_model(load(net.model()).proto, "net").graph.nodes)
+    assert [[n.output.name for n in each] for each in found] == [[f"y{i}" for i in range(layers)]] * is_shared

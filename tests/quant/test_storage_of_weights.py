@@ -114,3 +114,38 @@ def test_weights_that_drop_out_count_for_no_share():
         assert weights_in_flash(made.model, plan) == 8 * 4 * 9 + 12 * 8 * 9
         (layer,) = [n for n in made.model.graph.nodes if n.outputs[0].name == "c1"]
         assert counted(layer, plan) == 12 * 8 * 9
+
+
+@pytest.mark.parametrize("plain_bits", [7.0, 9.0])
+@pytest.mark.parametrize("size", [1024, 4000])
+def test_options_are_every_code_that_saves_enough(size: int, plain_bits: float):
+    """Each bit less makes the noise four times; a code must be 128 bytes shorter than 8 bits a weight."""
+    times = Times(0.0, {"a": 20.0, "b": 1.0}, {"a": 30.0, "b": 2.0})
+    bits = [b / 16 for b in range(32, 16 * 10) if b / 16 < min(plain_bits, 8.0)] + [plain_bits]
+    coded = [Option(DType.INT8, b, size * b / 8, 0.5 * 2 ** (2 * (5 - b)), 30.0) for b in bits]
+    wanted = [Option(DType.INT8, None, size, 0.5 * 2 ** (2 * (5 - plain_bits)), 0.0)]
+    wanted += [o for o in coded if size - o.nbytes > 128]
+    assert options_of("a", Known(size, plain_bits, 5.0, 0.5, None), times) == wanted
+    few = options_of("a", Known(size, plain_bits, 5.0, 0.5, 0.75), times)
+    assert few == [*wanted, Option(DType.INT4, None, size / 2, 0.75, 20.0)]
+
+
+def test_time_of_a_storage():
+    times = Times(10.0, {"a": 3.0, "b": 5.0}, {"a": 7.0, "c": 11.0, "d": 13.0})
+    bits = {"a": 4.0, "c": 3.0, "d": 2.0, "e": 2.0}
+    assert times.of(Storage({"a": DType.INT4, "c": DType.INT2}, bits)) == 10 + 3 + 13
+    assert times.of(Storage({"a": DType.INT8, "b": DType.INT8})) == 10
+    assert Times(-5.0, {}, {}).of(Storage()) == 1
+
+
+def test_room_for_the_smallest_options_is_enough():
+    small, large = Option(DType.INT4, None, 100.0, 3.0, 0.0), Option(DType.INT8, None, 200.0, 1.0, 0.0)
+    worse = Option(DType.INT4, None, 100.0, 4.0, 0.0)
+    options = {"a": [large, worse, small], "b": [large, worse, small]}
+    assert cheapest(options, 200.0, 0.0) == {"a": small, "b": small}
+    assert cheapest(options, 199.0, 0.0) is None
+    assert cheapest(options, 400.0, 0.0) == {"a": large, "b": large}
+    slow = Option(DType.INT8, None, 200.0, 1.0, 10.0)
+    assert cheapest({"a": [slow, small]}, 400.0, 1.0) == {"a": small}
+    equal = Option(DType.INT8, 4.0, 150.0, 1.0, 0.0)
+    assert cheapest({"a": [large, equal]}, 400.0, 0.0) == {"a": equal}
