@@ -38,9 +38,18 @@ def test_numbers_of_float32():
 
 @pytest.mark.parametrize(
     ("number", "fits"),
-    [(0.0, True), (0.1, True), (-1e38, True), (3.5e38, False), (-3.5e38, False), (2.0**-126, True), (-(2.0**-127), False),
-     (float(np.finfo(np.float32).max), True), (1e-40, False)],
-)  # fmt: skip
+    [
+        (0.0, True),
+        (0.1, True),
+        (-1e38, True),
+        (3.5e38, False),
+        (-3.5e38, False),
+        (1e-40, False),
+        (2.0**-126, True),
+        (-(2.0**-127), False),
+        (float(np.finfo(np.float32).max), True),
+    ],
+)
 def test_magnitudes_of_float32(number: float, fits: bool):
     assert fits_float32(np.asarray([number])) is fits
     assert fits_float32(np.asarray([1.0, number, 0.0])) is fits
