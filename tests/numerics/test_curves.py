@@ -56,7 +56,9 @@ def quantized(scale: float, zero_point: int, dtype: DType = DType.INT8) -> Tenso
     return TensorType((4,), dtype, QuantParams((scale,), zero_point))
 
 
-@pytest.mark.parametrize(("x", "y"), [((0.5, 3), (0.25, -7)), ((0.013, -128), (0.7, 127)), ((1e6, 0), (1e-6, 5))])
+@pytest.mark.parametrize(
+    ("x", "y"), [((0.5, 3), (0.25, -7)), ((0.013, -128), (0.7, 127)), ((1e6, 0), (1e-6, 5)), ((1e6, 3), (1e-6, 5))]
+)
 def test_other_parameters_of_the_same_reals(x: tuple[float, int], y: tuple[float, int]):
     line = Line.requantization(quantized(*x), quantized(*y))
     codes = np.arange(-128, 128).astype(np.int16)
@@ -168,6 +170,14 @@ def test_nothing_is_clamped_where_lines_stay_between_the_limits():
     loose = Segments(segments.bits, segments.shift, -(2**15), 2**15 - 1)
     same = by_formula(loose, entries) == by_formula(segments, entries)
     assert segments.within is same
+
+
+def test_the_greatest_entry_fits_its_type():
+    """Straight lines to 128, a power of two beyond the codes."""
+    wanted = 128 - 200 * np.abs(CODES) / 2**15
+    segments, entries = interpolation(wanted, DType.INT8)
+    assert 2**14 <= np.abs(entries.astype(int)).max() < 2**15
+    assert np.abs(np.asarray(by_formula(segments, entries)) - np.minimum(wanted[:-1], 127)).max() <= 0.57
 
 
 def test_undefined_values_are_the_least():

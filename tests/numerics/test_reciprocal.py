@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -60,6 +61,16 @@ def test_a_sum_beside_the_middle_of_two_floats_is_rounded_once(units: int, sign:
     for low in (2.0**-80, -(2.0**-80), 2.0**-60, 0.0):
         found = _rounded_sum(np.asarray([middle]), np.asarray([low]))
         assert Fraction(float(found[0])) == nearest_float(Fraction(middle) + Fraction(low))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("units", [0, 1, 2, 3])
+def test_both_parts_of_a_sum_may_be_rounded(units: int, sign: float):
+    """Of the lower one, what the sum loses lies beside the middle of two floats."""
+    middle = sign * (1 + (units + 0.5) * 2.0**-23)
+    for step, rest in product((2.0**-50, -(2.0**-50)), (2.0**-90, -(2.0**-90), 0.0)):
+        found = _rounded_sum(np.asarray([middle + step]), np.asarray([rest - step]))
+        assert Fraction(float(found[0])) == nearest_float(Fraction(middle) + Fraction(rest))
 
 
 def nearest_float(exact: Fraction) -> Fraction:

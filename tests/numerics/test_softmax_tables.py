@@ -237,6 +237,17 @@ def test_the_least_fraction_of_results_is_8_bits():
         found = FixedNormalize.of(sig((1, 1), (0.05, 0), (scale, 0)), 1, 1e-5, True, None, None)
         assert (found is not None) is (bits >= 8)
         assert found is None or found.bits == min(bits, 16)
+    for gain, bias, zero in (
+        (2**12 - 0.5, 0.0, 0),
+        (2**11 - 0.5, 2.0**11, 0),
+        (2**12 - 3.5, 0.0, 3),
+        (2**12 - 9.5, 4.0, -5),
+    ):
+        signature = sig((1, 1), (0.05, 0), (1.0, zero))
+        found = FixedNormalize.of(signature, 1, 1e-5, True, np.asarray([-gain]), np.asarray([-bias]))
+        assert found is not None and found.bits == 29 - 12 - 1  # half beyond 2^12
+    square = FixedNormalize.of(sig((1, 1), (1.0, 0), (0.03, 0)), 1, 2.0**20 - 255.0**2 - 0.5, True, None, None)
+    assert square is not None and square.fraction == 40  # likewise half beyond 2^20
     for fraction, epsilon in ((0, 2.0**61), (2, 2.0**59), (-2, 2.0**63)):
         found = FixedNormalize.of(sig((1, 1), (1.0, 0), (0.03, 0)), 1, epsilon, True, None, None)
         assert (found is not None) is (fraction >= 0) and (found is None or found.fraction == fraction)

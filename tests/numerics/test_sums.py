@@ -103,6 +103,7 @@ def test_which_layers_need_more_bits(types: tuple[DType, ...], largest: int, by_
     found = sums.requantizer(sig, np.asarray([largest]), by_weights=by_weights)
     scales = np.asarray([float(ratio(sig, c)) for c in range(len(sig.input(1).q.scale))])
     assert (found.shift == 31) is narrow
+    assert not by_weights or sums.requantizer(sig, np.asarray([largest])).shift == found.shift  # by default
     if not narrow:
         assert found.shift == Requantizer.of(scales, 5, sums=np.asarray([largest])).shift != 31
 
