@@ -84,6 +84,7 @@ def test_steps_of_codes():
     codes = Codes(weights, scales, 1, None)
     assert codes.steps.shape == (1, 3, 1) and codes.quant == QuantParams((1.0, 2.0, 4.0), 0, 1)
     assert (real_weights(codes) == weights * scales[None, :, None]).all()
+    assert Codes(weights, np.asarray([0.5, 1.0]), 0, None).quant == QuantParams((0.5, 1.0), 0, 0)
     whole = Codes(weights, np.asarray([0.5]), 1, None)
     assert whole.quant == QuantParams((0.5,), 0, None) and (real_weights(whole) == weights / 2).all()
     grouped = Codes(weights[0], np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), 0, None, DType.INT4, 3)

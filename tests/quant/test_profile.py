@@ -206,7 +206,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "tensor 'x' has no 'highs'": lambda d: d["tensors"]["x"].update(highs=[10**400] * 3),
     "tensor 'x' has no 'means'": lambda d: d["tensors"]["x"].update(means=[float("nan")]),
     "tensor 'x' has not one": lambda d: d["tensors"]["x"].update(lows=[0.0]),
-    "lows above highs": lambda d: d["tensors"]["x"].update(lows=[1e9] * 3),
+    "lows above highs": lambda d: d["tensors"]["x"].update(lows=[-1e9, 1e9, -1e9]),
     "'histogram' of 2048 counts": lambda d: d["tensors"]["x"].update(histogram=[1, 2]),
     "has no 'histogram'": lambda d: d["tensors"]["x"].update(histogram=[-1] * BINS),
     "nothing about tensor 'sum'": _without_sum,

@@ -119,6 +119,14 @@ def test_samples_that_hardly_differ_are_not_believed():
     assert (np.linalg.eigvalsh(added(constant, constant).gram(True)[0]) > 0).all()
 
 
+@pytest.mark.parametrize(("share", "trust"), [(0.0101, 1.0), (0.0099, 59 / 60)])
+def test_samples_are_believed_whose_means_vary_by_a_hundredth(share: float, trust: float):
+    """Of the square of the mean, which is 75 here."""
+    size = 5 * share**0.5
+    samples = [np.full((1, 2, 3), 5.0 + size * (-1) ** k) for k in range(60)]
+    assert added(samples, samples).trust == pytest.approx(trust)
+
+
 @pytest.mark.parametrize("centred", [False, True])
 def test_compensation_is_the_best_linear_map(centred: bool):
     real = rows_of(3)

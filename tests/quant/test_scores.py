@@ -220,6 +220,14 @@ def test_scores_are_few_numbers(outputs: int, is_score: bool):
     assert "place" in score_layers(graph)
 
 
+def test_a_product_of_activations_measures():
+    """The squared length of what a layer makes."""
+    net = Net(18)
+    made = net.op("Relu", net.op("MatMul", net.input("x", 3, 4), net.const(np.eye(4, 5))), out="made")
+    net.output(net.op("MatMul", made, net.op("Transpose", made, perm=[1, 0], out="turned"), out="score"))
+    assert set(score_layers(graph_of(net))["score"]) == {"score", "turned", "made"}
+
+
 def test_all_tensors_behind_a_score():
     net = Net(18)
     x = net.input("x", 1, 4)

@@ -197,3 +197,10 @@ def test_sharing_saves_256_bytes(shape: tuple[int, int], layers: int, bias: floa
     net.output("z", *(f"y{i}" for i in range(layers)))
     found = layers_of_equal_weights(build_float_model(load(net.model()).proto, "net").graph.nodes)
     assert [[n.output.name for n in each] for each in found] == [[f"y{i}" for i in range(layers)]] * is_shared
+
+
+def test_steps_of_a_recurrence_share_all_scales() -> None:
+    """More steps add no groups; the first two differ from the others, as there is no state before."""
+    few, many = (assigned(recurrence(steps), {}) for steps in (4, 6))
+    assert len(few.groups) == len(many.groups)
+    assert [len(names) for names in few.shared] == [4, 3] and [len(names) for names in many.shared] == [6, 5]
