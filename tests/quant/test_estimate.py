@@ -17,10 +17,11 @@ from onnx_models import Net, onnxruntime_outputs
 from test_quantize_command import FLOAT, SAMPLES
 
 from mcugen.evaluation.metrics import sqnr_db
+from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
-from mcugen.quant.estimate import estimated, hold_out
+from mcugen.quant.estimate import apart, comparable, estimated, hold_out, judged_samples
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
 
@@ -49,6 +50,38 @@ def test_a_fifth_is_held_out(count: int, held: int, is_stream: bool) -> None:
         assert known == list(range(count - held))
     elif held:
         assert np.diff([-1, *judged, count]).max() <= np.diff(judged).min() + 1
+
+
+@pytest.mark.parametrize(("count", "is_parted"), [(2, False), (63, False), (64, True), (65, True), (101, True)])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_precisions_are_chosen_by_one_half_and_judged_by_the_other(
+    count: int, is_parted: bool, is_stream: bool
+) -> None:
+    samples: list[Sample] = [{"x": np.array(i)} for i in range(count)]
+    known, judged = ([int(s["x"]) for s in part] for part in apart(samples, is_stream))
+    if not is_parted:
+        assert known == list(range(count)) and judged == []
+    elif is_stream:
+        assert (known, judged) == (list(range(count // 2)), list(range(count // 2, count)))
+    else:
+        assert (judged, known) == (list(range(0, count, 2)), list(range(1, count, 2)))
+
+
+def test_what_is_judged_by() -> None:
+    held, known, data = [{"x": np.zeros(1)}], [{"x": np.ones(1)}], Samples([{"x": np.full(1, 2)}], [], [])
+    assert judged_samples(held, known, data) == (data.inputs, "evaluation")
+    assert judged_samples(held, known, None) == (held, "held out")
+    assert judged_samples([], known, None) == (known, "calibration")
+
+
+def test_outputs_that_can_be_compared() -> None:
+    """Numbers of one shape in every sample, that are no states."""
+    one, two, text = np.zeros(1), np.zeros(2), np.array(["a"])
+    first = {"real": one, "integer": two.astype(int), "state": one, "text": text, "shape": one, "once": one}
+    second = {**first, "once": two}
+    reference = {**first, "shape": two}
+    found = comparable([first, second], [reference, reference], {"state"})
+    assert found.names == ["real", "integer"]
 
 
 # --------------------------------------------------------------------------------------------- the figures

@@ -28,6 +28,7 @@ from mcugen.quant.profile import (
     histogram,
     merge_profiles,
     profile_model,
+    profile_notes,
 )
 from mcugen.quant.profile_file import read_profile, write_profile
 from mcugen.quant.samples import in_own_order
@@ -163,6 +164,32 @@ def test_the_fingerprint_is_that_of_weights_and_shapes() -> None:
     changed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, changed.graph.initializer[0].name))
     assert fingerprint(fused(model)) == fingerprint(fused(conv_net(opset=21)))
     assert fingerprint(fused(model)) != fingerprint(fused(changed))
+
+
+@pytest.mark.parametrize(
+    ("count", "different", "flat", "notes"),
+    [
+        (100, 100, 5, []),
+        (100, 100, 6, ["6 of 100 calibration samples are constant"]),
+        (100, 95, 0, []),
+        (100, 94, 0, ["6 of 100 calibration samples repeat others"]),
+        (10, 10, 0, []),
+        (9, 9, 0, ["calibrated by 9 samples:"]),
+        (1, 1, 1, ["1 of 1 calibration samples are constant", "calibrated by 1 sample:"]),
+        (20, 9, 0, ["11 of 20 calibration samples repeat others", "calibrated by 9 different samples:"]),
+        (20, 1, 0, ["19 of 20 calibration samples repeat others", "calibrated by 1 different sample:"]),
+    ],
+)
+def test_samples_that_say_little_are_told(count: int, different: int, flat: int, notes: list[str]) -> None:
+    """Inputs of one number are always constant, and the results do not count."""
+    net = Net()
+    net.output(net.op("Mul", net.input("x", 1, 8), net.input("factor", 1), out="y"))
+    highs = tuple(float(max(i, count - different) + 1) for i in range(count))
+    tensor = TensorProfile(highs, highs, (), ())
+    x = TensorProfile(tuple(h if i >= count - flat else -1.0 for i, h in enumerate(highs)), highs, (), ())
+    found = profile_notes(fused(net.model()), Profile("", count, {"x": x, "factor": tensor, "y": tensor}))
+    assert len(found) == len(notes)
+    assert all(line.startswith(note) for line, note in zip(found, notes, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------------- files
