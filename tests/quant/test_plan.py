@@ -140,6 +140,27 @@ def test_which_convolutions_take_two_bits(shape: tuple[int, ...], group: int, is
     assert takes_two_bits(node) == is_packed
 
 
+def test_which_layers_have_a_scale_for_each_group_of_inputs():
+    """Large matrices in 4 bits: each group's largest weight is 7 steps."""
+    net = Net(21)
+    y = net.op("Conv", net.input("x", 1, 4, 5, 5), net.const(random_weights(1, 64, 4, 3, 3)), out="conv")
+    y = net.op(
+        "Gemm", net.op("Flatten", y), net.const(random_weights(2, 576, 40)), net.const(np.zeros(40)), out="dense"
+    )
+    net.output(y)
+    conv, dense = (next(n for n in graph_of(net).nodes if n.output.name == name) for name in ("conv", "dense"))
+    found = plain_codes(dense, Scheme(group=64), DType.INT4)
+    weights = layer_weights(dense)[0]
+    assert found.group == 64 and found.scales.shape == (40, 9)
+    assert found.scales[3, 8] == np.float32(np.abs(weights[3, 512:].astype(np.float64)).max() / 7)
+    assert found.weights.tolist() == np.clip(np.rint(weights / found.steps), -8, 7).tolist()
+    assert plain_codes(dense, Scheme(), DType.INT4).group == 0
+    assert plain_codes(dense, Scheme(group=64, per_channel=False), DType.INT4).group == 0
+    assert plain_codes(conv, Scheme(group=16), DType.INT4).scales.shape == (64,)
+    assert plain_codes(dense, Scheme(group=64)).group == 0
+    assert takes_two_bits(dense) and not takes_two_bits(NODES["dense"])  # which is small
+
+
 @pytest.mark.parametrize("bits", [3.0, 4.5, 20.0])
 @pytest.mark.parametrize("name", ["conv", "dense"])
 def test_scales_are_as_small_as_a_code_of_so_many_bits_allows(name: str, bits: float):
