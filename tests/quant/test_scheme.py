@@ -51,6 +51,12 @@ def test_many_ranges_at_once():
     assert activation_codes(lows, highs, DType.INT16, Scheme())[1].tolist() == [0.0] * len(RANGES)
 
 
+def test_all_that_makes_results_better_is_done_by_default():
+    scheme = Scheme()
+    assert scheme.per_channel and scheme.equalize and scheme.correct_bias and scheme.optimize_rounding
+    assert not (scheme.symmetric or scheme.power_of_two or scheme.integer_io or scheme.group or scheme.method)
+
+
 def test_powers_of_two_clip_nothing():
     steps = np.asarray([0.3, 0.5, 0.51, 3.0, 0.0, 2.0**-41])
     assert usable_scales(steps, Scheme(power_of_two=True)).tolist() == [0.5, 0.5, 1.0, 4.0, 2.0**-40, 2.0**-40]
