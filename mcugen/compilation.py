@@ -190,7 +190,7 @@ class Compilation:
         decided = wanted if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
-        layers, raised = rescued(maker, wanted)
+        layers, raised = rescued(maker, wanted, is_searched=decided is not None)
         return _Basis(maker, given, data, usable, known, held, profile is not None, layers, [*strays, *scores, *raised])
 
     def make_search(self) -> Search:

@@ -37,6 +37,9 @@ MSE_POINTS, MSE_ROUNDS = 9, 5
 ABREAST = 16
 """Ranges whose expected noise is computed at once: as many as stay in a CPU's cache."""
 
+LEAST_EXTRAPOLATED = 20
+"""Samples below which their extremes say too little of a tail."""
+
 LEAST_PEAKS = 4
 """Extremes from which a range is extrapolated; of many samples it is the square root of their number."""
 
@@ -54,7 +57,7 @@ Calibration samples are normal, and the samples to be detected are not. The area
 in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003 with 1.5 (tests/quant/test_scores.py).
 """
 
-INT16_HEADROOM = 2.0
+INT16_HEADROOM = 1.25
 """Times the extrapolated range that int16 spans: one bit of sixteen, while weights of 8 bits are the coarser part."""
 
 SAME = 0.01
@@ -345,7 +348,7 @@ def _expected_extreme(maxima: Sequence[float]) -> float:
     with a bound, as that of ReLU6, has no excess and keeps it.
     """
     count = len(maxima)
-    if not FEW <= count < EXPECTED_SAMPLES:
+    if not LEAST_EXTRAPOLATED <= count < EXPECTED_SAMPLES:
         return max(maxima)
     peaks = max(LEAST_PEAKS, round(math.sqrt(count)))
     *_, threshold = ordered = sorted(maxima, reverse=True)[: peaks + 1]

@@ -57,24 +57,28 @@ class _Remedy:
     below_db: float = DOUBTFUL_DB
 
 
-def rescued(maker: Quantizer, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
+def rescued(
+    maker: Quantizer, wanted: Mapping[str, DType], *, is_searched: bool = False
+) -> tuple[dict[str, DType], list[str]]:
     """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
 
     Args:
         maker: The quantizer; its weights compensate from then on, where that helps.
         wanted: Precisions that the user chose, by layer. They stay as they are.
+        is_searched: Whether `--precision auto` searches for the precisions of layers afterwards, by the user's demand.
+            Only what int8 serves badly is raised then.
 
     Returns:
         `wanted` with the chosen layers, and a note for each reason that names them.
     """
     layers, notes = dict(wanted), list[str]()
-    doubtful = STREAM_DOUBTFUL_DB if maker.model.states else DOUBTFUL_DB
+    doubtful = STREAM_DOUBTFUL_DB if maker.model.states and not is_searched else DOUBTFUL_DB
     if not maker.samples or _sqnr(maker, layers, FEW_SAMPLES) >= doubtful:
         return layers, notes
     before = _sqnr(maker, layers, MOST_SAMPLES)
     for remedy in _remedies(maker):
         free = [name for name in remedy.layers if name not in layers]
-        if not free or before >= remedy.below_db:
+        if not free or before >= (BAD_DB if is_searched else remedy.below_db):
             continue
         raised = {**layers, **dict.fromkeys(free, remedy.dtype)}
         after = _sqnr(maker, raised, MOST_SAMPLES)

@@ -15,8 +15,8 @@ from onnx_models import Net, onnxruntime_outputs
 from mcugen.compilation import Compilation
 from mcugen.hir.types import Array, DType
 from mcugen.options import PRECISIONS
-from mcugen.quant.profile import FEW, TensorProfile
-from mcugen.quant.ranges import EXPECTED_SAMPLES, INT16_HEADROOM, MOST_GROWTH, candidate_ranges
+from mcugen.quant.profile import TensorProfile
+from mcugen.quant.ranges import EXPECTED_SAMPLES, INT16_HEADROOM, LEAST_EXTRAPOLATED, MOST_GROWTH, candidate_ranges
 from mcugen.quant.scheme import Scheme
 from mcugen.tasks import Quantizing
 
@@ -103,8 +103,8 @@ def test_bounds_are_kept_and_int16_has_headroom():
     profile = profile_of_maxima(np.full(100, 6.0))
     assert candidate_ranges(profile, DType.INT8, Scheme())["extrapolated"] == (0.0, 6.0)
     assert candidate_ranges(profile, DType.INT16, Scheme())["extrapolated"] == (0.0, 6.0 * INT16_HEADROOM)
-    few = profile_of_maxima(np.arange(1.0, FEW))
-    assert candidate_ranges(few, DType.INT8, Scheme())["extrapolated"] == (0.0, FEW - 1.0)
+    few = profile_of_maxima(np.arange(1.0, LEAST_EXTRAPOLATED))
+    assert candidate_ranges(few, DType.INT8, Scheme())["extrapolated"] == (0.0, LEAST_EXTRAPOLATED - 1.0)
 
 
 def test_ranges_are_of_all_samples():

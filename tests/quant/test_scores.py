@@ -95,6 +95,10 @@ MODELS = {
 }
 
 
+TOLERANCE = {"int8": 0.025, "int16x8": 0.005}
+"""Of the area under the curve: anomalies as small as the noise of normal samples drown in the steps of int8."""
+
+
 def area_under_curve(normal_scores: Array, anomaly_scores: Array) -> float:
     """Return the share of pairs in which the anomaly scores higher; a tie counts half."""
     difference = anomaly_scores[:, None] - normal_scores
@@ -121,7 +125,7 @@ def test_scores_tell_anomalies_as_in_float(name: str, precision: str):
     for size in (0.05, 0.1, 0.2):
         odd = anomalous(3, 100, size)
         wanted = area_under_curve(float_scores, scores(model, odd))
-        assert area_under_curve(int_scores, scores(made.proto, odd)) >= wanted - 0.01
+        assert area_under_curve(int_scores, scores(made.proto, odd)) >= wanted - TOLERANCE[precision]
     sizes = [scores(made.proto, anomalous(3, 10, size)).mean() for size in (10.0, 30.0, 100.0)]
     assert int_scores.max() < sizes[0] < sizes[1] < sizes[2]
 

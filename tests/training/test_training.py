@@ -17,6 +17,7 @@ from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, compile_model
 from mcugen.board import load_board
+from mcugen.codegen.render import STATE_MARK
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.hir.graph import Node
@@ -423,12 +424,14 @@ def coded_perceptron(softmax: bool = True) -> onnx.ModelProto:
 
 
 def state_crcs(model: CompiledModel, given: list[dict[str, Array]]) -> tuple[int, ...]:
-    """CRC-32 of the state as numpy leaves it after each sample."""
+    """CRC-32 of the state as numpy leaves it after each sample, with the mark of a begun state behind it."""
     kept, found = model.first_states, []
     for sample in given:
         results = model.interpret({**kept, **sample})
         kept = {target: results[source] for source, target in model.options.states.items()}
-        parts = (kept[state.name].tobytes() for state in model.program.states)
+        parts = [kept[state.name].tobytes() for state in model.program.states]
+        if model.program.marks_state:
+            parts[-1] += bytes(-len(parts[-1]) % 4) + STATE_MARK.to_bytes(4, "little")
         found.append(zlib.crc32(b"".join(part + bytes(aligned(len(part)) - len(part)) for part in parts)))
     return tuple(found)
 
