@@ -58,7 +58,7 @@ in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003
 """
 
 INT16_HEADROOM = 1.25
-"""Times the extrapolated range that int16 spans: one bit of sixteen, while weights of 8 bits are the coarser part."""
+"""Times the extrapolated range that int16 spans: a third of a bit of sixteen, while weights of 8 bits are coarser."""
 
 SAME = 0.01
 """Candidates whose ends differ by less than this share of the range are one."""
