@@ -459,7 +459,9 @@ def test_ranges_are_the_same_where_floats_round_otherwise(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16])
-@pytest.mark.parametrize(("count", "peaks"), [(9, 0), (19, 0), (20, 4), (24, 5), (100, 10), (400, 20), (1999, 45), (2000, 0)])
+@pytest.mark.parametrize(
+    ("count", "peaks"), [(9, 0), (19, 0), (20, 4), (24, 5), (100, 10), (400, 20), (1999, 45), (2000, 0)]
+)
 def test_extremes_of_more_samples(count: int, peaks: int, dtype: DType) -> None:
     """The mean excess of the greatest maxima over the next one tells by how much 2000, or 16 times as many, exceed."""
     random = np.random.default_rng(count)
