@@ -14,7 +14,7 @@ from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import DType
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.pointwise import Binary, Unary
-from mcugen.ops.reduce import Arg, Reduce
+from mcugen.ops.reduce import Reduce
 
 MOST_SCORES = 64
 """Elements of an output of scores, such as the distances from all centres: larger outputs are embeddings or maps."""
@@ -62,8 +62,9 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
         layers = list(_layers_without_weights(value))
         if any(_measures(node) for node in layers):
             feeding = [n for node in layers for n in _producers(node) if weight_axes(n.op)]
-            cheap = [n for n in dict.fromkeys(feeding) if n.op.macs(n.sig) <= most]
-            scores[name] = [node.outputs[0].name for node in (*layers, *cheap) if not isinstance(node.op, Arg)]
+            cheap = [n for n in feeding if n.op.macs(n.sig) <= most]
+            results = [node.outputs[0] for node in dict.fromkeys((*layers, *cheap))]
+            scores[name] = [v.name for v in results if v.type.dtype is DType.FLOAT32]
     return scores
 
 

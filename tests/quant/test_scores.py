@@ -137,6 +137,7 @@ def test_a_note_names_the_layers_and_an_option_keeps_them_integers(name: str):
     assert any("must not saturate" in note and "--layer" in note for note in made.notes)
     graph = made.model.graph
     (layers,) = score_layers(graph).values()
+    assert len(set(layers)) == len(layers)
     chosen = calibrated(model, **dict.fromkeys(layers, "int8"))
     assert DType.INT8 in {chosen.plan.precision[name] for name in layers}
     assert not any("must not saturate" in note for note in chosen.notes)
