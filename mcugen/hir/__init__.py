@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The high-level IR: what is computed. It knows no operator by name."""
+"""High-level intermediate representation (HIR): a typed graph of operators. It knows no operator by name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The high-level IR: values, nodes and the graph. It knows no operator by name."""
+"""High-level IR: values, nodes and the graph. It knows no operator by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 @dataclass(frozen=True)
 class ComputedSize:
-    """A length that the model itself finds at run time: at most `high`, and held by the int32 tensor `value`."""
+    """A dimension whose length the model computes at run time.
+
+    `high` is the largest length; the int32 scalar `value` holds the length of one inference.
+    """
 
     high: int
     value: Value
@@ -26,14 +29,17 @@ class ComputedSize:
 
 @dataclass(frozen=True)
 class Dropped:
-    """What of an imported model need not be computed: channels, and the multiply-accumulates they would have taken."""
+    """Channels removed by pruning, and the multiply-accumulates that they would have taken."""
 
     channels: int = 0
     macs: int = 0
 
 
 class Value:
-    """A tensor: a graph input, a constant (`data` is set) or the output of `producer`. Identity equality."""
+    """A tensor: a graph input, a constant (`data` is set), or an output of `producer`.
+
+    Values are compared by identity.
+    """
 
     def __init__(self, name: str, type_: TensorType, data: Array | None = None) -> None:
         self.name = name
@@ -41,20 +47,20 @@ class Value:
         self.data = data
         self.producer: Node | None = None
         self.uses: dict[tuple[Node, int], None] = {}
-        """Who reads it as which input, in order: a set that remembers."""
+        """Pairs (node, input index) that read this value, in insertion order. A dictionary used as an ordered set."""
 
     @property
     def is_constant(self) -> bool:
-        """Whether the elements are known at compile time."""
+        """Return whether the elements are known at compile time."""
         return self.data is not None
 
     @property
     def users(self) -> list[Node]:
-        """The nodes that read this value, each once, in order of first use."""
+        """Return the nodes that read this value, each once, in order of their first use."""
         return list(dict.fromkeys(node for node, _ in self.uses))
 
     def indices(self) -> dict[Node, list[int]]:
-        """At which inputs each of them reads it."""
+        """Return, for each node that reads this value, the input indices at which the node reads it."""
         found: dict[Node, list[int]] = {}
         for node, index in self.uses:
             found.setdefault(node, []).append(index)
@@ -65,9 +71,9 @@ class Value:
 
 
 class Node:
-    """One application of an operator. `origin` names the ONNX nodes it stems from (untrusted text).
+    """One application of an operator. `origin` names the ONNX nodes that it stems from (untrusted text).
 
-    Nodes one behind the other with the same `layer`, other than 0, compute one layer of the model in portions.
+    Consecutive nodes with the same `layer` other than 0 are tiles of one layer of the model.
     """
 
     def __init__(
@@ -91,27 +97,27 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """The only output."""
+        """Return the only output."""
         (value,) = self.outputs
         return value
 
     def input(self, index: int) -> Value:
-        """Input `index`, which must be present."""
+        """Return input `index`, which must be present."""
         value = self.inputs[index]
         assert value is not None
         return value
 
     @property
     def sig(self) -> Signature:
-        """The types of inputs and outputs."""
+        """Return the types of inputs and outputs."""
         return Signature(tuple(v.type if v else None for v in self.inputs), tuple(v.type for v in self.outputs))
 
     def set_input(self, index: int, value: Value | None) -> None:
-        """Makes one input read another value, or none."""
+        """Connect one input to another value, or to none."""
         self.read_at([index], value)
 
     def read_at(self, indices: Iterable[int], value: Value | None) -> None:
-        """Makes these inputs read another value, or none; keeps the uses of both values true."""
+        """Connect the inputs at `indices` to another value, or to none, and update the uses of both values."""
         inputs = list(self.inputs)
         for index in indices:
             old, inputs[index] = inputs[index], value
@@ -122,12 +128,12 @@ class Node:
         self.inputs = tuple(inputs)
 
     def release_inputs(self) -> None:
-        """Rewires all inputs to nothing."""
+        """Disconnect all inputs."""
         self.read_at(range(len(self.inputs)), None)
 
     @property
     def place(self) -> str:
-        """The node for error messages: operator and first ONNX name."""
+        """Return the node's name for error messages: operator and first ONNX name."""
         return f"{self.op.name} '{self.origin[0]}'" if self.origin and self.origin[0] else self.op.name
 
     def __repr__(self) -> str:
@@ -135,35 +141,35 @@ class Node:
 
 
 class NodeList(Sequence[Node]):
-    """Nodes in order. To put one before another, to take one out and to ask for one takes no longer in a long list."""
+    """A doubly linked list of nodes. Insertion, removal and lookup take constant time."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         order: list[Node | None] = [None, *nodes, None]
         self._next: dict[Node | None, Node | None] = dict(pairwise(order))
-        """What follows each node; the first follows None, and None the last."""
+        """Successor of each node; the first node follows None, and None follows the last."""
         self._previous: dict[Node | None, Node | None] = {b: a for a, b in pairwise(order)}
         self._indexed: list[Node] | None = None
 
     def insert_before(self, place: Node | None, node: Node) -> None:
-        """Puts in a node: before another one, else at the end."""
+        """Insert a node before `place`, or at the end if `place` is None."""
         previous = self._previous[place]
         self._next[previous], self._next[node] = node, place
         self._previous[node], self._previous[place] = previous, node
         self._indexed = None
 
     def remove(self, node: Node) -> None:
-        """Takes out a node; KeyError if it is not there."""
+        """Remove a node; raise KeyError if the list does not contain it."""
         previous, following = self._previous.pop(node), self._next.pop(node)
         self._next[previous], self._previous[following] = following, previous
         self._indexed = None
 
     @property
     def last(self) -> Node | None:
-        """The last one, if there is any."""
+        """Return the last node, or None if the list is empty."""
         return self._previous[None]
 
     def behind(self, place: Node | None) -> Iterator[Node]:
-        """Those behind a node, or all."""
+        """Yield the nodes after `place`, or all nodes if `place` is None."""
         node = self._next[place]
         while node is not None:
             yield node
@@ -191,24 +197,24 @@ class NodeList(Sequence[Node]):
         return self._in_order()[index]
 
     def _in_order(self) -> list[Node]:
-        """All of them as they stand now."""
+        """Return all nodes in their present order."""
         if self._indexed is None:
             self._indexed = list(self.behind(None))
         return self._indexed
 
 
 class Watcher(Protocol):
-    """Who wants to know what becomes of a graph."""
+    """Receives a call for each change of a graph (see `Graph.watched`)."""
 
     def added(self, node: Node) -> None:
-        """Called with a node that has just become part of the graph."""
+        """Handle a node that has just become part of the graph."""
 
     def changed(self, node: Node) -> None:
-        """One that reads, or is read by, something else than before."""
+        """Handle a node whose inputs or readers have changed."""
 
 
 class Graph:
-    """Nodes in topological order. Safe to edit while iterating over `list(graph.nodes)`."""
+    """A graph of nodes in topological order. It may be edited while iterating over `list(graph.nodes)`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -216,34 +222,37 @@ class Graph:
         self.output_names: list[str] = []
         self._outputs: list[Value] = []
         self._places: dict[Value, list[int]] = {}
-        """Where a value stands among the outputs."""
+        """Indices of each output value among the outputs."""
         self._nodes = NodeList()
         self.sizes: dict[str, ComputedSize] | None = None
-        """By symbol; None where there can be none (shapes in bodies of loops are fixed)."""
+        """Dimensions computed at run time, by symbol; None in loop bodies, whose shapes are fixed."""
         self.assumed: Mapping[str, int] = {}
-        """The computed sizes for which this graph is made; others are taken to be as large as they can be."""
+        """Lengths of computed dimensions that this variant of the graph assumes.
+
+        Other dimensions have their largest length.
+        """
         self.shapes_vary = False
-        """Whether one program serves other shapes, too: what is computed must not depend on these."""
+        """Whether one program serves several shapes; then no result may be derived from the shapes at compile time."""
         self.lesson: Lesson | None = None
-        """What of it learns, if anything does."""
+        """How the graph trains on the device; None for inference only."""
         self.external_io = False
-        """Whether inputs and outputs lie in memory of the caller's."""
+        """Whether inputs and outputs lie in the caller's memory instead of the arena."""
         self.keeps_statistics = False
-        """Whether running statistics of normalizations are to change."""
+        """Whether running statistics of normalization layers are updated."""
         self.float16_weights = False
-        """Whether weights of float layers are to be rounded to float16 numbers."""
+        """Whether weights of float layers are rounded to float16."""
         self.dropped = Dropped()
         self.widened: dict[str, tuple[int, int]] = {}
-        """Weights that came as codes and became floats, by name: bytes of the floats, and of the codes."""
+        """Weights that were quantized in the file and became floats, by name: bytes as floats, bytes as in the file."""
         self.notes: list[str] = []
-        """What was taken for granted of the model, for people to read (untrusted text)."""
+        """Assumptions made about the model, to be shown to the user (untrusted text)."""
         self._names = Names()
         self._watcher: Watcher | None = None
         self._made: set[Node] = set()
 
     @property
     def nodes(self) -> NodeList:
-        """In an order in which each can be computed."""
+        """Return the nodes in topological order."""
         return self._nodes
 
     @nodes.setter
@@ -252,7 +261,10 @@ class Graph:
 
     @property
     def outputs(self) -> Sequence[Value]:
-        """What the caller of the model sees, by `output_names`; it is changed as a whole."""
+        """Return the values that the model's caller reads, in the order of `output_names`.
+
+        Assign a whole sequence to change them.
+        """
         return self._outputs
 
     @outputs.setter
@@ -262,37 +274,40 @@ class Graph:
             self._places.setdefault(value, []).append(place)
 
     def has_name(self, name: str) -> bool:
-        """Whether a value is called so."""
+        """Return whether a value of the graph has this name."""
         return name in self._names
 
     def fresh_name(self, wanted: str) -> str:
-        """`wanted`, numbered if a value is called so already."""
+        """Reserve and return the name `wanted`, with a number appended if another value has it."""
         return self._names.take(wanted)
 
     def release_name(self, value: Value) -> None:
-        """Lets a value that is about to be removed hand its name on."""
+        """Make the name of a value available to other values. The caller is about to remove the value."""
         self._names.release(value.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Gives a value a name that is free; nothing happens if it is not."""
+        """Rename a value if the name is free; else do nothing."""
         if name not in self._names:
             self.release_name(value)
             value.name = self.fresh_name(name)
 
     def add_input(self, name: str, type_: TensorType) -> Value:
-        """A new graph input."""
+        """Add a graph input and return it."""
         value = Value(self.fresh_name(name), type_)
         self.inputs.append(value)
         return value
 
     def add_output(self, name: str, value: Value) -> None:
-        """Makes `value` a graph output with the given outward name."""
+        """Make `value` a graph output under the given public name."""
         self._places.setdefault(value, []).append(len(self._outputs))
         self._outputs.append(value)
         self.output_names.append(name)
 
     def constant(self, name: str, data: Array, quant: QuantParams | None = None, dtype: DType | None = None) -> Value:
-        """A new constant. `dtype` says what numpy cannot: integers below 8 bits lie in bytes."""
+        """Return a new constant.
+
+        `dtype` is needed for types that numpy lacks: integers below 8 bits are stored in bytes.
+        """
         return Value(self.fresh_name(name), TensorType(data.shape, dtype or DType.of(data), quant), data)
 
     def add(
@@ -305,7 +320,19 @@ class Graph:
         types: Sequence[TensorType] = (),
         before: Node | None = None,
     ) -> Node:
-        """Appends a node (or inserts it before another). Output types are inferred unless given."""
+        """Add a node at the end, or before another node.
+
+        Args:
+            op: Operator to apply.
+            inputs: Operands; None for an absent optional one.
+            origin: Names of the ONNX nodes that the node stems from.
+            names: Wanted names of the outputs; by default made from the first input and the operator.
+            types: Types of the outputs; inferred by the operator if empty.
+            before: Node to insert before; None appends.
+
+        Returns:
+            The new node.
+        """
         out_types = tuple(types) or op.infer(*(v.type if v else None for v in inputs))
         base = names or [f"{inputs[0].name if inputs and inputs[0] else op.name}.{op.name}"] * len(out_types)
         outputs = [Value(self.fresh_name(n), t) for n, t in zip(base, out_types, strict=False)]
@@ -317,7 +344,7 @@ class Graph:
         return node
 
     def remove(self, node: Node) -> None:
-        """Takes out a node whose outputs nobody reads."""
+        """Remove a node whose outputs have no readers."""
         read = node.inputs
         node.release_inputs()
         self.nodes.remove(node)
@@ -326,7 +353,7 @@ class Graph:
                 self._tell_neighbours(self._watcher, value)
 
     def replace(self, old: Value, new: Value) -> None:
-        """Makes every reader of `old`, graph outputs included, read `new`."""
+        """Make every reader of `old`, graph outputs included, read `new` instead."""
         readers = old.indices()
         for node, indices in readers.items():
             node.read_at(indices, new)
@@ -347,7 +374,15 @@ class Graph:
         types: Sequence[TensorType] = (),
         origin: Iterable[str] = (),
     ) -> Node:
-        """Replaces a single-output node by another in the same place; the origins are joined."""
+        """Replace a node that has one output by another at the same position and return it.
+
+        Args:
+            node: Node to replace.
+            op: Operator of the new node.
+            inputs: Operands of the new node.
+            types: Type of the output, as a sequence of one; inferred if empty.
+            origin: ONNX names to add in front of those of `node`.
+        """
         self.release_name(node.output)
         new = self.add(op, inputs, (*origin, *node.origin), names=[node.output.name], types=types, before=node)
         self.replace(node.output, new.output)
@@ -356,7 +391,7 @@ class Graph:
 
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
-        """Tells of changes that are made meanwhile."""
+        """Report all changes made within the `with` block to `watcher`."""
         self._watcher = watcher
         try:
             yield
@@ -365,27 +400,27 @@ class Graph:
             self._made.clear()
 
     def is_new(self, node: Node | None) -> bool:
-        """Whether a node was made while the graph was watched."""
+        """Return whether a node was added since the graph is watched."""
         return node in self._made
 
     @staticmethod
     def _tell_neighbours(watcher: Watcher, value: Value | None) -> None:
-        """Of a value that lost a reader: who computes it, and who is alone with it now."""
+        """Report the nodes affected when `value` loses a reader: its producer, and its reader if one is left."""
         if value is not None and value.producer is not None:
             watcher.changed(value.producer)
         if value is not None and len(value.uses) == 1:
             watcher.changed(next(iter(value.uses))[0])
 
     def is_output(self, value: Value) -> bool:
-        """Whether a caller of the model sees this value."""
+        """Return whether this value is a graph output."""
         return value in self._places
 
     def only_user(self, value: Value) -> Node | None:
-        """The node that alone reads `value`, if the caller does not see it and there is just one use."""
+        """Return the node that reads `value`, if the value has exactly one use and is no graph output; else None."""
         return next(iter(value.uses))[0] if len(value.uses) == 1 and not self.is_output(value) else None
 
     def values(self) -> Iterator[Value]:
-        """Every value once: inputs, then constants and results in order of appearance."""
+        """Yield every value once: inputs, then constants and results in order of appearance."""
         seen: dict[Value, None] = dict.fromkeys(self.inputs)
         for node in self.nodes:
             seen.update(dict.fromkeys(v for v in node.inputs if v is not None))
@@ -394,14 +429,14 @@ class Graph:
         yield from seen
 
     def nested(self) -> Iterator[Graph]:
-        """This graph, then the bodies of its nodes, at every depth."""
+        """Yield this graph, then the bodies of its nodes, recursively."""
         yield self
         for node in self.nodes:
             for body in node.op.bodies:
                 yield from body.nested()
 
     def copy(self) -> Graph:
-        """Another graph with the same operators and data: what is done to it does nothing to this one."""
+        """Return an independent graph with the same operators and shared constant data."""
         other = Graph(self.name)
         other.__dict__.update(self.__dict__)
         values = {value: Value(value.name, value.type, value.data) for value in self.values()}
@@ -417,7 +452,7 @@ class Graph:
         return other
 
     def inline(self, body: Graph, inputs: Sequence[Value]) -> list[Value]:
-        """Appends the nodes of another graph, which reads these values as its inputs; what its outputs are then."""
+        """Append the nodes of `body`, reading `inputs` in place of its inputs; return the values of its outputs."""
         values: dict[Value | None, Value | None] = {None: None, **dict(zip(body.inputs, inputs, strict=True))}
 
         def here(value: Value | None) -> Value | None:
@@ -433,7 +468,7 @@ class Graph:
         return [found for v in body.outputs if (found := here(v)) is not None]
 
     def sort(self) -> None:
-        """Restores topological order, keeping the present order where it is one (stable, depth first)."""
+        """Restore topological order; keep the present order where it is valid (stable, depth first)."""
         order: dict[Node, None] = {}
         for root in self.nodes:
             stack: list[tuple[Node, bool]] = [(root, False)]
@@ -453,16 +488,16 @@ class Graph:
 
 
 def with_bodies(op: Operator, other: Callable[[Graph], Graph]) -> Operator:
-    """The same operator with `other` bodies in place of its own."""
+    """Return a copy of the operator in which each body is replaced by `other(body)`."""
     bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
     return replace(op, **{name: other(body) for name, body in bodies.items()}) if bodies else op
 
 
 def _apart(op: Operator) -> Operator:
-    """The same operator, whose bodies are its own."""
+    """Return the operator with copies of its bodies."""
     return with_bodies(op, Graph.copy) if op.bodies else op
 
 
 def retyped(value: Value, **changes: object) -> None:
-    """Changes fields of a value's type in place (e.g. `quant=`)."""
+    """Change fields of a value's type in place (for example `quant=`)."""
     value.type = replace(value.type, **changes)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a graph by the operators' numpy references."""
+"""Interpreter of the high-level IR: evaluates a graph by the operators' numpy references."""
 
 from __future__ import annotations
 
@@ -13,13 +13,26 @@ from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array
 
 Reference = Callable[[Node, Sequence[Array]], Sequence[Array]]
-"""What stands for an operator's own reference: results of a node by its present inputs."""
+"""Replacement for an operator's own `evaluate`: computes the results of a node from its present inputs."""
 
 Observer = Callable[[Node, list[Array]], None]
 
 
 def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None = None) -> tuple[Array, ...]:
-    """One node on given inputs (absent optional ones left out), by the operator's reference or another."""
+    """Evaluate one node on given inputs, absent optional inputs left out.
+
+    Args:
+        node: Node to evaluate.
+        arrays: Arrays of the inputs that are present.
+        reference: Computes the results instead of the operator's `evaluate`.
+
+    Returns:
+        One array for each output, of the output's type and shape.
+
+    Raises:
+        ModelError: The operator has no result for these inputs (for example the maximum of no elements).
+        DoesNotFitError: An array does not fit into the memory of this computer.
+    """
     try:
         with np.errstate(all="ignore"):  # overflow to inf and NaN are results like any other
             results = reference(node, arrays) if reference else node.op.evaluate(node.sig, *arrays)
@@ -36,7 +49,7 @@ def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None =
 def evaluate_samples(
     node: Node, samples: Sequence[Sequence[Array]], reference: Reference | None = None
 ) -> list[tuple[Array, ...]]:
-    """One node on the inputs of several samples."""
+    """Evaluate one node on the inputs of several samples; return the results of each sample."""
     if reference is not None or not isinstance(node.op, Cell):
         return [evaluate_node(node, list(arrays), reference) for arrays in samples]
     found = node.op.abreast(node.sig, samples)
@@ -49,9 +62,16 @@ def interpret(
     observe: Observer | None = None,
     references: Mapping[Node, Reference] | None = None,
 ) -> dict[str, Array]:
-    """Outputs by name for one sample.
+    """Compute the graph's outputs for one sample.
 
-    `observe` is shown each node of the graph with its input arrays; `references` compute some nodes otherwise.
+    Args:
+        graph: Graph to evaluate.
+        inputs: Arrays by input name.
+        observe: Called with each node and its input arrays before the node is evaluated.
+        references: Replacements for the `evaluate` of some nodes.
+
+    Returns:
+        Arrays by output name.
     """
     results = run(graph, [inputs[v.name] for v in graph.inputs], observe, references)
     return dict(zip(graph.output_names, results, strict=True))
@@ -63,7 +83,7 @@ def run(
     observe: Observer | None = None,
     references: Mapping[Node, Reference] | None = None,
 ) -> list[Array]:
-    """Outputs for inputs, both in the graph's order: what an operator with a body calls for it."""
+    """Compute the graph's outputs from its inputs, both in the graph's order. Operators evaluate their bodies by it."""
     env: dict[Value, Array] = {
         v: np.asarray(array, v.type.dtype.numpy).reshape(v.type.shape)
         for v, array in zip(graph.inputs, inputs, strict=True)

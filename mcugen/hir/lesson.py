@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a graph learns: the inputs and outputs that a call has for that alone."""
+"""Description of on-device training: the inputs and outputs of a graph that exist for training only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from mcugen.hir.types import Array
 
 @dataclass(frozen=True)
 class Lesson:
-    """Names of inputs (`target`, `rate`) and of an output (`loss`), which no run reads or computes.
+    """The training interface of a graph.
 
-    `states` maps outputs to the inputs that they become in the next call: weights, and what the optimizer remembers.
-    `layers` are what is trained, of which each has its own place in the rate. `first` is what the states hold at first,
-    where it is not zeros. With `classes` the target is the number of one of them.
+    `target` and `rate` name inputs and `loss` names an output, which inference neither reads nor computes. `states`
+    maps each output to the input that it becomes in the next call: weights and the optimizer's state. `layers` names
+    the trained layers; each has an entry in the vector of learning rates. `first` holds initial values of states; other
+    states start as zeros. With `classes` above 0 the target is a class index below `classes`.
     """
 
     target: str
@@ -26,6 +27,6 @@ class Lesson:
     first: Mapping[str, Array] = field(default_factory=dict)
     classes: int = 0
     what: str = ""
-    """The loss, in words."""
+    """Description of the loss, for messages."""
     learning: str = ""
-    """What becomes of the states, in words."""
+    """Description of how the states are updated, for messages."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that no two things share: a name that is taken gets a number, the least that is free."""
+"""Unique names: a name that is in use gets the least free number as a suffix."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 
 
 class Names:
-    """What is taken. Finding a free number takes no longer however many things want the same name."""
+    """A set of names in use. Finding a free number takes amortized constant time."""
 
     def __init__(self, taken: Iterable[str] = (), separator: str = ".") -> None:
         self._taken = set(taken)
         self._separator = separator
         self._next: dict[str, int] = {}
-        """By name: all its numbers below are taken. The name itself counts as number 1."""
+        """For each name: all of its numbers below this one are in use. The name without a number counts as number 1."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._taken
 
     def add(self, name: str) -> None:
-        """Takes a name as it is."""
+        """Mark a name as used."""
         self._taken.add(name)
 
     def take(self, wanted: str) -> str:
-        """`wanted`, numbered if it is taken."""
+        """Return `wanted`, with a number appended if it is in use, and mark the result as used."""
         number = self._next.get(wanted, 1)
         while (name := self._numbered(wanted, number)) in self._taken:
             number += 1
@@ -32,7 +32,7 @@ class Names:
         return name
 
     def release(self, name: str) -> None:
-        """Makes a name free again, if it was taken."""
+        """Make a name available again."""
         self._taken.discard(name)
         self._next.pop(name, None)
         wanted, _, number = name.rpartition(self._separator)
@@ -40,7 +40,7 @@ class Names:
             self._next[wanted] = min(self._next[wanted], max(int(number[:9]), 1))
 
     def copy(self) -> Names:
-        """The same names, taken apart from these."""
+        """Return an independent copy."""
         other = Names(self._taken, self._separator)
         other._next = dict(self._next)
         return other

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the passes may ask of an operator: the one interface between them and the operator families in ops/."""
+"""Base class of operators and the value types of their interface to passes. The operators themselves live in ops/."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ IntegerForm = tuple["Operator", Sequence["Value | None"]]
 
 @dataclass(frozen=True)
 class Signature:
-    """The types an operator is applied to. An absent optional input is None."""
+    """The types that an operator is applied to. An absent optional input is None."""
 
     inputs: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
 
     def input(self, index: int) -> TensorType:
-        """The type of an input that is present."""
+        """Return the type of an input that is present."""
         found = self.inputs[index]
         assert found is not None
         return found
 
     @property
     def output(self) -> TensorType:
-        """The type of the only output."""
+        """Return the type of the only output."""
         (found,) = self.outputs
         return found
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Of which channels (indices of the last axis) the output's channels are made, and the operator for fewer.
+    """How output channels (indices of the last axis) depend on input channels, and the operator for fewer channels.
 
-    `sources` has by input an entry for each output channel: the one channel of that input which it depends on, −1 if
-    on none; None: the input is read as a whole, or not channel by channel. Constants with an axis in
-    `Operator.weight_axes` have their channels there.
+    `sources` has one entry for each input: an array that gives, for each output channel, the only input channel that
+    the output channel depends on, or −1 if it depends on none. The entry is None if the input is read as a whole or not
+    channel by channel. Constants listed in `Operator.weight_axes` have their channels on the axis given there.
     """
 
     sources: Sequence[Array | None]
     narrowed: Callable[[int], Operator]
-    """The operator for a number of output channels, whose inputs are as narrow."""
+    """Returns the operator for a given number of output channels; its inputs have as many channels."""
     sums: bool = False
-    """Whether each output channel is a sum over all channels of input 0, weighed by the last axis of input 1."""
+    """Whether each output channel is a sum over all channels of input 0, weighted by the last axis of input 1."""
     leaves: bool = False
-    """Whether some of these sums lack elements, where a window leaves the input."""
+    """Whether some of these sums have fewer terms, because a window extends beyond the input."""
 
 
 @dataclass(frozen=True)
 class RowWindow:
-    """The rows of an input that step r of the output reads: `span` of them from r · stride − before, along `axis`.
+    """The rows of an input that step r of the output reads: `span` rows from row r · stride − before on, along `axis`.
 
-    Rows outside of the input hold `fill` throughout, and so do the columns that are added to each row at both `sides`,
-    on the axis after.
+    Rows outside the input hold `fill` in every column. `sides` columns of `fill` are added before and after each row,
+    on the axis that follows `axis`.
     """
 
     axis: int = 1
@@ -72,13 +72,13 @@ class RowWindow:
     fill: float = 0
     sides: tuple[int, int] = (0, 0)
     goes_on: bool = False
-    """Whether there are steps whose only row lies behind the last one."""
+    """Whether some steps read only a row behind the last row of the input."""
     repeats: bool = False
-    """Whether rows outside are those at the ends, again, instead of `fill`."""
+    """Whether rows outside the input repeat the first or last row instead of holding `fill`."""
 
     @property
     def leaves(self) -> bool:
-        """Whether it may reach outside of the input."""
+        """Return whether the window can extend beyond the input."""
         return self.span > 1 or self.before > 0 or self.goes_on or any(self.sides)
 
 
@@ -86,9 +86,9 @@ class RowWindow:
 class RowForm:
     """How an operator computes the next `rows` rows of its output: `op`, applied to the rows in its windows.
 
-    `windows` are by input, None where all of it is read; their stride is that from one such step to the next. With
-    `finish`, `op` adds one row of its first input to sums (its second, int32, 0 at first), and `finish` makes the
-    output of the sums of all rows.
+    `windows` has one entry for each input, None if the input is read as a whole. The stride of a window is the distance
+    between two steps. With `finish`, `op` adds one row of its first input to the sums in its second input (int32,
+    initially 0), and `finish` computes the output from the sums over all rows.
     """
 
     op: Operator
@@ -97,15 +97,15 @@ class RowForm:
     finish: Operator | None = None
     rows: int = 1
     extends: bool = False
-    """Whether `op` makes more rows of more rows: it says nothing of their number."""
+    """Whether `op` accepts any number of input rows and returns proportionally more output rows."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Elements of a tensor that lie side by side: those from number `at` on, as a tensor of `shape`.
+    """A contiguous run of elements of a tensor: those from index `at` on, seen as a tensor of `shape`.
 
-    With a `pitch` this is so along the last axis alone, whose beginnings are so many elements apart: some channels of
-    pixels.
+    With a `pitch`, only the last axis is contiguous, and consecutive rows begin `pitch` elements apart: for example
+    some channels of every pixel.
     """
 
     at: int
@@ -114,12 +114,12 @@ class Run:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
     def elements(self) -> slice | Array:
-        """Their numbers in the tensor."""
+        """Return the indices of the elements in the flattened tensor."""
         if self.pitch is None:
             return slice(self.at, self.at + self.count)
         rows = np.arange(self.count // self.shape[-1]) * self.pitch
@@ -128,16 +128,16 @@ class Run:
 
     @property
     def end(self) -> int:
-        """Behind the last of them."""
+        """Return the index after the last element."""
         between = 0 if self.pitch is None else (self.count // self.shape[-1] - 1) * (self.pitch - self.shape[-1])
         return self.at + self.count + between
 
 
 @dataclass(frozen=True)
 class Portion:
-    """How to compute a run of an output's elements, `makes`: `op`, of the runs of its inputs that it `reads`.
+    """One tile of an output: `op`, applied to the runs `reads` of the inputs, computes the run `makes` of the output.
 
-    None among these: all of that input.
+    An entry None in `reads` stands for the whole input.
     """
 
     op: Operator
@@ -147,9 +147,9 @@ class Portion:
 
 @dataclass(frozen=True)
 class Division:
-    """A way to divide an output into portions with the same elements: `length` units, of which each takes some.
+    """A way to divide an output into tiles: `length` units, of which each tile takes a range.
 
-    `portion(start, stop)` computes the units from `start` to before `stop`.
+    `portion(start, stop)` returns the tile of the units from `start` to before `stop`.
     """
 
     length: int
@@ -157,18 +157,28 @@ class Division:
 
 
 def row_axis(shape: Sequence[int]) -> int | None:
-    """The axis that counts rows, if there are any: the first one of length above 1, but not the last axis."""
+    """Return the axis that counts rows: the first axis longer than 1, except the last axis; None if there is none."""
     return next((axis for axis, size in enumerate(shape[:-1]) if size > 1), None)
 
 
 AT_ONCE = (4, 3, 2, 5, 7, 1)
-"""Rows of a matrix that are computed at once, the first that divides their number: kernels take several by one reading,
-or packing, of weights.
+"""Numbers of matrix rows to compute at once, in order of preference; the first that divides the number of rows is used.
+Kernels reuse one reading, or packing, of the weights for all these rows.
 """
 
 
 def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Sequence[int] = AT_ONCE) -> RowForm | None:
-    """The form of what takes each row for itself, of the inputs that are read `by_rows`; several rows of a matrix."""
+    """Return the row form of an operator that computes each output row from the same input row.
+
+    Args:
+        op: Operator that computes the rows.
+        sig: Types of the whole tensors.
+        by_rows: For each input, whether it is read row by row; else it is read as a whole.
+        at_once: Numbers of rows to compute at once if the output is a matrix, in order of preference.
+
+    Returns:
+        The row form, or None if the output has no rows.
+    """
     shape = sig.output.shape
     axis = row_axis(shape)
     if axis is None:
@@ -181,49 +191,59 @@ def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Seq
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator with its attributes; immutable, compared by value. Subclasses live in ops/.
+    """An operator with its attributes: immutable and compared by value. Subclasses live in ops/.
 
-    A new operator needs only `infer`, `evaluate` and `lower` (see lir/lower.py); what else a pass may ask of it are
-    traits, which it declares by inheriting them (mcugen.hir.traits).
+    A new operator must define `infer`, `evaluate` and a lowering (see lir/lower.py). Further properties that passes use
+    are traits (mcugen.hir.traits), which an operator declares by inheriting them.
     """
 
     mnemonic: ClassVar[str] = ""
-    """Name in dumps and reports; families of many functions override `name` instead."""
+    """Name in dumps and reports. Families of many functions override `name` instead."""
     moves_data: ClassVar[bool] = False
-    """Copies elements without looking at them: works on every element type, keeps quantization parameters."""
+    """Whether elements are copied unchanged: every element type is accepted, quantization parameters stay."""
 
     @property
     def name(self) -> str:
-        """Name in dumps, reports and kernel names."""
+        """Return the name used in dumps, reports and kernel names."""
         return self.mnemonic
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """The names that operators of this class have, and the fields that each tells: for dumps to be read again."""
+        """Return the names of operators of this class in dumps, each with the attribute values that it implies."""
         return {cls.mnemonic: {}} if cls.mnemonic else {}
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Graphs that the operator runs. Passes, checks and dumps descend into them; their signatures stay."""
+        """Return the graphs that the operator runs.
+
+        Passes, checks and dumps visit them; their signatures must not change.
+        """
         return ()
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """How often each of its bodies runs, at most."""
+        """Return the largest number of times that each body runs."""
         return (1,) * len(self.bodies)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Types of the outputs; raises ModelError when the inputs cannot be right."""
+        """Return the types of the outputs.
+
+        Raises:
+            ModelError: The inputs are invalid for this operator.
+        """
         raise NotImplementedError
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The numpy reference: for integer types, the specification to the last bit."""
+        """Compute the outputs by numpy. For integer types this is the bit-exact specification of every kernel."""
         raise NotImplementedError
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """What the elements of each output lie between, by the bounds of the inputs; None: nothing is known.
+        """Return lower and upper bounds of the elements of each output; None where nothing is known.
 
-        Inputs are as in `evaluate`; both bounds of a constant are one array.
+        Args:
+            sig: Types of inputs and outputs.
+            inputs: Bounds of each input, in the order of `evaluate`; None if unknown. Both bounds of a constant are one
+                array.
         """
         ends = [bounds for bounds in inputs if bounds is not None]
         if not self.rises or not ends or len(ends) < len(inputs):
@@ -233,9 +253,9 @@ class Operator:
 
     @property
     def rises(self) -> bool:
-        """Whether no output falls where inputs rise."""
+        """Return whether every output is non-decreasing in every input."""
         return self.moves_data
 
     def macs(self, sig: Signature) -> int:
-        """Multiply-accumulates of one inference, padding included."""
+        """Return the multiply-accumulates of one inference, padding included."""
         return 0

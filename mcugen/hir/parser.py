@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the text form of the high-level IR: what `printer` writes, so that passes can be tested as text.
+"""Parser of the text form of the high-level IR that `printer` writes. Tests of passes compare these texts.
 
-Constants of which the text has a digest alone (or `...`) get numbers made of it, and print as they stood.
+Constants that the text gives only as a digest (or `...`) get pseudo-random numbers seeded by the digest, and print as
+the same digest.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ _NUMBER = r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
 
 
 class MadeArray(np.ndarray[Any, Any]):
-    """Numbers made of a digest; what is computed of them has none."""
+    """An array of pseudo-random numbers seeded by a digest. Arrays computed from it have no digest."""
 
     digest: str = ""
 
 
 class MadeScales(tuple[float, ...]):
-    """Scales made of a digest."""
+    """Scales of pseudo-random numbers seeded by a digest."""
 
     digest: str = ""
 
 
 def parse_graph(text: str) -> Graph:
-    """The graph that a text describes; UsageError that names the line. The operators' modules must be imported."""
+    """Return the graph that a text describes. The modules of its operators must be imported.
+
+    Raises:
+        UsageError: The text is not well formed; the message names the line.
+    """
     reader = _Reader(text, Words())
     graph = reader.graph()
     graph.sizes = {} if graph.sizes is None else graph.sizes
@@ -47,7 +52,7 @@ def parse_graph(text: str) -> Graph:
 
 
 class _Reader:
-    """Goes through the text from left to right."""
+    """A recursive-descent parser over one text."""
 
     def __init__(self, text: str, words: Words) -> None:
         self._text, self._words, self._at = text, words, 0
@@ -60,7 +65,7 @@ class _Reader:
         raise UsageError(f"line {line} of a graph's text must have {wanted}", f"'{found}'", "see mcugen.hir.printer")
 
     def get(self, pattern: str) -> str | None:
-        """What matches here, if anything does; blanks before it are passed over."""
+        """Skip blanks and return the text that matches `pattern` at the present position; None if nothing matches."""
         found = re.compile(rf"[ \t]*({pattern})").match(self._text, self._at)
         if found is None:
             return None
@@ -75,7 +80,7 @@ class _Reader:
         return self.get(re.escape(text)) is not None
 
     def many(self, item: Callable[[], Any], end: str) -> list[Any]:
-        """Items between commas up to an end, which may have a comma before it."""
+        """Parse items separated by commas up to `end`. A comma before `end` is allowed."""
         found = []
         while not self.has(end):
             found.append(item())
@@ -135,7 +140,7 @@ class _Reader:
         self.need(r"\n", "an end")
 
     def _new(self, graph: Graph) -> str:
-        """A name that is no other's."""
+        """Parse a name that no other value has."""
         self.need("%", "a value")
         name = self.name()
         return self.fail("names of their own") if graph.has_name(name) else name
@@ -173,7 +178,7 @@ class _Reader:
         known.update(zip(names, node.outputs, strict=True))
 
     def _skip_attributes(self) -> None:
-        """Attributes may speak of bodies, which come after."""
+        """Skip attributes. They can refer to bodies, which follow later in the text."""
         depth = 0
         while piece := self.get(r'\{|\}|"(?:[^"\\]|\\.)*"|[^{}"\n]' if depth else r"\{"):
             depth += (piece == "{") - (piece == "}")
@@ -195,7 +200,10 @@ class _Reader:
         return self.fail(f"attributes of {word}") if op is None else op
 
     def _attribute(self, owner: type, bodies: list[Graph]) -> object:
-        """A value in the text of `owner`, in whose module classes are known."""
+        """Parse one attribute value.
+
+        The module of `owner` defines the enumerations and dataclasses that it may name.
+        """
         if self.has("@"):
             number = int(self.need(r"\d+", "a number"))
             return bodies[number] if number < len(bodies) else self.fail(f"{number + 1} bodies")
@@ -222,7 +230,7 @@ class _Reader:
         return found(*self.many(lambda: self._attribute(found, bodies), ")"))
 
     def _class(self, owner: type, name: str) -> Any:
-        """The enumeration or dataclass that an operator's or a dataclass' module calls so."""
+        """Return the enumeration or dataclass called `name` in the module of `owner` or of one of its base classes."""
         for base in owner.__mro__:
             found = getattr(sys.modules[base.__module__], name, None)
             if is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum)):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text form of the high-level IR: one line a node, stable, made to be read and compared. `parser` reads it again."""
+"""Printer of the text form of the high-level IR: one line a node, stable, meant to be compared.
+
+`parser` reads the text back.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.hir.words import Words
 
 MOST_NUMBERS = 16
-"""Longer constants and lists of scales are shown by a digest."""
+"""Largest number of elements that are printed; longer constants and lists of scales print as a digest."""
 
 
 def print_graph(graph: Graph, indent: str = "") -> str:
-    """The whole graph: inputs, constants, nodes (their bodies below them), outputs."""
+    """Return the text of a whole graph: inputs, constants, nodes (each followed by its bodies) and outputs."""
     words = Words()
     return "\n".join([*_graph_lines(graph, indent, words), ""])
 
 
 def quoted(name: str) -> str:
-    """A name from a model as it stands in dumps: as it is if plain, else as a JSON string."""
+    """Return a name from a model as dumps show it: unchanged if it is plain, else as a JSON string."""
     plain = name.isascii() and name.replace(".", "").replace("_", "").replace("/", "").isalnum()
     return name if plain else json.dumps(name)
 
@@ -65,7 +68,7 @@ def _name(value: Value | None) -> str:
 
 
 def _operator(op: Operator, words: Words, bodies: tuple[Graph, ...] = ()) -> tuple[str, str]:
-    """What it is called, and the attributes that neither the name nor a default tells."""
+    """Return the name of an operator, and the text of the attributes that neither the name nor a default implies."""
     word, told = words.of(op)
     shown = [f for f in fields(op) if f.name not in told and not _is_default(f, getattr(op, f.name))]
     text = ", ".join(f"{f.name}={_attribute(getattr(op, f.name), words, bodies)}" for f in shown)
@@ -106,7 +109,7 @@ def _is_default(field: Field[object], value: object) -> bool:
 
 
 def _type(type_: TensorType) -> str:
-    """Exact, other than `str`."""
+    """Return the exact text of a type (`str` rounds scales)."""
     shape = "x".join(map(str, type_.shape)) if type_.shape else "scalar"
     quant = f"({_scales(type_.quant)}, {type_.quant.zero_point})" if type_.quant else ""
     return " ".join(filter(None, (shape, type_.dtype.value + quant, type_.layout.value)))
@@ -119,7 +122,7 @@ def _scales(quant: QuantParams) -> str:
 
 
 def _real(number: float) -> str:
-    """As short as float32 allows; what is none has a d behind it."""
+    """Return the shortest text that is exact in float32; other numbers get the suffix d."""
     return str(np.float32(number)) if float(np.float32(number)) == number else f"{number!r}d"
 
 
@@ -129,7 +132,7 @@ def _data(data: Array) -> str:
 
 
 def _listed(texts: Iterable[str], data: Array, source: object) -> str:
-    """All numbers, or a digest: that of which a text spoke from which they were read, if there was one."""
+    """Return all numbers, or a digest. Data parsed from a digest print as that digest."""
     told = getattr(source, "digest", "")
     if told or data.size > MOST_NUMBERS:
         return told or "#" + hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:12]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator may declare of itself besides what all do: a pass asks `isinstance(node.op, Trait)`.
+"""Traits: optional properties of operators. A pass asks `isinstance(node.op, Trait)`.
 
-An operator has a trait by inheriting it; where it depends on types or attributes, its methods may still answer None.
+An operator has a trait by inheriting it. Where the property depends on types or attributes, the methods can still
+return None.
 """
 
 from __future__ import annotations
@@ -28,278 +29,296 @@ if TYPE_CHECKING:
 
 
 class Quantizable:
-    """Has an integer form."""
+    """An operator that has an integer form."""
 
     real_inputs: ClassVar[frozenset[int]] = frozenset()
-    """Constant inputs that the integer form takes as real numbers."""
+    """Indices of constant inputs that the integer form reads as real numbers."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """How to compute this on quantized tensors directly, or None (then it stays a float island).
+        """Return the operator that computes this node on quantized tensors directly, or None if there is none.
 
-        `sig` and `inputs` are what the integer operator would read and write: quantized wherever the model
-        (de)quantizes; the output always is. The form may name other inputs, e.g. constants added to `graph`.
+        Without an integer form the node stays in float.
+
+        Args:
+            graph: Graph to which the form may add constants.
+            sig: Types that the integer operator would read and write. Tensors are quantized wherever the model
+                quantizes or dequantizes them; the output always is.
+            inputs: Values that the integer operator would read.
+
+        Returns:
+            The operator and its inputs, which may include new constants.
         """
         raise NotImplementedError
 
 
 class Weighted:
-    """Multiplies its input with constant weights."""
+    """An operator that multiplies its input by constant weights."""
 
     weight_axes: ClassVar[Mapping[int, int]] = {}
-    """Constant inputs that are quantized symmetrically, one scale for each index of the axis given."""
+    """Constant inputs that are quantized symmetrically, with one scale for each index of the given axis."""
     bias_input: ClassVar[int | None] = None
-    """The constant input that is added to the accumulators, in their unit."""
+    """Index of the constant input that is added to the accumulators, in the accumulators' scale."""
     takes_groups: ClassVar[bool] = False
-    """Whether groups of inputs may have scales of their own; weights are [outputs, inputs] then."""
+    """Whether groups of input channels may have their own scales; the weights then have shape [outputs, inputs]."""
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """The real input as [groups, rows, depth].
+        """Return the real input as a matrix product's left operand of shape [groups, rows, depth] (im2col).
 
-        Its sums are rows · wᵀ + bias for weights as [groups, outputs of a group, depth]. None: it is no such product.
+        The output sums are rows · wᵀ + bias for weights of shape [groups, outputs of a group, depth]. Return None if
+        the operator is not such a product.
         """
         return None
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """What `evaluate` gives for the real input with these rows, to the bit; `constants` are the other inputs."""
+        """Return what `evaluate` returns, bit by bit, for the real input whose im2col matrix is `rows`.
+
+        `constants` are the other inputs.
+        """
         raise NotImplementedError
 
 
 class Interpolating:
-    """Results lie between neighbouring elements of the only input, whose scale they may share: none is requantized."""
+    """An operator whose results lie between neighbouring elements of its only input: both can share one scale."""
 
 
 class Clampable:
-    """Can clamp its real-valued result for nothing."""
+    """An operator that can clamp its real-valued result at no cost."""
 
     clamp: tuple[float, float] | None
-    """What it is clamped to."""
+    """Lower and upper limit of the result; None if it is not clamped."""
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """The operator with its result clamped to [low, high]; None: not this one."""
+        """Return the operator with its result clamped to [low, high]; None if it cannot do that."""
         raise NotImplementedError
 
     def without_clamp(self) -> Self | None:
-        """The operator without its clamp; None: it has none that `bounds` knows of."""
+        """Return the operator without its clamp; None if `bounds` knows of no clamp."""
         return None
 
 
 class Paddable:
-    """Has a window that may reach beyond its input."""
+    """An operator with a window that may extend beyond its input."""
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """The operator whose window takes in what zeros around its input `x` add to each axis; None: not these."""
+        """Return the operator that itself adds `before` and `after` zeros on each axis of `x`; None if it cannot."""
         raise NotImplementedError
 
 
 class Permutable:
-    """Lets transpositions pass."""
+    """An operator that commutes with transpositions."""
 
     @property
     def wants_channels_last(self) -> bool:
-        """Whether this is the channels-first form of an operator with space."""
+        """Return whether this is the channels-first form of a spatial operator."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The operator whose output is this one's transposed by `perm`.
+        """Return the operator whose output is this operator's output transposed by `perm`.
 
-        With it come the permutations that its inputs must undergo (None: leave that input as it is).
-        None: transpositions do not pass through this operator.
+        Returns:
+            The operator, and for each input the permutation to apply to it (None: leave the input unchanged). None if
+            the operator does not commute with transpositions.
         """
         raise NotImplementedError
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """How the output is to be transposed, so that it is made of inputs transposed by `perm`; None: in no way."""
+        """Return the output's permutation for inputs transposed by `perm`; None if there is none."""
         return perm
 
 
 class Channelwise:
-    """Works channel by channel, or sums over all of them with constant weights."""
+    """An operator that computes each channel separately, or sums over all channels with constant weights."""
 
     def channels(self, sig: Signature) -> Channels | None:
-        """How; None: not with these types."""
+        """Return how output channels depend on input channels; None if they do not separate for these types."""
         raise NotImplementedError
 
 
 class Rowwise:
-    """Computes row by row."""
+    """An operator that can compute its output row by row."""
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """How to compute one row of the output, or None: there is no such thing."""
+        """Return how to compute one row of the output; None if that is impossible."""
         raise NotImplementedError
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """The same of rows without columns at their sides, where that is another way."""
+        """Return how to compute one row from rows without padding columns, if that differs from `by_rows`."""
         return self.by_rows(sig)
 
 
 class Columnwise:
-    """Computes some columns of an image (channels last) from some columns of its first input."""
+    """An operator that computes some columns of an image (channels last) from some columns of its first input."""
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """How those from `start` to before `stop`, and the columns that are read: the first, and the end."""
+        """Return the operator for columns `start` to before `stop`, and the first and end column that it reads."""
         raise NotImplementedError
 
 
 class Divisible:
-    """Can be computed in portions, each for itself, that are not just rows of equal windows."""
+    """An operator that can be computed in independent tiles other than rows of equal windows."""
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """The ways, the preferred ones first."""
+        """Return the possible divisions, in order of preference."""
         raise NotImplementedError
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Whether some output channels (last axis), with their weights and biases (axis 0), are a layer of their own,
-        which computes the same, for any number of pixels or rows.
+        """Return whether a range of output channels is itself a layer that computes the same values.
+
+        The layer has the weights and biases (axis 0) of these channels (last axis of the output). This must hold for
+        any number of pixels or rows.
         """
         return False
 
 
 class Simplifiable:
-    """May equal something that is cheaper."""
+    """An operator that may equal a cheaper value."""
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
+        """Return a value that equals the only output of `node` and is cheaper to compute; None if there is none."""
         raise NotImplementedError
 
 
 class Expressible:
-    """Is one node of ONNX."""
+    """An operator that one ONNX node can express."""
 
     prefers_source: ClassVar[bool] = False
-    """Whether the model's own nodes say it better, where they give a name to the result."""
+    """Whether exports use the model's own nodes instead, if these name the result."""
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """ONNX operator, attributes and further constant inputs that compute the same on reals, a clamp aside.
+        """Return ONNX operator, attributes and further constant inputs that compute the same real values.
 
-        None: there is no single ONNX node of these inputs; the model's own nodes say it.
+        A clamp is left out. Return None if no single ONNX node is equal; exports then use the model's own nodes.
         """
         raise NotImplementedError
 
 
 class Partial:
-    """Need not compute all of its outputs."""
+    """An operator that can omit some of its outputs."""
 
     def keeping(self, wanted: Sequence[bool]) -> Operator | None:
-        """The operator with only those outputs, in order; None: it always computes all."""
+        """Return the operator with only the wanted outputs, in order; None if it always computes all outputs."""
         raise NotImplementedError
 
     def computed(self, wanted: Sequence[bool]) -> Sequence[bool]:
-        """Which outputs it has at least, if those are wanted."""
+        """Return the outputs that the operator computes at least, if the wanted ones are needed."""
         return wanted
 
 
 class Stepwise:
-    """Computes something step by step, and keeps of some outputs what each step gave."""
+    """An operator that iterates over time steps and stacks the results of all steps in some outputs."""
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Where in an output of all steps the last one's part begins (row-major), and its size, if a state is it."""
+        """Return offset (row-major) and size of the last step in `output`, if that part is a state; else None."""
         raise NotImplementedError
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """The state in the end that is the last part of such an output."""
+        """Return the final state that equals the last step of `output`."""
         raise NotImplementedError
 
 
 class Widenable:
-    """Keeps weights in flash in fewer bits than it computes with."""
+    """An operator whose weights take fewer bits in flash than in the computation."""
 
     def widened_bytes(self, sig: Signature) -> int:
-        """What they would take as the numbers that are computed with, which is faster; 0: it must keep them so."""
+        """Return the bytes of the weights in the computation's type, which is faster; 0 if they must stay narrow."""
         raise NotImplementedError
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
-        """Whether a CPU with these features can widen them a part at a time, in little more time."""
+        """Return whether a CPU with these features can widen the weights block by block in little more time."""
         raise NotImplementedError
 
 
 class Windowed:
-    """Reads windows that may overlap."""
+    """An operator that reads windows that may overlap."""
 
     def reads(self, sig: Signature) -> int:
-        """Elements under all windows, padding included, where an operator has no multiply-accumulates."""
+        """Return the elements under all windows, padding included, of an operator without multiply-accumulates."""
         raise NotImplementedError
 
 
 class Cell:
-    """Becomes several nodes in integers, between which it keeps tensors of its own.
+    """An operator whose integer form consists of several nodes with internal quantized tensors between them.
 
-    `matrices` are the constant inputs that hold weights.
+    `matrices` are the indices of the constant inputs that hold weights.
     """
 
     matrices: ClassVar[tuple[int, ...]] = ()
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """The tensors within the computation that are quantized too, by role (its state, say)."""
+        """Return the internal tensors that need quantization parameters (for example the state), by role."""
         raise NotImplementedError
 
     def abreast(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """Results and internals of each sample, computed side by side as far as can be, since that takes less time."""
+        """Yield results and internal tensors of each sample; samples are computed together where that is faster."""
         raise NotImplementedError
 
     def can_expand(self, node: Node) -> bool:
-        """Whether there is such a form of this node."""
+        """Return whether this node has such an integer form."""
         raise NotImplementedError
 
     def alike(self, node: Node) -> list[Value]:
-        """The outputs that share one scale."""
+        """Return the outputs that must share one scale."""
         raise NotImplementedError
 
 
 class Saturating:
-    """Flattens near the ends of its range, which hides errors: outputs are judged by what it reads."""
+    """An operator that flattens near the ends of its range, which hides errors: accuracy is judged at its input."""
 
     @property
     def saturates(self) -> bool:
-        """Whether this one does."""
+        """Return whether this instance flattens."""
         return True
 
 
 def weight_axes(op: Operator) -> Mapping[int, int]:
-    """The constant inputs that hold weights, each with its axis of scales; empty for operators without any."""
+    """Return the constant inputs that hold weights, each with the axis of its scales; empty for other operators."""
     return op.weight_axes if isinstance(op, Weighted) else {}
 
 
 def takes_groups(op: Operator) -> bool:
-    """Whether groups of inputs may have scales of their own."""
+    """Return whether groups of input channels may have their own scales."""
     return isinstance(op, Weighted) and op.takes_groups
 
 
 def bias_input(op: Operator) -> int | None:
-    """The constant input that is added to the accumulators; None: there is none."""
+    """Return the index of the constant input that is added to the accumulators; None if there is none."""
     return op.bias_input if isinstance(op, Weighted) else None
 
 
 def onnx_form(op: Operator, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-    """See Expressible; None where the model's own nodes must say it."""
+    """Return `Expressible.onnx_form`, or None for operators without the trait."""
     return op.onnx_form(sig) if isinstance(op, Expressible) else None
 
 
 def prefers_source(op: Operator) -> bool:
-    """See Expressible."""
+    """Return `Expressible.prefers_source`, or False for operators without the trait."""
     return isinstance(op, Expressible) and op.prefers_source
 
 
 def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-    """See Permutable; None where transpositions do not pass."""
+    """Return `Permutable.permuted`, or None for operators without the trait."""
     return op.permuted(sig, perm) if isinstance(op, Permutable) else None
 
 
 def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | None:
-    """See Permutable; None where transpositions do not pass."""
+    """Return `Permutable.carried`, or None for operators without the trait."""
     return op.carried(sig, perm) if isinstance(op, Permutable) else None
 
 
 def row_form(op: Operator, sig: Signature, *, narrow: bool = False) -> RowForm | None:
-    """See Rowwise; None where there is no such thing as a row."""
+    """Return `Rowwise.by_rows`, or None for operators without the trait.
+
+    With `narrow`, the rows have no padding columns.
+    """
     if not isinstance(op, Rowwise):
         return None
     return op.by_narrow_rows(sig) if narrow else op.by_rows(sig)
 
 
 def divisions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-    """See Divisible; of any other operator by rows, if it computes each for itself."""
+    """Return `Divisible.divisions`; for other operators the division by rows, if each output row is independent."""
     if isinstance(op, Divisible):
         return op.divisions(sig, inputs)
     form = None if op.moves_data else row_form(op, sig)
@@ -307,7 +326,7 @@ def divisions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> S
 
 
 def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
-    """The division by rows of what needs of its inputs the same rows as it makes; () if it needs others."""
+    """Return the division by rows, if each output row needs only the same rows of the inputs; else an empty tuple."""
     windows = [window for window in form.windows if window is not None]
     if form.finish or not windows or any(w.before or w.goes_on or any(w.sides) or w.span != w.stride for w in windows):
         return ()
@@ -330,17 +349,17 @@ def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
 
 
 def run_along(shape: Shape, axis: int, start: int, stop: int) -> Run:
-    """Some entries of the outermost axis that is longer than 1, or of one before it."""
+    """Return the entries `start` to before `stop` along `axis`. All axes before `axis` must have length 1."""
     return Run(start * math.prod(shape[axis + 1 :]), (*shape[:axis], stop - start, *shape[axis + 1 :]))
 
 
 def clamp_of(op: Operator) -> tuple[float, float] | None:
-    """What the result is clamped to."""
+    """Return the limits that the result is clamped to; None if there are none."""
     return op.clamp if isinstance(op, Clampable) else None
 
 
 def readers_behind(value: Value, moves: Callable[[Node], bool]) -> list[Node]:
-    """The nodes that read a value, wherever those that only move data have moved it."""
+    """Return the nodes that read a value, directly or behind nodes that only move data (`moves`)."""
     found: dict[Node, None] = {}
     stack = list(value.users)
     while stack:

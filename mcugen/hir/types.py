@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor types of the high-level IR: shape, element type, quantization parameters, layout."""
+"""Tensor types of the high-level IR: shape, element type, quantization parameters and layout."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 Bounds = tuple[Array, Array]
-"""Of a tensor: the least and the greatest that each element can be, as arrays of its shape and type."""
+"""Least and greatest value that each element of a tensor can have, as two arrays of its shape and type."""
 
 
 class DType(Enum):
-    """Element types. The value is numpy's name; `c` the C99 type; `tag` the suffix of kernel names."""
+    """Element types. The value is numpy's name of the type."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -51,25 +51,25 @@ class DType(Enum):
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy dtype; what has fewer than 8 bits takes a whole byte each."""
+        """Return the numpy dtype. Types below 8 bits are stored in one byte per element."""
         return np.dtype(
             {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(self.value, self.value)
         )
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes per element, in numpy and in C alike."""
+        """Return the bytes per element, which numpy and C share."""
         return self.numpy.itemsize
 
     @cached_property
     def c(self) -> str:
-        """The C99 type of one element; a bool is one byte, 0 or 1, a narrow float its bits."""
+        """Return the C99 type of one element. A bool is one byte, 0 or 1; a narrow float is stored as its bits."""
         named: dict[DType, str] = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
         return named.get(self, f"uint{8 * self.nbytes}_t" if self.is_narrow_float else f"{self.numpy.name}_t")
 
     @cached_property
     def tag(self) -> str:
-        """Suffix in kernel names: f32, s8, u8, bf16, f8e5m2, …"""
+        """Return the suffix of the type in kernel names: f32, s8, u8, bf16, f8e5m2, …"""
         if self is DType.BOOL:
             return "b8"
         short = str(self.value).replace("float", "f").replace("_", "")
@@ -77,44 +77,44 @@ class DType(Enum):
 
     @cached_property
     def is_float(self) -> bool:
-        """Whether C computes with the elements as floating-point numbers."""
+        """Return whether C computes with the elements as floating-point numbers."""
         return self in (DType.FLOAT32, DType.FLOAT64)
 
     @cached_property
     def is_narrow_float(self) -> bool:
-        """Whether elements are floats of at most 16 bits: C stores their bits, and computes with them as float32."""
+        """Return whether elements are floats of at most 16 bits. C stores their bits and computes in float32."""
         return "float" in self.value and not self.is_float
 
     @cached_property
     def is_integer(self) -> bool:
-        """Whether elements are integers (bool is not)."""
+        """Return whether elements are integers; bool is no integer type."""
         return not (self.is_float or self.is_narrow_float or self is DType.BOOL)
 
     @cached_property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest integer of the type."""
+        """Return the least and the greatest integer of the type."""
         bits = int(self.value.lstrip("uint"))
         return (0, 2**bits - 1) if self.value[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
     @staticmethod
     def of(array: Array) -> DType:
-        """The element type of a numpy array; ValueError for types that have no C counterpart here."""
+        """Return the element type of a numpy array; raise ValueError for types without a C counterpart."""
         return _of_numpy(array.dtype)
 
 
 @cache
 def _of_numpy(dtype: np.dtype[Any]) -> DType:
-    """Numpy makes up the name anew each time."""
+    """Return the element type of a numpy dtype. Cached, since numpy builds the name anew at each access."""
     return DType(dtype.name)
 
 
 def as_stored(array: Array) -> Array:
-    """The elements as C stores them: of narrow floats, their bits."""
+    """Return the elements as C stores them: narrow floats as their bits."""
     return array.view(f"u{array.itemsize}") if DType.of(array).is_narrow_float else array
 
 
 def are_halves(array: Array) -> bool:
-    """Whether float16 holds each element as it is."""
+    """Return whether float16 represents every element exactly."""
     with np.errstate(over="ignore"):
         return bool((array.astype(np.float16) == array).all())
 
@@ -123,7 +123,7 @@ def are_halves(array: Array) -> bool:
 class QuantParams:
     """Affine quantization: real = scale · (q − zero_point).
 
-    `scale` has one entry (per-tensor, `axis` None) or one per index of dimension `axis` (per-channel).
+    `scale` has one entry (per tensor, `axis` is None) or one for each index of dimension `axis` (per channel).
     """
 
     scale: tuple[float, ...]
@@ -132,7 +132,7 @@ class QuantParams:
 
     @property
     def scales(self) -> Array:
-        """The scales as a float64 vector (float32 values, exactly)."""
+        """Return the scales as a float64 vector; each is exactly a float32 number."""
         return np.asarray(self.scale, np.float64)
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class QuantParams:
 
 
 class Layout(Enum):
-    """Meaning of the dimensions of a tensor with space: which of them holds the channels."""
+    """Which dimension of a spatial tensor holds the channels."""
 
     NONE = ""
     CHANNELS_FIRST = "NCHW"
@@ -150,7 +150,10 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class TensorType:
-    """What a tensor is: never where it lies."""
+    """The type of a tensor: shape, element type, quantization and layout.
+
+    It says nothing about where the tensor is stored.
+    """
 
     shape: Shape
     dtype: DType = DType.FLOAT32
@@ -159,35 +162,35 @@ class TensorType:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     @property
     def count(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes, dense."""
+        """Return the size in bytes, without padding."""
         return self.count * self.dtype.nbytes
 
     @property
     def q(self) -> QuantParams:
-        """The quantization parameters of a tensor that must have them."""
+        """Return the quantization parameters of a tensor that must have them."""
         assert self.quant is not None, f"{self} is not quantized"
         return self.quant
 
     def with_shape(self, shape: Shape, layout: Layout = Layout.NONE) -> TensorType:
-        """The same elements in another shape."""
+        """Return the type of the same elements in another shape."""
         return replace(self, shape=shape, layout=layout)
 
     def with_quant(self, quant: QuantParams | None) -> TensorType:
-        """The same tensor with other quantization parameters."""
+        """Return the type with other quantization parameters."""
         return replace(self, quant=quant)
 
     def as_float(self) -> TensorType:
-        """The float32 tensor of the same shape."""
+        """Return the float32 type of the same shape and layout."""
         return TensorType(self.shape, layout=self.layout)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a graph is well formed; the pipeline runs it after every pass."""
+"""Verifier of the high-level IR. The pipeline runs it after every pass."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Facts = tuple[object, ...]
 
 
 class Verifier:
-    """Verifies one graph again and again, as passes change it.
+    """Verifies one graph repeatedly while passes change it.
 
-    What a node is made of (operator, operands, types, constants) is immutable but for being replaced: where all that
-    is what it was, the node is as sound as it was. Nothing that a pass says of itself is taken for granted.
+    A node's operator, operands, types and constants are immutable objects that can only be replaced. A node is verified
+    again only if one of them is another object than before. The verifier trusts no statement of a pass.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,11 @@ class Verifier:
         self._bodies: dict[Graph, Verifier] = {}
 
     def check(self, graph: Graph) -> None:
-        """Raises VerificationError, naming the node, if an invariant of the HIR does not hold."""
+        """Verify all invariants of the HIR.
+
+        Raises:
+            VerificationError: An invariant does not hold; the message names the node.
+        """
         found, ends = {node: _facts(node) for node in graph.nodes}, _ends(graph)
         fresh = [node for node, facts in found.items() if not _same(self._sound.get(node), facts)]
         order_kept = len(found) == len(self._sound) and all(a is b for a, b in zip(found, self._sound, strict=True))
@@ -43,24 +47,24 @@ class Verifier:
 
 
 def verify_graph(graph: Graph) -> None:
-    """Raises VerificationError, naming the node, if an invariant of the HIR does not hold."""
+    """Verify all invariants of the HIR once; see `Verifier.check`."""
     Verifier().check(graph)
 
 
 def _facts(node: Node) -> Facts:
-    """All that the checks of a node look at."""
+    """Return all objects that the checks of a node read."""
     values = [v for v in chain(node.inputs, node.outputs) if v is not None]
     named = chain.from_iterable((v.name, v.type, v.data, len(v.uses)) for v in values)
     return (node.op, node.inputs, node.outputs, *named)
 
 
 def _ends(graph: Graph) -> Facts:
-    """What the caller of the model sees."""
+    """Return the graph's inputs and outputs with names, types and numbers of uses."""
     return tuple(chain.from_iterable((v, v.name, v.type, len(v.uses)) for v in chain(graph.inputs, graph.outputs)))
 
 
 def _same(before: Facts | None, now: Facts) -> bool:
-    """Whether these are the very same things: arrays are not compared, nor are types."""
+    """Return whether both tuples hold identical objects. Arrays and types are compared by identity."""
     return (
         before is not None
         and len(before) == len(now)
@@ -69,7 +73,7 @@ def _same(before: Facts | None, now: Facts) -> bool:
 
 
 def _check_structure(graph: Graph) -> None:
-    """Values are computed before they are used, know who uses them, and have names of their own."""
+    """Check that values are computed before they are used, know their uses, and have unique names."""
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for index, value in enumerate(node.inputs):

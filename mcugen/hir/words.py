@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators are called in the text form of the high-level IR."""
+"""Names of operators in the text form of the high-level IR."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fields = Mapping[str, object]
 
 
 class Words:
-    """By its name each operator that has one to itself, and its class; what shares one goes by that of its class."""
+    """Maps names to operators. An operator whose name is not unique has the name of its class."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[type[Operator], Fields]] = {}
@@ -22,21 +22,21 @@ class Words:
                 self._known.setdefault(word, (family, told))
 
     def of(self, op: Operator) -> tuple[str, Fields]:
-        """The word for an operator, and the fields that the word tells."""
+        """Return the name of an operator, and the attribute values that the name implies."""
         family, told = self._known.get(op.name, (None, {}))
         if family is type(op) and all(getattr(op, key) == value for key, value in told.items()):
             return op.name, told
         return type(op).__name__, {}
 
     def made(self, word: str, given: Fields) -> Operator | None:
-        """The operator of a word with these fields besides; None: the word is unknown, or has no such fields."""
+        """Return the operator with this name and these attributes; None if the name or an attribute is unknown."""
         family, told = self._known.get(word, (None, {}))
         if family is None or not given.keys() <= {f.name for f in fields(family)} - told.keys():
             return None
         return family(**told, **given)
 
     def family(self, word: str) -> type[Operator] | None:
-        """The class that a word means."""
+        """Return the operator class that a name stands for; None if the name is unknown."""
         return self._known.get(word, (None, {}))[0]
 
     def __iter__(self) -> Iterator[str]:
