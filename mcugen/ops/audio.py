@@ -125,7 +125,7 @@ class Dft(Operator):
 
 
 def _whole(node: OnnxNode, name: str, index: int, default: int) -> int:
-    """A parameter that is one number."""
+    """Return a parameter that must be a single number."""
     found = node.ints(name, index)
     if found is not None and len(found) != 1:
         raise Refusal(f"{node.op_type}: {name} must be one number", f"{found}", "repair the model")
@@ -140,7 +140,7 @@ def _check_length(node: OnnxNode, length: int) -> None:
 
 @onnx_operator("DFT", types=FLOATS, kernels=("dft",), limits="constant length")
 def _import_dft(node: OnnxNode) -> list[Value]:
-    """The axis goes last (but for the parts of complex numbers), is transformed, and goes back."""
+    """Import DFT: move the axis to the end (before the complex parts), transform it, and move it back."""
     x, one_sided, inverted = node.input(0), bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0))
     shape = x.type.shape
     axis = normalize_axis(node, _whole(node, "axis", 2, 1 if node.opset < 20 else -2), x.type.rank)
@@ -161,7 +161,7 @@ def _import_dft(node: OnnxNode) -> list[Value]:
 
 
 def _dft_length(node: OnnxNode, axis: int, form: str) -> int:
-    """As given, or by the output's shape, or that of the input."""
+    """Return the transform length: as given, else from the output's declared shape, else from the input."""
     size, declared = node.input(0).type.shape[axis], node.declared[0] if node.declared else None
     if node.has(1) and not node.input(1).is_constant and declared is not None and form != "half":
         return declared.shape[axis]

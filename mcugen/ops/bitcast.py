@@ -28,7 +28,7 @@ class BitCast(Simplifiable, Operator):
     to: DType = DType.FLOAT32
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The same shape."""
+        """Return the input's shape with the new element type."""
         (x,) = inputs
         assert x is not None
         if x.dtype.nbytes != self.to.nbytes:
@@ -41,7 +41,7 @@ class BitCast(Simplifiable, Operator):
         return (arrays[0].view(self.to.numpy),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same type."""
+        """Return the input if the element type stays."""
         return node.input(0) if node.input(0).type.dtype is self.to else None
 
     def lower(self, node: Node, builder: Builder) -> None:

@@ -30,11 +30,11 @@ class Branches(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Both."""
+        """Return both branches."""
         return (self.first, self.second)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Those of the graphs' outputs."""
+        """Return the types of the outputs of both graphs."""
         formals = [value.type for body in self.bodies for value in body.inputs]
         if list(inputs) != formals:
             raise ModelError("branches: inputs must have the types of the graphs' inputs", str(inputs), "repair it")
@@ -46,11 +46,11 @@ class Branches(Operator):
         return (*run(self.first, list(arrays[:count])), *run(self.second, list(arrays[count:])))
 
     def macs(self, sig: Signature) -> int:
-        """Those of both."""
+        """Return the sum over both branches."""
         return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A block of two sides."""
+        """Emit a fork/join block with two sides."""
         given = iter(node.inputs)
         for body in self.bodies:
             for formal, value in zip(body.inputs, given, strict=False):
@@ -68,9 +68,9 @@ class Branches(Operator):
 
 
 def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]) -> Node:
-    """Puts nodes of a graph that do not need each other into a node of two branches, in place.
+    """Replace two independent groups of nodes by one node with two branches, in place.
 
-    Nobody but their own branch, or what comes behind both, reads what they make.
+    Only the same group, or nodes behind both groups, may read the results of a group.
     """
     inside = {*first, *second}
     bodies = [_body(graph, [node for node in graph.nodes if node in part]) for part in (first, second)]
@@ -90,7 +90,7 @@ def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]
 
 
 def _body(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list[Value]]:
-    """A graph of these nodes, and of the outer graph what it reads and makes."""
+    """Return a graph of these nodes, the outer values it reads, and the outer values it computes."""
     body, values = Graph("branch"), dict[Value, Value]()
     outer, made = list[Value](), [v for node in nodes for v in node.outputs]
 

@@ -54,7 +54,7 @@ class Found:
         return [array[None].astype(np.float32) for array in (self.w, self.r, self.b)]
 
     def attributes(self, backwards: bool) -> dict[str, Any]:
-        """Of the node of ONNX."""
+        """Return the attributes of the ONNX node."""
         way = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
         return way | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
 
@@ -67,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Step:
-    """Of a layer: what it reads, and its states (h, and c of an LSTM) before and after it."""
+    """One time step of a recurrent layer: its input, and its states (h, and c of an LSTM) before and after the step."""
 
     found: Found
     x: Value
@@ -83,25 +83,25 @@ class Sum:
     bias: Array
 
     def plus(self, other: Sum, sign: float = 1.0) -> Sum:
-        """The sum of both, or their difference."""
+        """Return the sum of both, or their difference for `sign` −1."""
         theirs = {v: sign * m for v, m in other.matrices.items()}
         both = {v: self.matrices[v] + theirs[v] for v in self.matrices if v in theirs}
         return Sum({**self.matrices, **theirs, **both}, self.bias + sign * other.bias)
 
     def times(self, matrix: Array) -> Sum:
-        """By a matrix [n, m]."""
+        """Return the product with a matrix [n, m]."""
         return Sum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
 
     def part(self, begin: int, size: int) -> Sum:
-        """Of its n columns."""
+        """Return `size` of the n columns, from column `begin` on."""
         window = slice(begin, begin + size)
         return Sum({v: m[:, window] for v, m in self.matrices.items()}, self.bias[window])
 
 
 def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found | None:
-    """Of a step that reads rows x [batch, depth] and states [batch, hidden], and what these are `after` it.
+    """Return the recurrent cell that computes the states `after` from rows x [batch, depth] and states [batch, hidden].
 
-    Any of them may have further axes of one.
+    Any of the values may have further axes of length 1.
     """
     if any(v.type.rank < 2 or v.type.dtype is not DType.FLOAT32 or v.type.shape[-1] > _WIDEST for v in (x, *states)):
         return None
@@ -115,7 +115,10 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Found 
 
 
 def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[Step]:
-    """The steps that a value may be h after, whatever h was before; of what they read `is_read` must hold."""
+    """Yield the time steps after which `new` can be the state h, whatever h was before.
+
+    Only steps whose input `is_read` accepts are returned.
+    """
     for states, after, gate in (*_lstm_states(new), *_gru_states(new), *_rnn_states(new)):
         terms = _terms(gate, {v for v in states if v is not None})
         for x, h in permutations(terms) if len(terms) == 2 else ():
@@ -128,7 +131,7 @@ def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[Step]:
 
 
 States = tuple[tuple[Any, ...], tuple[Value, ...], Value]
-"""Those before a step (None where that may be any), those after it, and the argument of a gate."""
+"""States before a step (None if arbitrary), states after it, and the argument of a gate."""
 
 
 def _lstm_states(new: Value) -> Iterator[States]:
@@ -161,7 +164,10 @@ def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
 
 
 def hoisted(found: Found, whole: Value, axis: int) -> tuple[Found, Value]:
-    """With the product that was taken of all steps at once among its weights, where it took its place."""
+    """Return the cell with the input projection of all steps merged into its weights, and the projection's input.
+
+    Return the arguments unchanged if the merge is impossible.
+    """
     total = _Sums()(whole)
     takes_rows = np.array_equal(found.w.sum(0), np.ones(found.w.shape[1])) and (found.w != 0).sum() == len(found.w)
     if not takes_rows or found.w.shape[0] != found.w.shape[1] or len(total.matrices) != 1:
@@ -213,7 +219,7 @@ def _gru(x: Value, h: Value, new: Value) -> Found | None:
 
 
 def _reset(x: Value, h: Value, z: Value, argument: Value) -> Found | None:
-    """The layer whose candidate is tanh of `argument`."""
+    """Return the GRU whose candidate state is the tanh of `argument`."""
     sums = _Sums(x, h)
     total = sums(argument)
     (scaled, *others) = (v for v in total.matrices if v is not x) if len(total.matrices) == 2 else (None,)
@@ -246,7 +252,7 @@ def _rnn(x: Value, h: Value, new: Value) -> Found | None:
 
 
 def _of_gates(op: str, x: Value, h: Value, gates: Sequence[Value | None], states: tuple[int, ...]) -> Found | None:
-    """The layer whose gates are these sums, if nothing but x and h is in them."""
+    """Return the layer with these gate sums, if the sums contain only x and h."""
     size, read = h.type.shape[-1], _Sums(x, h)
     sums = [read(v) for v in gates if v is not None]
     is_complete = len(sums) == len(gates) and all(set(s.matrices) == {x, h} for s in sums)
@@ -261,11 +267,11 @@ class _Sums:
     """Values as sums. What is no sum, product with a constant matrix, or part of one, counts as a number of its own."""
 
     def __init__(self, *apart: Value) -> None:
-        """Those `apart` are such numbers, too, whatever they are computed of."""
+        """Treat the values `apart` as terms of their own, however they are computed."""
         self._known = {value: _itself(value) for value in apart}
 
     def __call__(self, value: Value, depth: int = 0) -> Sum:
-        """Of a value; deeper ones than any cell's are not read."""
+        """Return the sum that computes a value. The recursion is bounded by the depth of the largest cell."""
         if value not in self._known:
             node = value.producer
             found = _constant(value) if node is None else self._composed(node, depth + 1) or _constant(value)
@@ -285,7 +291,7 @@ class _Sums:
 
 
 def _summed(node: Node) -> list[Value]:
-    """Of whose sums the node's output is one: a product with a constant matrix, a sum, or a part; none otherwise."""
+    """Return the operands in which a node is linear (constant matrix product, sum, slice); else an empty list."""
     op, x = node.op, node.inputs[0] if node.inputs else None
     if x is None or not x.type.rank or x.type.shape[-1] > 4 * _WIDEST:
         return []
@@ -303,7 +309,7 @@ def _summed(node: Node) -> list[Value]:
 
 
 def _terms(value: Value, apart: Set[Value]) -> list[Value]:
-    """What a value is a sum of, constants aside; those `apart` are not taken apart."""
+    """Return the non-constant terms of the sum that computes a value. Values in `apart` are not expanded."""
     found, seen, rest = list[Value](), set[Value](), [value]
     while rest and len(seen) < _MOST_TERMS:
         term = rest.pop()
@@ -333,7 +339,7 @@ def _constant(value: Value) -> Sum | None:
 
 
 def _known(value: Value) -> Array | None:
-    """A constant, also one that is moved first, as the weights of Gemm are."""
+    """Return the data of a constant, also if it is moved first (as the weights of Gemm are)."""
     node = value.producer
     if node is None or not node.op.moves_data:
         return value.data
@@ -342,7 +348,7 @@ def _known(value: Value) -> Array | None:
 
 
 def _wide(found: Sum, value: Value) -> Sum:
-    """With a bias for each number of the value."""
+    """Return the sum with one bias for each element of the value's last axis."""
     return Sum(found.matrices, _full(found.bias, value.type.shape[-1]))
 
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def plain(type_: TensorType) -> TensorType:
-    """What a body's inputs and outputs are: scales and layouts are the business of each side."""
+    """Return the type without quantization and layout: bodies neither assume nor fix them."""
     return replace(type_, quant=None, layout=Layout.NONE)
 
 
@@ -79,7 +79,7 @@ class Branch(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Both branches."""
+        """Return both branches."""
         return (self.then, self.otherwise)
 
     @property
@@ -88,12 +88,12 @@ class Branch(Operator):
         return max(work(body) for body in self.bodies)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-        """What belongs to each branch of all that follows the condition."""
+        """Split the items that follow the condition into those of each branch."""
         middle = 1 + len(self.then.inputs)
         return items[1:middle], items[middle:]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The types of the branches' results, which are equal."""
+        """Return the types of the results, which are equal in both branches."""
         for body, types in zip(self.bodies, self._split(inputs), strict=True):
             _require_types(self.name, body.inputs, types)
         return tuple(plain(v.type) for v in self.then.outputs)
@@ -104,11 +104,11 @@ class Branch(Operator):
         return tuple(run(self.bodies[taken], self._split(arrays)[taken]))
 
     def macs(self, sig: Signature) -> int:
-        """Those of the longer branch."""
+        """Return the multiply-accumulates of the longer branch."""
         return max(map(_macs, self.bodies))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A branch in C; both sides leave their results in the same buffers."""
+        """Emit an `if` statement in C. Both sides write their results to the same buffers."""
         with builder.one_layer():
             builder.mark(node, Control.IF, [("cond", Access.IN, builder.buffer(node.input(0)))])
             for body, values in zip(self.bodies, self._split(node.inputs), strict=True):
@@ -141,15 +141,15 @@ class Walk:
         return f"axis {self.axis}{' backwards' * self.backwards}"
 
     def part(self, whole: Shape) -> Shape:
-        """The shape of one step's part."""
+        """Return the shape of one step's slice."""
         return whole[: self.axis] + whole[self.axis + 1 :]
 
     def whole(self, part: Shape, steps: int) -> Shape:
-        """The shape of all parts together."""
+        """Return the shape of all slices stacked."""
         return (*part[: self.axis], steps, *part[self.axis :])
 
     def position(self, step: int, steps: int) -> int:
-        """Where on the axis the part of a step is."""
+        """Return the index of a step's slice on the axis."""
         return steps - 1 - step if self.backwards else step
 
 
@@ -222,11 +222,14 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Its steps."""
+        """Return the number of steps, as the only entry."""
         return (self.steps,)
 
     def lstm(self) -> LstmStep | None:
-        """Its body, if that is a step of a quantized LSTM: x is taken from front to back, and h stacked so or not."""
+        """Return the body as a quantized LSTM step, or None if it is none.
+
+        The loop must read x from front to back, and stack h in the same way or not at all.
+        """
         if self.conditional or self.states != 2 or self.taken not in ((Walk(0),), (Walk(1),)):
             return None
         return lstm_step(self.body) if self.stacked in ((), self.taken) else None
@@ -236,7 +239,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return [index < self.states or is_wanted for index, is_wanted in enumerate(wanted)]
 
     def keeping(self, wanted: Sequence[bool]) -> Repeat:
-        """Without stacked tensors that nobody reads."""
+        """Return the loop without stacked outputs that have no readers."""
         body, first = self.body.copy(), int(self.conditional)
         kept = [index for index in range(len(body.outputs)) if index < first or wanted[index - first]]
         names, values = [body.output_names[i] for i in kept], [body.outputs[i] for i in kept]
@@ -245,7 +248,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return replace(self, body=body, stacked=stacked)
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Where each step stacks a state."""
+        """Return offset and size of the last step, if each step stacks a state."""
         index = node.outputs.index(output) - self.states
         if self.conditional or not self.steps or index < 0 or self._stacked_state(index) is None:
             return None
@@ -254,22 +257,22 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return (walk.position(self.steps - 1, self.steps) * count, count) if is_run else None
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """That one."""
+        """Return the final value of the stacked state."""
         index = self._stacked_state(node.outputs.index(output) - self.states)
         assert index is not None
         return node.outputs[index]
 
     def _stacked_state(self, index: int) -> int | None:
-        """The number of the state that is stacked tensor `index`."""
+        """Return the index of the state that is stacked as output `index`; None if that output stacks no state."""
         _, states, rows = self._results(self.body.outputs)
         return next((k for k, v in enumerate(states) if v is rows[index]), None)
 
     def macs(self, sig: Signature) -> int:
-        """Those of all steps."""
+        """Return the multiply-accumulates of all steps."""
         return self.steps * _macs(self.body)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A loop in C. States lie in buffers of their own, which each step renews at its end."""
+        """Emit a loop in C. States lie in their own buffers, which each step updates at its end."""
         cond, states, taken, seen = self._split(node.inputs)
         index = builder.scratch(f"{node.outputs[0].name}.step", DType.INT64, 1)
         with builder.one_layer():
@@ -321,7 +324,7 @@ def _bind_to(values: Sequence[Value], buffers: Sequence[Buffer], builder: Builde
 
 
 def _first(node: Node, value: Value | None, builder: Builder) -> Buffer:
-    """A buffer for a state, with its first value."""
+    """Return a buffer for a state, initialized with its first value."""
     assert value is not None
     buffer = builder.scratch(f"{value.name}.state", value.type.dtype, value.type.count)
     builder.move(node, builder.buffer(value), buffer, "first value")
@@ -337,7 +340,7 @@ class _Window:
     steps: int
 
     def emit(self, node: Node, builder: Builder, index: Buffer, x: Buffer, y: Buffer, *, reads: bool) -> None:
-        """Emits the copy of buffer `x` to `y`; `reads` says that `x` is the whole."""
+        """Emit the copy of buffer `x` to `y`. With `reads`, `x` is the stacked tensor; else `y` is."""
         part = self.walk.part(self.whole)
         strides = dense_strides(self.whole)
         stride, inner = strides[self.walk.axis], list(self.walk.part(tuple(strides)))
@@ -369,7 +372,10 @@ class _Capture:
         """By value around, the one inside."""
 
     def __call__(self, outer: Value) -> Value:
-        """The value inside: constants, and what is computed from them alone, again; all else as an input."""
+        """Return the value inside the body that stands for `outer`.
+
+        Constants, and values computed from constants alone, are repeated inside; others become inputs of the body.
+        """
         if outer not in self.inner:
             self.inner[outer] = self._constant(outer) or self.graph.add_input(outer.name, plain(outer.type))
         return self.inner[outer]
@@ -384,7 +390,7 @@ class _Capture:
         return self.graph.add(made.op, inputs, made.origin, names=[outer.name], types=[outer.type]).output
 
     def finish(self, results: Sequence[Value], names: Sequence[str]) -> list[Value]:
-        """Declares the results; drops inputs that nobody reads, and returns the captured values of the others."""
+        """Declare the results, drop unread inputs, and return the captured outer values of the other inputs."""
         for name, value in zip(names, results, strict=True):
             self.graph.add_output(name, value)
         read = {o: i for o, i in self.inner.items() if i in self.graph.inputs}
@@ -394,7 +400,10 @@ class _Capture:
 
 
 def _stored(node: OnnxNode, index: int) -> Value:
-    """An input in its ONNX type: halves that are computed as float32 are narrowed, so that states round as in ONNX."""
+    """Return an input in its ONNX type.
+
+    float16 values that are computed as float32 are narrowed, so that states round as in ONNX.
+    """
     value = node.input(index)
     dtype = node.dtypes[index]
     return _as(node.graph, value, dtype) if dtype is not None and dtype.is_narrow_float else value
@@ -435,7 +444,10 @@ def _condition(node: OnnxNode, index: int) -> Value:
     keeps_halves=True,
 )
 def _import_if(node: OnnxNode) -> list[Value]:
-    """A condition that is known takes its branch; else both branches must give the same types."""
+    """Import If.
+
+    A constant condition selects its branch; else the results of both branches must have the same types.
+    """
     cond = _condition(node, 0)
     bodies = [node.body(key) for key in ("then_branch", "else_branch")]
     place = _names(node, 1)[0]
@@ -467,7 +479,11 @@ def _import_if(node: OnnxNode) -> list[Value]:
 
 
 def _branches(cond: Value, bodies: Sequence[Body], captures: Sequence[_Capture]) -> list[list[Value]]:
-    """The results of both branches; BodyRefusal tells of both, and how to go without the one that cannot be."""
+    """Import both branches and return their results.
+
+    Raises:
+        BodyRefusal: A branch is not supported; the message names the reasons of both, and how to avoid the branch.
+    """
     results: list[list[Value]] = []
     reasons: list[str] = []
     for body, capture in zip(bodies, captures, strict=True):
@@ -500,7 +516,7 @@ class _Repetition:
     """Whether the body is a Loop's, which reads the step's number and a condition, and gives a condition."""
 
     def results(self) -> list[Value]:
-        """The values that stand for the node's outputs."""
+        """Return the values of the node's outputs."""
         if self.cond is not None and self.cond.data is not None:
             self.steps *= int(self.cond.data.any())
             self.cond = None
@@ -633,7 +649,7 @@ class _LoopBody:
             self.fixed |= {i: of.initial[i] for i in same}
 
     def _import(self) -> set[int]:
-        """Imports the body; returns the states that start as constants and never change."""
+        """Import the body; return the indices of states that start as constants and never change."""
         of = self.of
         self.capture = _Capture(_names(of.node, 1)[0])
         self.graph = graph = self.capture.graph
@@ -651,7 +667,7 @@ class _LoopBody:
         return {i for i, v in enumerate(of.initial) if v.is_constant and self.states[i] is states[i]}
 
     def count(self) -> None:
-        """Takes out what follows from the step's number: the condition, counters, and parts that are gathered by it."""
+        """Remove what depends on the step number alone: the condition, counters, and slices gathered by the number."""
         of, graph = self.of, self.graph
         varying = [i for i in range(len(self.states)) if i not in self.fixed]
         states = [State(self.read[i], of.initial[i].data, self.states[i]) for i in varying]
@@ -671,7 +687,7 @@ class _LoopBody:
             self._replace(node.output, part)
 
     def _replace(self, old: Value, new: Value) -> None:
-        """Also among results, which the graph does not know yet."""
+        """Replace a value in the graph and among the results that are not declared yet."""
         self.graph.replace(old, new)
         self.states, self.rows = ([new if v is old else v for v in values] for values in (self.states, self.rows))
 
@@ -691,16 +707,16 @@ class _LoopBody:
         return any(v.type.shape != s.type.shape for v, s in zip(self.states, self.of.initial, strict=True))
 
     def walks(self) -> list[Walk]:
-        """How the parts are stacked."""
+        """Return how each output slice is stacked."""
         return [self.of.stacked(i, v.type.rank) for i, v in enumerate(self.rows)]
 
     def stack_types(self) -> list[TensorType]:
-        """Of the stacked outputs."""
+        """Return the types of the stacked outputs."""
         pairs = zip(self.rows, self.walks(), strict=True)
         return [plain(v.type.with_shape(walk.whole(v.type.shape, self.of.steps))) for v, walk in pairs]
 
     def emit(self) -> list[Value]:
-        """Adds the loop to the graph around."""
+        """Add the loop to the surrounding graph and return its outputs."""
         of, node = self.of, self.of.node
         names = _names(node, len(self.states) + len(self.rows))
         varying = [i for i in range(len(self.states)) if i not in self.fixed and i not in self.last]
@@ -738,7 +754,10 @@ class _LoopBody:
         return [outputs[i] for i in range(len(names))]
 
     def _layer(self, varying: list[int]) -> dict[int, Value] | None:
-        """The outputs by number of the recurrent layer that the loop is: of a step, of which all h are stacked."""
+        """Return the outputs of the recurrent layer that the loop is, by output index; None if it is none.
+
+        The body must be one cell whose state h is stacked in every step.
+        """
         if not self.of.counts or self.conditional or len(self.taken) != 1 or not varying:  # a Scan stays as it is
             return None
         (x, walk), of = self.taken[0], self.of
@@ -756,7 +775,7 @@ class _LoopBody:
 
 
 def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[str]) -> Sequence[Value]:
-    """The loop's outputs; constants if all that it reads is known."""
+    """Add the loop and return its outputs; evaluate it at compile time if all inputs are constant."""
     arrays = [v.data for v in inputs if v.data is not None]
     types = op.infer(*(v.type for v in inputs))
     if len(arrays) < len(inputs) or sum(t.count for t in types) > MAX_FOLDED:
@@ -773,7 +792,7 @@ def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[st
     keeps_halves=True,
 )
 def _import_loop(node: OnnxNode) -> list[Value]:
-    """Steps must be known: memory and time are, too."""
+    """Import Loop. The number of steps needs a static bound, since memory and time must be known."""
     if not node.has(0):
         raise Refusal("Loop: the number of steps needs a static bound", "none", "give the loop a constant trip count")
     steps = max(node.whole(0, "the trip count, a static bound of the steps,"), 0)
@@ -791,7 +810,7 @@ def _import_loop(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("Scan", kernels=("move", "copy"), keeps_halves=True)
 def _import_scan(node: OnnxNode) -> list[Value]:
-    """As many steps as the scanned axes have elements."""
+    """Import Scan. The length of the scanned axes gives the number of steps."""
     body, count = node.body("body"), int(node.attr("num_scan_inputs", 1))
     states = len(node.inputs) - count
     if not 0 < count <= len(node.inputs) or len(node.outputs) < states:

@@ -59,7 +59,7 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 
 def _products(rows: Array, w: Array) -> Array:
-    """Of unfolded inputs with weights, channels last: [positions, outputs]."""
+    """Multiply unfolded inputs by weights that have channels last; return [positions, outputs]."""
     # rows are [C, *kernel]: bring the weights to that order
     groups, depth = len(rows), rows.shape[-1]
     columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth).transpose(0, 2, 1)
@@ -121,13 +121,13 @@ class Conv(
         return (self._real(self._sums(x, w), bias),)
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """The product that is left, of channels first."""
+        """Finish the convolution from the unfolded input: multiply, add the bias, clamp."""
         x, (w, *bias) = sig.input(0), constants
         sums = _products(rows, w.transpose(to_channels_last(w.ndim)))
         return self._real(sums.reshape(x.shape[0], *self.window.output(x.shape[2:], w.shape[2:]), len(w)), *bias)
 
     def _real(self, sums: Array, *bias: Array) -> Array:
-        """With the bias, clamped."""
+        """Add the bias and clamp."""
         y = sums + bias[0] if bias else sums
         return self._turned(y if self.clamp is None else np.clip(y, *self.clamp).astype(sums.dtype))
 
@@ -138,19 +138,19 @@ class Conv(
         return correlate(self.window, self.groups, x, w)
 
     def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
-        """The codes of sums."""
+        """Requantize the sums."""
         return self._turned(finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias)))
 
     def _turned(self, y: Array) -> Array:
-        """From channels last to the tensors' order."""
+        """Transpose from channels last to the order of this operator's tensors."""
         return y if self.is_channels_last else y.transpose(np.argsort(to_channels_last(y.ndim)))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Of codes, by the bounds of sums, which requantization keeps in order."""
+        """Return bounds of quantized outputs from bounds of the sums: requantization is monotonic."""
         return layer_bounds(sig, inputs, self._sums, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Sums over all channels, or one filter a channel."""
+        """Return how channels depend on each other: sums over all channels, or one filter a channel."""
         x, w, out = sig.input(0), sig.input(1), np.arange(sig.output.shape[-1])
         if not self.is_channels_last:
             return None
@@ -168,7 +168,7 @@ class Conv(
         return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
 
     def macs(self, sig: Signature) -> int:
-        """outputs · kernel · channels of a group."""
+        """Return outputs · kernel size · channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
@@ -182,11 +182,11 @@ class Conv(
         return replace(self, window=self.window.padded(*space)) if space else None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """In the epilogue."""
+        """Return the convolution that clamps in its epilogue."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
-        """The convolution alone, if it was clamped."""
+        """Return the convolution without its clamp, if it has one."""
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
@@ -204,11 +204,11 @@ class Conv(
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """The window's rows, which hold all of its padding."""
+        """Return the row form whose window contains all padding."""
         return self._by_rows(sig, self.window.sides)
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Where each channel has a filter of its own, kernels can pad a strip at a time."""
+        """Return the row form for depthwise kernels, which pad columns themselves one strip at a time."""
         return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
 
     def _by_rows(self, sig: Signature, sides: tuple[int, int]) -> RowForm | None:
@@ -224,11 +224,11 @@ class Conv(
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis, extends=True)
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """With the padding that they reach."""
+        """Return the convolution of these columns, with the padding that they reach."""
         return self._columns(sig, sig.input(1).shape[1:-1], start, stop)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By pixels each for itself, by output channels of one pixel, by channels with filters each, or by rows."""
+        """Return divisions by pixels, by output channels of one pixel, by depthwise channels, or by rows."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
             return ()
@@ -242,11 +242,14 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Those that read all input channels."""
+        """Return whether a range of output channels is a layer: each output channel must read all input channels."""
         return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 
     def _upright(self, sig: Signature) -> Sequence[Division]:
-        """Of a line, by pixels, each as a row of its own: kernels that copy rows copy some pixels, not all the line."""
+        """Return divisions of a one-dimensional input by pixels, each seen as a row.
+
+        Kernels that copy rows then copy some pixels instead of the whole line.
+        """
         x, w, out = sig.input(0), sig.input(1), sig.output
         if math.prod((*x.shape[1:-2], *out.shape[1:-2], *w.shape[1:-2])) != 1 or w.shape[-2] == 1:
             return ()
@@ -264,7 +267,7 @@ class Conv(
         return (Division(bands.length, portion),)
 
     def _lanes(self, sig: Signature) -> Division:
-        """Filters of one channel each: some channels of all pixels."""
+        """Return the division of a depthwise convolution by channels: some channels of all pixels."""
         x, w, out = sig.input(0), sig.input(1), sig.output
 
         def portion(start: int, stop: int) -> Portion:
@@ -281,7 +284,7 @@ class Conv(
         return any((*self.window.before, *self.window.after))
 
     def _pixels(self, sig: Signature) -> Division:
-        """As if they stood in one line."""
+        """Return the division by pixels, as if all pixels stood in one line."""
         (deep, wide), space = (t.shape[-1] for t in (sig.input(0), sig.output)), sig.output.shape[1:-1]
         rest = (None,) * (len(sig.inputs) - 1)
 
@@ -294,11 +297,11 @@ class Conv(
         )
 
     def spec(self, node: Node) -> ConvSpec:
-        """Of channels-last tensors."""
+        """Return the kernel specification for channels-last tensors."""
         return ConvSpec.of(node, self.window, self.groups, self.clamp).some_of(self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By one of the kernels."""
+        """Lower to the first kernel that fits."""
         builder.lower(self.kernels, node)
 
 
@@ -307,7 +310,7 @@ class Conv(
 
 @dataclass(frozen=True)
 class DirectConv(Conv):
-    """The same in any number of spatial dimensions, float32 or float64, channels first; weights may be computed."""
+    """A channels-first convolution in float32 or float64, with any number of spatial axes; weights may be computed."""
 
     mnemonic: ClassVar[str] = "direct_conv"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
@@ -319,7 +322,7 @@ class DirectConv(Conv):
         return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The element type of the input."""
+        """Return the convolution's shape with the input's element type."""
         (out,) = super().infer(*inputs)
         assert inputs[0] is not None
         return (replace(out, dtype=inputs[0].dtype),)
@@ -354,7 +357,7 @@ class DirectConv(Conv):
 
 
 def _inputs(node: Node, builder: Builder, *roles: str) -> dict[str, Buffer]:
-    """Those that are present, by role."""
+    """Return the buffers of the inputs that are present, by role."""
     return {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
 
 
@@ -374,7 +377,7 @@ class IntegerConv(Spatial):
         return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As the float convolution, int32."""
+        """Return the float convolution's shape as int32."""
         (out,) = DirectConv(self.window, groups=self.groups).infer(*inputs[:2])
         return (replace(out, dtype=DType.INT32),)
 
@@ -391,7 +394,7 @@ class IntegerConv(Spatial):
         return (y.transpose(np.argsort(perm)).astype(np.int32),)
 
     def macs(self, sig: Signature) -> int:
-        """outputs · kernel · channels of a group."""
+        """Return outputs · kernel size · channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -432,7 +435,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
 
 
 def conv_window(node: OnnxNode) -> Window:
-    """The window of a convolution, whose kernel is that of the weights."""
+    """Return the window of an ONNX convolution; its kernel size is that of the weights."""
     x, w = node.input(0).type, node.input(1).type
     kernel = w.shape[2:]
     if x.rank < 3 or x.rank != w.rank:

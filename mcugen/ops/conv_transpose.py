@@ -55,7 +55,7 @@ class Scatter(Operator):
             raise ModelError(f"{self.name}: the sizes must be positive and fit 32 bits", found, "repair the model")
 
     def _spread(self, parts: dict[tuple[int, ...], Array], kernel: Shape) -> Array:
-        """Sums the parts [N, C, *x space] of all taps where they belong."""
+        """Add the parts [N, C, *input space] of all kernel taps at their positions in the output."""
         first = next(iter(parts.values()))
         w = self.window
         rows = list(zip(first.shape[2:], kernel, w.strides, w.dilations, strict=True))
@@ -93,7 +93,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return (TensorType((x.shape[0], channels, *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """A product of channels for each tap."""
+        """Compute one channel product for each kernel tap, and add the products at their positions."""
         x, w = arrays[:2]
         kernel = w.shape[2:]
         grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
@@ -109,11 +109,11 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return (y if self.clamp is None else np.clip(y, *self.clamp).astype(x.dtype),)
 
     def macs(self, sig: Signature) -> int:
-        """inputs · kernel · channels of a group."""
+        """Return inputs · kernel size · output channels of a group."""
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Where the stride is 1, a convolution with the kernel turned around, for which there are more kernels."""
+        """Return, for stride 1, the convolution with the flipped kernel, for which there are more kernels."""
         x, w = node.input(0), node.input(1)
         if any(s != 1 for s in self.window.strides) or x.type.dtype is not DType.FLOAT32:
             return None
@@ -126,7 +126,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.add(op, inputs, node.origin, names=[f"{node.output.name}.turned"], before=node).output
 
     def _turned_window(self, x: Shape, kernel: Shape) -> Window | None:
-        """The padding that a convolution has; None where it would leave pixels out."""
+        """Return the window of the equivalent convolution; None if its padding would be negative."""
         reach = [d * (k - 1) for d, k in zip(self.window.dilations, kernel, strict=True)]
         before = tuple(r - b for r, b in zip(reach, self.window.before, strict=True))
         after = tuple(out - n - b + r for out, n, b, r in zip(self.space, x, before, reach, strict=True))
@@ -166,7 +166,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """After the sum."""
+        """Return the operator that clamps its sums."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
@@ -209,7 +209,7 @@ class IntegerConvTranspose(Scatter):
     groups: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As of floats."""
+        """Return the float operator's shape as int32."""
         (out,) = ConvTranspose(self.window, self.space, self.groups).infer(*inputs)
         return (replace(out, dtype=DType.INT32),)
 
@@ -219,11 +219,11 @@ class IntegerConvTranspose(Scatter):
         return (y.astype(np.int32),)
 
     def macs(self, sig: Signature) -> int:
-        """inputs · kernel · channels of a group."""
+        """Return inputs · kernel size · output channels of a group."""
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By the loops of floats."""
+        """Lower to the kernel that the float operator uses, with integer elements."""
         x, w = node.input(0).type, node.input(1).type
         roles = zip(("x", "w", "y"), (*node.inputs, node.output), strict=True)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None}
@@ -275,12 +275,12 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return (y if self.is_channels_last else y.transpose(inverse(perm)),)
 
     def macs(self, sig: Signature) -> int:
-        """inputs · kernel · channels of a group."""
+        """Return inputs · kernel size · output channels of a group."""
         w = sig.input(1)
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """As many rows at once as the stride has, of the rows of one image whose taps meet there."""
+        """Return the row form that computes `stride` rows at once from the input rows whose taps contribute to them."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1:
             return None
@@ -296,7 +296,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return RowForm(op, (reads, *(None,) * (len(sig.inputs) - 1)), rows=stride)
 
     def spec(self, node: Node) -> TransposedSpec:
-        """Of channels-last tensors."""
+        """Return the kernel specification for channels-last tensors."""
         return TransposedSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -313,11 +313,11 @@ class FoldColumns(Scatter):
 
     @property
     def _positions(self) -> Shape:
-        """How many blocks lie along each axis of the padded image."""
+        """Return the number of blocks along each axis of the padded image."""
         return self.window.output(self.space, self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The image."""
+        """Return the type of the image."""
         (x,) = inputs
         assert x is not None
         positions = self._positions
@@ -336,7 +336,7 @@ class FoldColumns(Scatter):
         return (self._spread(parts, self.kernel),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """The loops of the transposed convolution."""
+        """Lower to the loops of the transposed convolution."""
         x = node.input(0).type
         operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
         channels = ChannelGroups(batch=x.shape[0], groups=x.shape[1], group_in=1, group_out=1)

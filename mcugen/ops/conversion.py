@@ -27,7 +27,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """An array as Cast converts it: reals cut off and saturating (NaN gives 0), integers wrapping."""
+    """Convert an array as Cast does: reals are truncated and saturate (NaN gives 0), integers wrap."""
     op, source = Cast(dtype), TensorType(x.shape, DType.of(x))
     return op.evaluate(Signature((source,), op.infer(source)), x)[0]
 
@@ -49,13 +49,13 @@ class Cast(Simplifiable, Elementwise):
     """Of float8_e8m0: up, down, nearest."""
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The target."""
+        """Return the target type."""
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same type; to float32 and back; Cast(Reshape(x)) → Reshape(Cast(x)) of a product's sums.
+        """Remove casts to the same type and to float32 and back; move a cast of a product's sums before a Reshape.
 
-        The last brings it beside the product, for convert_qdq to find.
+        Cast(Reshape(x)) → Reshape(Cast(x)) brings the cast next to the product, where convert_qdq looks for it.
         """
         x = node.input(0)
         if x.type.dtype is self.to:
@@ -103,7 +103,7 @@ class Cast(Simplifiable, Elementwise):
 
 
 SIGNED = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
-"""What codes without sign become."""
+"""Signed counterpart of each unsigned quantized type."""
 
 FLIPPED = {**SIGNED, **{signed: unsigned for unsigned, signed in SIGNED.items()}}
 
@@ -123,11 +123,11 @@ class FlipSign(Simplifiable, Elementwise):
     mnemonic: ClassVar[str] = "flip_sign"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The other of the two."""
+        """Return the other type of the signed and unsigned pair."""
         return FLIPPED[dtypes[0]]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """An addition that stays in range."""
+        """Return the addition of half the range, which cannot overflow."""
         operator = "-" if sig.input(0).dtype in SIGNED else "+"
         return Convert(sig.output.dtype, nodes.Binary(operator, args[0], Constant(half(sig.output.dtype), DType.INT32)))
 
@@ -188,11 +188,11 @@ class Quantize(Simplifiable, Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The specification, of constants by channel too."""
+        """Quantize, also constants with one scale per channel."""
         return (quantize(arrays[0], sig.output.q, sig.output.dtype),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A ratio and its rounding where the CPU has floats, else whole numbers; the same results."""
+        """Return a float division and rounding for CPUs with an FPU, else the same result in integer arithmetic."""
         (x,), dtype, quant = args, sig.output.dtype, sig.output.q
         zero, bits = quant.zero_point, 8 * dtype.nbytes
         whole = None if "fpu" in scalar.features else WholeScale.of(quant.scale[0])
@@ -207,7 +207,7 @@ class Quantize(Simplifiable, Elementwise):
             super().lower(node, builder)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """The same by vectors of floats, if the ratio can be had by multiplications."""
+        """Return the expression for float vectors, if multiplications can replace the division exactly."""
         out = sig.output
         found = Reciprocal.of(out.q.scale[0], _most(out))
         if found is None:
@@ -228,7 +228,7 @@ def _ratio(x: Expression, out: TensorType, scalar: Scalars) -> Expression:
 
 
 def _most(out: TensorType) -> int:
-    """The largest magnitude of a code less the zero point."""
+    """Return the largest magnitude of a quantized value minus the zero point."""
     return max(abs(limit - out.q.zero_point) for limit in out.dtype.limits)
 
 
@@ -240,11 +240,11 @@ class QuantizeBy(Elementwise):
     to: DType = DType.INT8
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The target: int8, uint8 or int16."""
+        """Return the target type: int8, uint8 or int16."""
         return self.to
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A code of the signed type, moved on to the target."""
+        """Return the quantization to the signed type, shifted to the target type."""
         x, scale, zero = args
         offset = Constant(128 if self.to is DType.UINT8 else 0, DType.INT32)
         signed = nodes.Binary("-", Convert(DType.INT32, zero), offset)
@@ -262,7 +262,7 @@ class Dequantize(Elementwise):
         return DType.FLOAT32
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The specification, of constants by channel too."""
+        """Dequantize, also constants with one scale per channel."""
         return (dequantize(arrays[0], sig.input(0).q),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -305,7 +305,7 @@ class Requantize(Elementwise):
 
 
 def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:
-    """`stored` as `node`, a Quantize, would have it after a Dequantize: itself, or through a table."""
+    """Return `stored` in the quantization of `node`, a Quantize behind a Dequantize: unchanged, or by a table."""
     out = node.output.type
     if stored.type.quant == out.quant and stored.type.dtype is out.dtype:
         return stored
@@ -335,7 +335,11 @@ def _target(node: OnnxNode) -> DType:
 
 
 def onnx_dtype(node: OnnxNode, number: int) -> DType:
-    """The element type of an ONNX type number; Refusal where C has none."""
+    """Return the element type of an ONNX type number.
+
+    Raises:
+        Refusal: The type has no C counterpart.
+    """
     try:
         return DType(helper.tensor_dtype_to_np_dtype(number).name)
     except (ValueError, KeyError) as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loop's body computes of its step's number alone: how often it runs, and which parts of tensors it takes.
+"""Loops whose control depends on the step number alone: their number of steps, and the slices that they read.
 
-tf2onnx writes TensorFlow's `while` so: a counter of its own, a condition of it, and rows that are gathered by it.
+tf2onnx exports TensorFlow's `while` in this form: with a counter, a condition on it, and rows gathered by it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_EVALUATED = 50_000
 
 @dataclass(frozen=True)
 class State:
-    """What goes from step to step: as the body reads it, its first value if that is known, and the next one."""
+    """A loop state: the value that the body reads, its initial value if known, and the value of the next step."""
 
     read: Value
     first: Array | None
@@ -40,7 +40,18 @@ class Counted:
 
 
 def counted(graph: Graph, step: Value, states: Iterable[State], cond: Value | None, most: int) -> Counted | None:
-    """Of a body that reads its `step`'s number, and runs at most `most` times; None unless its condition is known."""
+    """Return the number of steps of a loop body, and its values by step.
+
+    Args:
+        graph: Body of the loop.
+        step: The step number inside the body.
+        states: States of the loop.
+        cond: Condition to continue; None if there is none.
+        most: Upper bound of the number of steps.
+
+    Returns:
+        None if the condition depends on more than the step number.
+    """
     counters = [s for s in states if s.first is not None and s.first.size == 1]
     while True:
         known = _following(graph, {step, *(s.read for s in counters)})
@@ -66,7 +77,7 @@ def _following(graph: Graph, known: set[Value]) -> set[Value]:
 
 
 def _needed(nodes: list[Node], values: Iterable[Value | None]) -> list[Node]:
-    """Those among nodes in order that the values are computed by."""
+    """Return the nodes, in order, that the values are computed by."""
     wanted, found = set(values), list[Node]()
     for node in reversed(nodes):
         if wanted.intersection(node.outputs):
@@ -97,7 +108,7 @@ def _played(nodes: list[Node], step: Value, counters: list[State], cond: Value |
 
 
 def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
-    """The step's number in the type of a counter."""
+    """Return the step number in the element type of a counter."""
     return (
         step
         if dtype is step.type.dtype
@@ -106,7 +117,7 @@ def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
 
 
 def rows_by_number(graph: Graph, step: Value, steps: int) -> list[tuple[Node, int]]:
-    """The nodes that gather, of a whole tensor from around, the part whose number is the step's; along which axis."""
+    """Return the nodes that gather the slice of an outer tensor at the step number, each with its axis."""
     return [
         (node, node.op.axis)
         for node in graph.nodes

@@ -37,7 +37,7 @@ class Cumulative(Permutable, Operator):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By function."""
+        """Return one name for each function."""
         return {function.lower(): {"function": function} for function in _FUNCTIONS}
 
     @property
@@ -46,7 +46,7 @@ class Cumulative(Permutable, Operator):
         return self.function.lower()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The same type."""
+        """Return the input's type."""
         (x,) = inputs
         assert x is not None
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
@@ -62,7 +62,7 @@ class Cumulative(Permutable, Operator):
         return (np.moveaxis(y[::-1] if self.reverse else y, 0, self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """The axis follows."""
+        """Return the operator along the permuted axis."""
         return Cumulative(self.function, perm.index(self.axis), self.exclusive, self.reverse), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -93,7 +93,7 @@ class Cumulative(Permutable, Operator):
 
 @onnx_operator("CumSum", "CumProd", types=_TYPES, kernels=("cumulative",), limits="constant axis")
 def _import_cumulative(node: OnnxNode) -> list[Value]:
-    """A tensor of one axis leaves no choice of it."""
+    """Import CumSum and CumProd. A vector has only one axis, so its axis input may be computed."""
     x = node.input(0)
     computed = node.has(1) and not node.input(1).is_constant
     axis = 0 if computed and x.type.rank == 1 else node.whole(1, "the axis")

@@ -65,7 +65,7 @@ def _outputs(node: Node, builder: Builder, roles: Sequence[str]) -> dict[str, Bu
 
 
 def _emit(node: OnnxNode, make: Callable[[int], Operator], inputs: Sequence[Value | None], bound: int) -> list[Value]:
-    """Adds an operator whose results have at most `bound` entries; returns those without the size."""
+    """Add an operator whose results have at most `bound` entries; return its outputs without the size."""
     graph, names = node.graph, [name for name in node.outputs if name]
     if graph.sizes is None:
         found = "the body of a loop or branch"
@@ -99,7 +99,7 @@ class NonZero(Dynamic):
         return self._sized(sig, found.astype(np.int64), size=found.shape[1])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Counts, then writes."""
+        """Lower to a kernel that counts, then writes."""
         x = node.input(0).type
         params = NonZeroParams(total=x.count, d=numbered("d", x.shape))
         operands = {"x": builder.buffer(node.input(0)), **_outputs(node, builder, ["y"])}
@@ -127,7 +127,7 @@ class Compress(Dynamic):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The axis shrinks."""
+        """Return the input's type with a shorter axis, and the size."""
         x = inputs[0]
         assert x is not None
         return x.with_shape((*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])), _SIZE
@@ -192,7 +192,7 @@ class Unique(Dynamic):
         return [r for r, wanted in zip(results, self.wanted, strict=True) if wanted]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The axis shrinks; vectors of int64."""
+        """Return the input's type with a shorter axis, the wanted int64 vectors, and the size."""
         (x,) = inputs
         assert x is not None
         shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
@@ -210,7 +210,7 @@ class Unique(Dynamic):
         return self._sized(sig, *self._chosen(results), size=len(first))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A list of the first indices, searched for each entry."""
+        """Lower to a kernel that searches a list of first indices for each entry."""
         x = node.input(0).type
         roles = [role for role, wanted in zip(_UNIQUE, self.wanted, strict=True) if wanted]
         depth = x.shape[self.axis]
@@ -275,7 +275,7 @@ class NonMaxSuppression(Dynamic):
         return self._sized(sig, found, size=len(found))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Selection without sorting."""
+        """Lower to a kernel that selects boxes without sorting."""
         boxes, scores = node.input(0).type, node.input(1).type
         params = SuppressionParams(batches=boxes.shape[0], classes=scores.shape[1], boxes_n=boxes.shape[1])
         has_score = len(node.inputs) > 4 and node.inputs[4] is not None

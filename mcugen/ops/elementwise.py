@@ -59,13 +59,13 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         raise NotImplementedError
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The expression's values."""
+        """Evaluate the expression elementwise."""
         values = evaluate(self._formula(sig), {f"x{i}": a for i, a in enumerate(arrays)})
         shape = np.broadcast_shapes(*(a.shape for i, a in enumerate(arrays) if i not in self.tables))
         return (np.broadcast_to(values, shape).astype(sig.output.dtype.numpy),)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """The same as Helium computes it, see mcugen.expressions.mve; None: it does not help."""
+        """Return the expression in Helium operations (see mcugen.expressions.mve); None if vectors do not help."""
         return None
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -103,7 +103,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return each_row(self, sig, is_row, at_once=(1,))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""
+        """Return the integer form of a function of one tensor and constant scalars.
+
+        It is a table of 256 values for int8, and an interpolated curve for int16.
+        """
         varying = [i for i, v in enumerate(inputs) if v is not None and not v.is_constant]
         scalars = all(v is None or v.type.count == 1 for i, v in enumerate(inputs) if i not in varying)
         if len(varying) != 1 or not scalars or self.tables:
@@ -120,7 +123,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """The expression's, of codes: all else may be anything."""
+        """Return the expression's bounds for quantized outputs; real outputs are unbounded."""
         if sig.output.quant is None:
             return (None,)
         found = bounds(self._formula(sig), {f"x{i}": ends for i, ends in enumerate(inputs) if ends is not None})
@@ -141,7 +144,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return Channels(sources, lambda _: self)
 
     def _of_codes(self, inputs: Sequence[Value | None], codes: Array, quant: QuantParams) -> Array:
-        """The real results where the only input that is no constant has these codes."""
+        """Return the real results for quantized values of the only non-constant input."""
         arrays = [real_data(v) if v.is_constant else dequantize(codes, quant) for v in inputs if v]
         types = tuple(TensorType(a.shape, DType.of(a)) for a in arrays)
         with np.errstate(all="ignore"):
@@ -149,7 +152,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return real.reshape(len(codes))
 
     def _formula(self, sig: Signature) -> Expression:
-        """The expression of x0, x1, …"""
+        """Return the expression of x0, x1, …"""
         args = [_argument(f"x{i}", sig.input(i), i in self.tables) for i in range(len(sig.inputs))]
         return self.expression(sig, args, Scalars())
 
@@ -158,7 +161,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
 
 
 def real_data(value: Value) -> Array:
-    """The numbers that a constant stands for."""
+    """Return the real numbers that a constant represents."""
     assert value.data is not None
     return value.data if value.type.quant is None else dequantize(value.data, value.type.quant)
 
@@ -198,7 +201,7 @@ class Interpolate(HasKernels, Elementwise):
     segments: Segments
 
     def spec(self, node: Node) -> CurveSpec:
-        """As kernels of functions of one tensor take it."""
+        """Return the specification for kernels of functions of one tensor."""
         sig, table = node.sig, node.inputs[-1]
         data = None if table is None else table.data
         codes = None if data is None else (lambda x: self.evaluate(sig, x, data)[0])
@@ -228,7 +231,7 @@ class Lookup(Elementwise):
     of: str = ""
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The table's, which the node's type carries."""
+        """Return int8; the node's type overrides it by the table's type."""
         return DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -271,7 +274,7 @@ class Stack(Elementwise):
         return self.table_inputs
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The last step's."""
+        """Return the type of the last step."""
         return self.steps[-1].dtype
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -290,7 +293,7 @@ class Stack(Elementwise):
         return (env[-1],)
 
     def signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
-        """The steps with the types of what they read and make."""
+        """Yield each step with the types of its inputs and output."""
         types = [sig.input(i) for i in range(len(sig.inputs))]
         for step in self.steps:
             args = tuple(types[a] for a in step.args)
@@ -330,7 +333,7 @@ def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scal
 
 
 def _argument(name: str, tensor: TensorType, is_table: bool = False) -> Expression:
-    """An element of a tensor as a variable, or the tensor as a table."""
+    """Return an element of a tensor as a variable, or the whole tensor as a table."""
     return Table(name, tensor.dtype) if is_table else Argument(name, tensor.dtype, exact=tensor.quant is not None)
 
 
@@ -355,7 +358,7 @@ def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: 
 
 
 def emit_elementwise(node: OnnxNode, op: Elementwise, *inputs: Value, suffix: str = "") -> Value:
-    """Adds an elementwise node whose inputs are first brought to one rank."""
+    """Add an elementwise node after reshaping its inputs to one rank."""
     rank = max(v.type.rank for v in inputs)
     aligned = [
         v

@@ -57,7 +57,7 @@ def _import_tanh(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("Crop", types=FLOAT, kernels=(COMPOSED,))
 def _import_crop(node: OnnxNode) -> list[Value]:
-    """Without a border (left, top, right, bottom), or `scale` rows and columns of what is left and below of it."""
+    """Import Crop: remove a border (left, top, right, bottom), or keep `scale` rows and columns from its corner on."""
     _check_image(node)
     height, width = node.input(0).type.shape[2:]
     border = node.integers("border")

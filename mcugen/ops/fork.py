@@ -36,10 +36,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Forked(Operator):
-    """One layer, of which two cores compute portions at once, in one or several stages with a barrier behind each; of a
-    stage with one share the first core computes that alone.
+    """One layer whose tiles two cores compute in parallel, in one or several stages with a barrier behind each.
 
-    Its inputs are those of the layer but for constants, `output` is the type of what all shares make together.
+    The first core computes a stage that has one share. The inputs are those of the layer without constants; `output` is
+    the type of the layer's output.
     """
 
     mnemonic: ClassVar[str] = "forked"
@@ -48,16 +48,16 @@ class Forked(Operator):
 
     @property
     def shares(self) -> list[Share]:
-        """Of all stages."""
+        """Return the shares of all stages."""
         return [share for stage in self.stages for share in stage]
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Those of the shares."""
+        """Return the graphs of the shares."""
         return tuple(share.body for share in self.shares)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As the whole layer."""
+        """Return the output type of the whole layer."""
         for share in self.shares:
             for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
                 x = inputs[index]
@@ -77,11 +77,14 @@ class Forked(Operator):
         return (made.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
-        """Those of all portions."""
+        """Return the multiply-accumulates of all shares."""
         return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A block of two sides a stage. What portions read and make are parts of the layer's tensors, if not aside."""
+        """Emit a fork/join block for each stage.
+
+        Shares read and write parts of the layer's tensors, except for parts that are copied.
+        """
         for share in self.shares:
             if share.makes.pitch is not None:
                 builder.bind(share.body.outputs[0], builder.buffer(node.output))
@@ -118,7 +121,7 @@ class Forked(Operator):
 
 
 def _take(node: Node, builder: Builder, share: Share) -> None:
-    """The buffers of what a portion reads."""
+    """Bind the inputs of a share to buffers; copy contiguous parts."""
     for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
         whole = builder.buffer(node.input(index))
         if part is None or part.pitch is not None:
@@ -129,7 +132,7 @@ def _take(node: Node, builder: Builder, share: Share) -> None:
 
 
 def _lower_share(share: Share, builder: Builder) -> None:
-    """The instructions of a portion; those on some channels of pixels say which lanes of tensors they use."""
+    """Emit the instructions of a share; those on some channels of pixels record which lanes of tensors they use."""
     begun = len(builder.program.instrs)
     lower_nodes(share.body, builder)
     runs = [(formal, part) for formal, (_, part) in zip(share.body.inputs, share.reads, strict=True)]
@@ -173,7 +176,7 @@ def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> 
 
 
 Cut = tuple[int, int, bool]
-"""Of a portion: its units from the first to before the last, and whether it is made aside."""
+"""First and end unit of a share, and whether its output is written to a buffer of its own."""
 
 
 Stages = Sequence[tuple[Cut, ...]]
@@ -181,8 +184,10 @@ Stages = Sequence[tuple[Cut, ...]]
 
 
 def forked(node: Node, division: Division, stages: Stages) -> Forked | None:
-    """The layer in portions of these units; None where one would be empty, or would begin within a word of the layer's
-    tensors: its place in the output may do so if it is made aside.
+    """Return the layer divided into these units, or None if the division is impossible.
+
+    It is impossible if a share is empty, or if a share's part of a tensor does not begin at a word boundary. A part of
+    the output may begin anywhere if the share writes to a buffer of its own.
     """
     cuts = [cut for stage in stages for cut in stage]
     if any(start >= stop for start, stop, _ in cuts):

@@ -67,7 +67,11 @@ def require_elements(name: str, depth: int, indices: TensorType) -> None:
 
 
 def require_integers(node: OnnxNode, index: int) -> Value:
-    """An input that holds indices; Refusal if it holds anything else."""
+    """Return an input that holds indices.
+
+    Raises:
+        Refusal: The input is not of an integer type.
+    """
     value = node.input(index)
     if not value.type.dtype.is_integer:
         raise Refusal(f"{node.op_type}: indices must be integers", value.type.dtype.value, "cast them to int64")
@@ -75,7 +79,7 @@ def require_integers(node: OnnxNode, index: int) -> Value:
 
 
 def index_type(depth: int) -> type[np.integer[Any]]:
-    """The smallest type of constant indices into `depth` elements."""
+    """Return the smallest type of constant indices into `depth` elements."""
     return np.uint8 if depth <= 2**8 else np.uint16 if depth <= 2**16 else np.int32
 
 
@@ -100,7 +104,7 @@ class Taking(Movement):
     """Base: elements of input 0 at places that input 1, integers, tells."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """The same on integers, where nothing changes the scale."""
+        """Return the operator itself if input and output have the same quantization."""
         return (self, inputs) if same_codes(sig.input(0), sig.output) else None
 
 
@@ -147,7 +151,7 @@ class Gather(Permutable, Simplifiable, Taking):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The shape of the indices in the axis's place."""
+        """Return the input's shape with the indices' shape in place of the axis."""
         x, index = inputs
         assert x is not None and index is not None
         require_elements(self.name, x.shape[self.axis], index)
@@ -176,7 +180,7 @@ class Gather(Permutable, Simplifiable, Taking):
         return (Gather(perm.index(self.axis)), (perm, None)) if sig.input(1).rank == 1 else None
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """The same indices for all that lies before the axis."""
+        """Lower to a gather with the same indices for all elements before the axis."""
         walk = AxisWalk.of(node.input(0).type.shape, self.axis)
         _emit_gather(node, builder, walk.outer, (walk.depth,), walk.inner, shared=True)
 
@@ -205,7 +209,7 @@ class GatherND(Taking):
         return (x.with_shape((*index.shape[:-1], *x.shape[batch + len(depths) :])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Runs at flat positions."""
+        """Gather runs at flat positions."""
         x, index = arrays
         depths = self._depths(sig.input(0), sig.input(1))
         outer = math.prod(x.shape[: self.batch])
@@ -237,7 +241,7 @@ class GatherElements(Permutable, Taking):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The shape of the indices."""
+        """Return the shape of the indices."""
         x, index = inputs
         assert x is not None and index is not None
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, index)]
@@ -276,7 +280,7 @@ class ReverseSequence(Taking):
     times: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The same shape."""
+        """Return the input's type."""
         x, length = inputs
         assert x is not None and length is not None
         if x.rank < 2 or length.shape != (x.shape[1 - self.times],):
@@ -293,7 +297,7 @@ class ReverseSequence(Taking):
         return (np.moveaxis(y, 0, self.times),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Runs of what follows both axes."""
+        """Lower to a kernel that moves runs of the axes behind time and batch."""
         x = node.input(0).type
         run = math.prod(x.shape[2:])
         strides = (x.shape[1] * run, run)
@@ -320,7 +324,7 @@ class SliceAt(Operator):
     sizes: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The sizes."""
+        """Return the slice's sizes as the shape."""
         x, *rows = inputs
         assert x is not None
         small = len(self.sizes) == x.rank and all(n <= size for n, size in zip(self.sizes, x.shape, strict=True))
@@ -361,7 +365,7 @@ class SliceAt(Operator):
 
 
 def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value, suffix: str = "") -> Value:
-    """Adds a Gather, or a Slice where constant indices step evenly."""
+    """Add a Gather, or a Slice where the constant indices are evenly spaced."""
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
     flat = [] if indices.data is None else [int(i) for i in indices.data.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1
@@ -398,7 +402,7 @@ def _import_gather_nd(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("GatherElements", kernels=("gather_elements",), keeps_halves=True)
 def _import_gather_elements(node: OnnxNode) -> list[Value]:
-    """The indices may be smaller than x on any axis: the rest of x is not read."""
+    """Import GatherElements. The indices may be shorter than x on any axis; the rest of x is not read."""
     x, indices = node.input(0), require_integers(node, 1)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
@@ -447,7 +451,7 @@ def _import_slice(node: OnnxNode) -> list[Value]:
 
 
 def _slice_at(node: OnnxNode, x: Value, shape: Shape) -> Value:
-    """A slice whose place is computed and whose shape is declared."""
+    """Return a slice whose position is computed and whose shape is declared."""
     starts = require_integers(node, 1)
     count = starts.type.count
     if count > x.type.rank:

@@ -37,7 +37,7 @@ _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
 """Neighbours of a position, from the element at or below it."""
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 _SLOPE = -0.75
-"""Of the cubic function at distance 1."""
+"""Slope of the cubic interpolation kernel at distance 1 (parameter a of ONNX Resize; −0.75 as in PyTorch)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class GridSample(Operator):
     align: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The grid's space."""
+        """Return the channels of the input with the grid's spatial shape."""
         x, grid = inputs
         assert x is not None and grid is not None
         if x.rank < 3 or grid.rank != x.rank or grid.shape[0] != x.shape[0] or grid.shape[-1] != x.rank - 2:
@@ -110,7 +110,7 @@ class GridSample(Operator):
         return np.where(inner < size, inner, period - (0 if self.align else 1) - inner)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Indices and weights once a position, for all channels."""
+        """Lower to a kernel that computes indices and weights once per position, for all channels."""
         x, y = node.input(0).type, node.output.type
         space = x.shape[2:]
         operands = {
@@ -177,7 +177,7 @@ class DeformConv(Operator):
     offset_groups: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The size of the offsets."""
+        """Return the output channels with the spatial shape of the offsets."""
         x, w, offset = inputs[:3]
         bias, mask = (*inputs[3:], None, None)[:2]
         assert x is not None and w is not None and offset is not None
@@ -233,7 +233,7 @@ class DeformConv(Operator):
         return found
 
     def macs(self, sig: Signature) -> int:
-        """outputs · kernel · channels of a group."""
+        """Return outputs · kernel size · channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -317,7 +317,10 @@ def _import_affine_grid(node: OnnxNode) -> list[Value]:
 
 
 def _places(count: int, align: bool) -> Array:
-    """Of an axis' elements: −1 and 1 are the centres of the outermost ones, or their outer edges."""
+    """Return the coordinates of an axis's elements.
+
+    −1 and 1 are the centers of the outermost elements with `align`, else their outer edges.
+    """
     if align:
         return np.linspace(-1.0, 1.0, count) if count > 1 else np.zeros(count)
     return (2 * np.arange(count) + 1) / count - 1

@@ -25,7 +25,7 @@ class Inverse(Operator):
     mnemonic: ClassVar[str] = "inverse"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The type of x."""
+        """Return the type of x."""
         (x,) = inputs
         assert x is not None
         if x.rank < 2 or x.shape[-1] != x.shape[-2]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What learning computes and nothing else does: steps by products, and products with codes that change."""
+"""Operators that only on-device training uses: gradient steps, and products with int8 weights that change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mcugen.lir.kernel import Call
 from mcugen.numerics.sums import exact_product, real_product
 
 LARGEST = 127
-"""Of the codes of weights that learn."""
+"""Largest magnitude of trained int8 weights."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Descend(Operator):
     mnemonic: ClassVar[str] = "descend"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """That of w."""
+        """Return the type of w."""
         w, a, b = inputs[:3]
         assert w is not None and a is not None and b is not None
         if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[0] or w.count != w.shape[0] * b.shape[1]:
@@ -49,7 +49,7 @@ class Descend(Operator):
         return (w,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The formula."""
+        """Compute w − a·b, rounded by `dither` for int8 weights. Weights that would become NaN or infinite stay."""
         w, a, b, *dither = arrays
         with np.errstate(all="ignore"):
             moved = w.astype(np.float32) - real_product(a, b).reshape(w.shape)
@@ -61,7 +61,7 @@ class Descend(Operator):
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """In its place."""
+        """Lower to a kernel that updates w in place."""
         roles = zip(("w", "a", "b", "dither"), node.inputs, strict=False)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[1]
@@ -86,7 +86,7 @@ class DescendCodes(Operator):
     mnemonic: ClassVar[str] = "descend_codes"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """That of w."""
+        """Return the type of w."""
         w, a, b = inputs[:3]
         assert w is not None and a is not None and b is not None
         if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[1] or w.count != w.shape[0] * b.shape[0]:
@@ -95,7 +95,7 @@ class DescendCodes(Operator):
         return (w,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The formula."""
+        """Compute the step from int8 operands and add it with stochastic rounding."""
         w, a, b, gain, fraction = arrays
         sums = exact_product(a, b.T.astype(np.int64) - sig.input(2).q.zero_point)
         steps = np.rint(np.clip(sums.astype(np.float32) * gain.reshape(-1, 1), -MOST_MOVE, MOST_MOVE)).astype(np.int64)
@@ -107,7 +107,7 @@ class DescendCodes(Operator):
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """In its place."""
+        """Lower to a kernel that updates w in place."""
         roles = zip(("w", "a", "b", "gain", "fraction"), node.inputs, strict=True)
         operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
         (rows, depth), channels = node.input(1).type.shape, node.input(2).type.shape[0]
@@ -122,7 +122,7 @@ class CodedProduct(Operator):
     mnemonic: ClassVar[str] = "coded_product"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Of matrices."""
+        """Return the type of the matrix product, float32."""
         x, w = inputs
         assert x is not None and w is not None
         if x.shape[1] != w.shape[0]:
@@ -130,7 +130,7 @@ class CodedProduct(Operator):
         return (TensorType((x.shape[0], w.shape[1]), DType.FLOAT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The formula."""
+        """Compute x · w in float32."""
         x, w = arrays
         return (real_product(x, w.astype(np.float32)),)
 

@@ -37,19 +37,19 @@ class FixedAffine(Clampable, Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By its class: the word is that of reals."""
+        """Return no names: the operator prints by its class, since its name is that of the real form."""
         return {}
 
     def without_clamp(self) -> Self | None:
-        """The line alone, if it was clamped."""
+        """Return the line without its clamp, if it has one."""
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Of int8: in a loop with sums its constants leave the registers."""
+        """Return whether to keep an int8 line out of loops with sums, where its constants would not stay in registers."""
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """In 32 bits where the constants have no more."""
+        """Return the expression, in 32 bits if the constants fit."""
         x, factor, start = args
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
         if sig.input(2).dtype is DType.INT64:
@@ -59,14 +59,14 @@ class FixedAffine(Clampable, Elementwise):
         return Convert(sig.output.dtype, limited(value, low, high, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """The same of four, in 32 bits."""
+        """Return the expression for four 32-bit lanes."""
         if sig.input(2).dtype is DType.INT64:
             return None
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
         return call(CLAMP, self._sum(args, scalar), scalar(low), scalar(high))
 
     def _sum(self, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Which does not overflow: integer tensors would wrap."""
+        """Return (x · factor + start) >> bits, which never overflows."""
         x, factor, start = args
         return call(SHIFT_RIGHT, Binary("+", Binary("*", x, factor), start), scalar(self.bits))
 
@@ -81,11 +81,11 @@ class FixedPRelu(Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By its class: the word is that of reals."""
+        """Return no names: the operator prints by its class, since its name is that of the real form."""
         return {}
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Of int8: in a loop with sums its constants leave the registers."""
+        """Return whether to keep an int8 line out of loops with sums, where its constants would not stay in registers."""
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -99,7 +99,7 @@ class FixedPRelu(Elementwise):
         return Convert(out.dtype, limited(self._sum(sig, args, scalar), *out.dtype.limits, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """The same of four."""
+        """Return the expression for four 32-bit lanes."""
         return call(CLAMP, self._sum(sig, args, scalar), *map(scalar, sig.output.dtype.limits))
 
     def _sum(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:

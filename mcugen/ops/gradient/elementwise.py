@@ -41,7 +41,7 @@ _STABLE: Mapping[str, Callable[..., Expression]] = {
     "Swish": _of_swish,
     "Softplus": _sigmoid,
 }
-"""Where what follows from the expression would be ∞/∞ for some numbers, or jump."""
+"""Derivatives of functions whose derivative by rule would be ∞/∞ or discontinuous for some numbers."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Slope(Elementwise):
     reads: tuple[int, ...] = ()
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The gradient's."""
+        """Return the gradient's type."""
         return dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """The product."""
+        """Return the gradient times the slope."""
         found = self.slope(dict(zip(self.reads, args[1:], strict=True)), scalar)
         return args[0] * (Constant(0, args[0].dtype) if found is None else found)
 
@@ -81,13 +81,13 @@ class Slope(Elementwise):
 
 
 def formal(index: int, dtype: DType) -> Argument:
-    """An element of an input that has no name yet."""
+    """Return the variable for an element of input `index`."""
     return Argument(f"x{index}", dtype)
 
 
 @derivative_of(Elementwise)
 def _of_elementwise(back: Backward, node: Node, gradient: Value) -> Parts:
-    """By each input that is no table."""
+    """Return the gradients with respect to each input."""
     op = node.op
     assert isinstance(op, Elementwise)
     if op.tables or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
@@ -116,7 +116,11 @@ def _by_input(back: Backward, node: Node, gradient: Value, index: int) -> Value 
 
 
 def _found(slope: Slope, node: Node) -> Expression | None:
-    """What the slope is. Refusal where there is no rule for the function."""
+    """Return the slope's expression; None if it is 0.
+
+    Raises:
+        Refusal: The function has no derivative rule.
+    """
     try:
         return slope.slope({}, Scalars())
     except NoDerivative as error:

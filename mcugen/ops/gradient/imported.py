@@ -18,7 +18,7 @@ from mcugen.ops.training import TRAINING
     limits="where the tensors lie that it names, of operators with a derivative",
 )
 def _import_gradient(node: OnnxNode) -> list[Value]:
-    """By the tensors `xs`, which are its first inputs, of `y`, in the graph so far."""
+    """Import Gradient: of `y`, with respect to the tensors `xs`, which are the node's first inputs."""
     names = list(node.attr("xs", ()))
     by = [node.input(index) for index in range(len(names))]
     for name, value in zip(names, by, strict=True):

@@ -27,7 +27,7 @@ from mcugen.ops.pointwise import Binary
 
 @derivative_of_all(Repeat)
 def _of_repeat(back: Backward, node: Node, gradients: Gradients) -> Parts:
-    """By states, by what is read part by part, and by what all steps read."""
+    """Return the gradients with respect to states, sliced inputs, and inputs that all steps read."""
     op = node.op
     assert isinstance(op, Repeat)
     if op.conditional or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
@@ -57,7 +57,7 @@ class _Loop:
         self.step = self.graph.add_input("step", STEP)
 
     def state(self, first: Value) -> Value:
-        """What goes from step to step."""
+        """Add a state with this initial value, and return it as the body reads it."""
         inner = self.graph.add_input(first.name, plain(first.type))
         self.states.append((inner, first))
         return inner
@@ -69,7 +69,7 @@ class _Loop:
         return inner
 
     def everywhere(self, value: Value) -> Value:
-        """What all steps read."""
+        """Return, inside the body, an outer value that all steps read."""
         if value.data is not None:
             return self.graph.constant(value.name, value.data)
         inner = self.graph.add_input(value.name, plain(value.type))
@@ -77,7 +77,7 @@ class _Loop:
         return inner
 
     def results(self, states: Iterable[Value], rows: Sequence[Value], walks: Sequence[Walk]) -> tuple[Value, ...]:
-        """The last states and the stacked rows of the loop, which is added to the graph around it."""
+        """Add the loop to the outer graph; return its last states and stacked rows."""
         after, kept = list(states), dict.fromkeys(zip(rows, walks, strict=True))
         read = [*self.states, *((inner, outer) for inner, outer, _ in self.parts), *self.seen]
         self.graph.inputs = [self.step, *(inner for inner, _ in read)]
@@ -97,7 +97,7 @@ def _part(whole: TensorType, walk: Walk) -> TensorType:
 
 
 def _products(value: Value) -> list[Node]:
-    """The products a·bᵀ of a with this matrix b; none if it is read by anything else."""
+    """Return the products a·bᵀ with this matrix b; an empty list if b has other readers."""
     turned = [node.output for node in value.users if node.op == Transpose((1, 0))]
     users = [node for v in turned for node in v.users]
     plain = all(node.op == MatMul() and node.input(0) not in turned and node.output.type.rank == 2 for node in users)
@@ -122,7 +122,7 @@ class _Through:
     gradients: Gradients
 
     def by(self, index: int) -> Value | None:
-        """That by an input; all are made at once."""
+        """Return the gradient with respect to input `index`; all gradients are built together."""
         return self._made.get(index)
 
     @cached_property
@@ -143,7 +143,7 @@ class _Through:
         return _Loop(self.back, f"{self.node.outputs[0].name}.{name}", self.op.steps)
 
     def _states(self) -> tuple[Value, ...]:
-        """Those before each step, in a row along the first axis."""
+        """Return the states before each step, stacked along the first axis."""
         first, taken, seen = self._inputs
         if not first:
             return ()
@@ -156,7 +156,11 @@ class _Through:
 
     @cached_property
     def _made(self) -> dict[int, Value]:
-        """By input. What all steps read gets a sum, which is a state of the loop, unless products say it at the end."""
+        """Build the gradients by input.
+
+        The gradient with respect to an input of all steps is a sum, kept as a state of the loop, unless products after
+        the loop compute it.
+        """
         first, taken, seen = self._inputs
         loop, stacks = self._loop("backward"), self.gradients[len(first) :]
         before = [loop.part(value, Walk(backwards=True)) for value in self._states()]
@@ -185,7 +189,7 @@ class _Through:
         return by_input | {i: self._summed([ends[node] for node in nodes]) for i, nodes in factors.items()}
 
     def _summed(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
-        """The gradient by b of products a·bᵀ, of those by the products in all steps, and of all a."""
+        """Return the gradient by b of products a·bᵀ, from the stacked gradients of the products and the stacked a."""
         back, found = self.back, list[Value]()
         for pair in pairs:
             gradient, a = (back.reshaped(v, (v.type.count // v.type.shape[-1], v.type.shape[-1])) for v in pair)
@@ -193,20 +197,20 @@ class _Through:
         return reduce(back.add, found)
 
     def _counted(self, loop: _Loop) -> Value:
-        """The number that the step has in the loop that is differentiated."""
+        """Return the number that this step has in the forward loop."""
         last = loop.graph.constant("last", np.asarray(self.op.steps - 1, np.int64))
         return loop.graph.add(Binary("Sub"), [last, loop.step]).output
 
     def _places(self, values: Sequence[Value], start: int) -> list[int]:
-        """Of inputs that are reals."""
+        """Return the input indices of the real values among `values`."""
         return [start + i for i, value in enumerate(values) if value.type.dtype.is_float]
 
     def _wanted(self, values: Sequence[Value], start: int) -> list[int]:
-        """Those among them that gradients are wanted by."""
+        """Return the input indices of the values that need a gradient."""
         return [i for i in self._places(values, start) if self.node.input(i) in self.back.varying]
 
     def _seed(self, index: int) -> Value:
-        """The gradient by a last state."""
+        """Return the gradient with respect to a last state."""
         return self.gradients[index] or self._zero(index)
 
     def _zero(self, index: int) -> Value:

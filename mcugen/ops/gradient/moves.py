@@ -75,7 +75,7 @@ def _scattered(back: Backward, node: Node, gradient: Value) -> Value:
 
 @derivative_of(Pad)
 def _of_pad(back: Backward, node: Node, gradient: Value) -> Parts:
-    """What lies within."""
+    """Slice the inner part."""
     op, x = node.op, node.input(0).type
     assert isinstance(op, Pad)
     return {0: lambda: back.emit(Slice(op.before, x.shape, (1,) * x.rank), gradient)}
@@ -83,7 +83,7 @@ def _of_pad(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(PadWith)
 def _of_pad_with(back: Backward, node: Node, gradient: Value) -> Parts:
-    """What lies within; the rest belongs to what surrounds it."""
+    """Slice the inner part for x; sum the border for the padding value."""
     op, x, around = node.op, node.input(0).type, node.input(1).type
     assert isinstance(op, PadWith)
     axes = range(x.rank)
@@ -100,7 +100,7 @@ def _of_pad_with(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(Concat)
 def _of_concat(back: Backward, node: Node, gradient: Value) -> Parts:
-    """To each its part."""
+    """Slice the part of each input."""
     assert isinstance(node.op, Concat)
     axis, at = node.op.axis, 0
     parts: dict[int, Callable[[], Value]] = {}
@@ -148,7 +148,7 @@ def _of_gather_nd(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(ScatterElements, ScatterND)
 def _of_scatter(back: Backward, node: Node, gradient: Value) -> Parts:
-    """What was replaced has none; what was added, or stands there now, has that of its place."""
+    """Return the gradient at the indices for the updates; replaced elements of x get 0."""
     op, index, updates = node.op, node.input(1), node.input(2).type
     assert isinstance(op, ScatterElements | ScatterND)
     if op.reduction not in ("none", "add"):
@@ -163,7 +163,7 @@ def _of_scatter(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(TopK)
 def _of_top_k(back: Backward, node: Node, gradient: Value) -> Parts:
-    """To where the values were."""
+    """Scatter the gradient to the positions of the values."""
     assert isinstance(node.op, TopK)
     add, x = ScatterElements(node.op.axis, "add"), node.input(0).type
     return {0: lambda: back.emit(add, back.zeros(x), node.outputs[1], gradient)}
@@ -176,7 +176,7 @@ def _of_trilu(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(ReverseSequence)
 def _of_reverse_sequence(back: Backward, node: Node, gradient: Value) -> Parts:
-    """Turned once more."""
+    """Reverse the gradient."""
     return {0: lambda: back.emit(node.op, gradient, node.input(1))}
 
 
@@ -214,7 +214,7 @@ def _of_resample(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 def _resized(back: Backward, node: Node, gradient: Value, axes: Mapping[int, Operator]) -> Value:
-    """By operators that make [1, m] of [1, n]: products with the matrices that they are, turned."""
+    """Multiply by the transposed matrices of operators that map [1, n] to [1, m] linearly, axis by axis."""
     x = node.input(0).type
     for axis, op in axes.items():
         eye = np.eye(x.shape[axis], dtype=x.dtype.numpy)

@@ -73,7 +73,7 @@ def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(ConvTranspose)
 def _of_conv_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
-    """What a convolution of ∂y by w gives; ∂w correlates ∂y with x."""
+    """Return the convolution of ∂y with w for x, and the correlation of ∂y with x for w."""
     x, w, op = node.input(0), node.input(1), node.op
     _require_plain(node, x)
     assert isinstance(op, ConvTranspose)
@@ -94,7 +94,7 @@ def _of_conv_transpose(back: Backward, node: Node, gradient: Value) -> Parts:
 
 
 def _reaching(window: Window, space: Shape, kernel: Shape, output: Shape) -> Window:
-    """The window with as much padding behind as it takes to have `output` positions at least."""
+    """Return the window with enough padding at the end to have at least `output` positions."""
     after = []
     rows = zip(space, kernel, output, window.strides, window.dilations, window.before, strict=True)
     for n, k, out, stride, dilation, before in rows:
@@ -104,7 +104,7 @@ def _reaching(window: Window, space: Shape, kernel: Shape, output: Shape) -> Win
 
 @derivative_of(PackedDense)
 def _of_packed_dense(back: Backward, node: Node, gradient: Value) -> Parts:
-    """Its weights stay: by x alone."""
+    """Return the gradient with respect to x alone; packed weights are not trained."""
     x, codes, scales = (node.input(i) for i in range(3))
     _require_plain(node, x)
     op, rows, channels = node.op, math.prod(x.type.shape[:-1]), codes.type.shape[0]
@@ -128,7 +128,7 @@ _EACH = {rank + 2: Window((1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank) fo
 
 
 def _by_weights(back: Backward, op: Conv, x: Value, w: Value, gradient: Value) -> Value:
-    """A product of matrices, or a convolution."""
+    """Return the gradient of the weights: a matrix product for 1×1 kernels, else a convolution."""
     batch = x.type.shape[0]
     if batch == op.groups == 1 and op.window == _EACH.get(x.type.rank) and math.prod(w.type.shape[2:]) == 1:
         rows, columns = (back.reshaped(v, (v.type.shape[1], math.prod(v.type.shape[2:]))) for v in (gradient, x))
@@ -145,8 +145,17 @@ Convolve = Callable[[Window, int, Value, Value], Value]
 
 
 def correlated(back: Backward, op: Conv, x: Value, kernel: Shape, gradient: Value, convolve: Convolve) -> Value:
-    """The gradient by a convolution's weights: one of x by ∂y, in which images are channels, strides dilations, and
-    dilations strides.
+    """Return the gradient with respect to a convolution's weights: a convolution of x with ∂y.
+
+    Batch and channels change roles in this convolution, and so do strides and dilations.
+
+    Args:
+        back: Emits nodes.
+        op: The forward convolution.
+        x: Its input.
+        kernel: Spatial shape of its weights.
+        gradient: Gradient of its output.
+        convolve: Emits the convolution.
     """
     groups, batch = op.groups, x.type.shape[0]
     window, whole = _exchanged(op.window, x.type.shape[2:], kernel, gradient.type.shape[2:])
@@ -162,7 +171,7 @@ def correlated(back: Backward, op: Conv, x: Value, kernel: Shape, gradient: Valu
 
 
 def _exchanged(window: Window, space: Shape, kernel: Shape, output: Shape) -> tuple[Window, Shape]:
-    """The window in which each tap is a position, and how much of each axis it sees."""
+    """Return the window of the weight gradient, whose positions are the kernel taps, and the input lengths it reads."""
     after, seen = [], []
     rows = zip(space, kernel, output, window.strides, window.dilations, window.before, strict=True)
     for n, k, out, stride, dilation, before in rows:

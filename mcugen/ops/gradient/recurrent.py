@@ -24,7 +24,7 @@ from mcugen.ops.recurrent import C0, H0, LENS, Activation, B, Gru, Lstm, P, R, R
 
 @derivative_of_all(Recurrent)
 def _of_recurrent(back: Backward, node: Node, gradients: Gradients) -> Parts:
-    """By all inputs at once."""
+    """Return the gradients with respect to all inputs, built together."""
     op = node.op
     assert isinstance(op, Recurrent)
     if len(node.inputs) > LENS and node.inputs[LENS] is not None:
@@ -81,7 +81,7 @@ class _Layer:
         return {**{f"Y_{s}": v for s, v in zip(self.op.states, found, strict=False)}, "Y": found[-1]}
 
     def _weights(self, d: int) -> dict[str, Value]:
-        """By the name of the input; matrices in parts, with the first gate that belongs to each."""
+        """Return the weights of a direction by name; matrices are split by gates and named after the first gate."""
         back, found = self.back, {}
         for index, name in ((W, "w"), (R, "r")):
             whole = self._of_direction(index, d, 0)
@@ -100,7 +100,7 @@ class _Layer:
         return len(self.node.inputs) > index and self.node.inputs[index] is not None
 
     def _of_direction(self, index: int, d: int, axis: int) -> Value:
-        """Of an input what belongs to one direction."""
+        """Return the part of an input that belongs to one direction."""
         value = self.node.input(index)
         shape = value.type.shape
         starts = tuple(d if a == axis else 0 for a in range(len(shape)))
@@ -109,7 +109,7 @@ class _Layer:
         return self.back.reshaped(one, (*shape[:axis], *shape[axis + 1 :]))
 
     def _first(self, index: int, d: int) -> Value:
-        """A first state [batch, hidden]."""
+        """Return an initial state [batch, hidden]."""
         place = (H0, C0)[index]
         if self._has(place):
             return self._of_direction(place, d, int(self.op.batch_first))
@@ -118,7 +118,7 @@ class _Layer:
 
 
 def _gates_of(at: Backward, x: Value, gates: slice, hidden: int) -> Value:
-    """The rows of some gates."""
+    """Return the rows of some gates."""
     start, stop, _ = gates.indices(x.type.shape[0] // hidden)
     shape = ((stop - start) * hidden, *x.type.shape[1:])
     starts = (start * hidden, *(0 for _ in shape[1:]))
@@ -144,14 +144,14 @@ class _Cell:
         return self.at.emit(MatMul(), x, self.at.transposed(self.weights[matrix], [1, 0]))
 
     def bias(self, sums: Value, gates: slice) -> Value:
-        """Sums, with biases of gates added; the second half of them belongs to R."""
+        """Add the biases of some gates to sums. The second half of the biases belongs to R."""
         if "b" not in self.weights:
             return sums
         bias = _gates_of(self.at, self.weights["b"], gates, self.hidden)
         return self.at.add(sums, self.at.reshaped(bias, (1, sums.type.shape[1])))
 
     def sums(self, x: Value, h: Value) -> Value:
-        """Both products with all biases."""
+        """Return both products with all biases added."""
         both, gates = self.at.add(self.product(x, "w0"), self.product(h, "r0")), self.op.gates
         return self.bias(self.bias(both, slice(gates)), slice(gates, 2 * gates))
 
@@ -167,7 +167,7 @@ class _Cell:
         return self.activated(x if math.isinf(clip) else self.at.emit(Clamp(-clip, clip), x), activation)
 
     def activated(self, x: Value, activation: int) -> Value:
-        """By one of the direction's functions."""
+        """Apply an activation function of this direction."""
         return _activated(self.at, self.op.activations[self.d][activation], x)
 
     def peephole(self, x: Value, gate: int, c: Value) -> Value:
@@ -180,12 +180,12 @@ class _Cell:
         return self.at.add(x, self.at.mul(p, c))
 
     def mixed(self, gate: Value, a: Value, b: Value) -> Value:
-        """a as far as the gate is open, b as far as not."""
+        """Return gate · a + (1 − gate) · b."""
         return self.at.add(b, self.at.mul(gate, self.at.sub(a, b)))
 
 
 def _activated(at: Backward, activation: Activation, x: Value) -> Value:
-    """A function of the table of activations, as operators that have derivatives."""
+    """Apply an ONNX activation function, expressed by differentiable operators."""
     name, a, b = activation.function, activation.alpha, activation.beta
     match name:
         case "Relu":
@@ -232,4 +232,4 @@ _STEPS: Mapping[type[Recurrent], Callable[[_Cell, Value, Sequence[Value]], list[
     Lstm: _lstm,
     Gru: _gru,
 }
-"""From a step's input and states to the next states, as `Recurrent.step` has it in numpy."""
+"""For each layer type: computes the next states from a step's input and states, as `Recurrent.step` does in numpy."""

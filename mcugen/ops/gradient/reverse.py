@@ -17,12 +17,20 @@ from mcugen.ops.pointwise import Binary
 def gradients(
     graph: Graph, of: Value, by: Sequence[Value], seed: Value | None = None, *, strictly: bool = False
 ) -> list[Value]:
-    """What the sum of the elements of `of` changes by with each element of values that it may depend on.
+    """Return the gradient of the sum of the elements of `of` with respect to each value in `by`.
 
-    With a `seed`, of the type of `of`: the sum of their products with its elements.
-    Adds nodes at the end of the graph; a value that `of` does not depend on has a gradient of zeros. Refusal, which
-    names the operator and what can be differentiated by nevertheless, where one on the way has no derivative;
-    `strictly`, where one of the values has no gradient, as it is counted or compared on the way.
+    The nodes that compute the gradients are appended to the graph. A value that does not influence `of` has a gradient
+    of zeros.
+
+    Args:
+        graph: Graph to extend.
+        of: Value to differentiate.
+        by: Values to differentiate with respect to.
+        seed: Weights of the elements of `of` in the sum, of its type; ones by default.
+        strictly: Whether to refuse a value without a gradient (because it is counted or compared on the way to `of`).
+
+    Raises:
+        Refusal: An operator on the way has no derivative; the message names it, and what can be trained nevertheless.
     """
     if seed is None:
         seed = graph.constant(f"{of.name}.seed", np.ones(of.type.shape, of.type.dtype.numpy))
@@ -32,7 +40,7 @@ def gradients(
 def gradients_of_several(
     graph: Graph, seeded: Sequence[tuple[Value, Value]], by: Sequence[Value], *, strictly: bool = False
 ) -> list[Value]:
-    """The same of the sum of products of several values with their seeds."""
+    """Return the gradients of the sum of products of several values with their seeds; see `gradients`."""
     of = list(dict.fromkeys(value for value, _ in seeded))
     way = _way(graph, of, by)
     _require_rules(graph, of, by, way)
@@ -65,18 +73,18 @@ def _require_slopes(graph: Graph, by: Sequence[Value], way: Sequence[Node], foun
 
 
 def _behind(names: Sequence[str]) -> str:
-    """What can be learned nevertheless."""
+    """Return the hint that names what can be trained nevertheless."""
     listed = ", ".join(f"'{shortened(name, 40)}'" for name in names[:5])
     return f"train only what lies behind it: {listed}" if listed else "train nothing in front of it"
 
 
 def zero_gradient(graph: Graph, value: Value) -> Value:
-    """Of what nothing depends on."""
+    """Return a gradient of zeros."""
     return zeros(graph, f"{value.name}.gradient", value.type)
 
 
 def _step(back: Backward, given: Sequence[Value | None], found: dict[Value, Value]) -> None:
-    """Adds to the gradients by a node's inputs, those that vary."""
+    """Add a node's contributions to the gradients of its inputs."""
     node, derivative = back.node, derivative_for(back.node.op)
     assert derivative is not None
     for index, part in derivative.rule(back, node, given).items():
@@ -87,7 +95,7 @@ def _step(back: Backward, given: Sequence[Value | None], found: dict[Value, Valu
 
 
 def _way(graph: Graph, of: Iterable[Value], by: Iterable[Value]) -> list[Node]:
-    """The nodes that lie between, in order."""
+    """Return the nodes between `by` and `of`, in order."""
     varying = set(by)
     reached = []
     for node in graph.nodes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operators say what their derivatives are, and what rules make them with."""
+"""Registry of derivatives: how operators declare their rules, and the helpers that rules build gradients with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW = 32
 
 
 def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
-    """A constant, if they are few."""
+    """Return a tensor of zeros: a constant if it is small, else computed."""
     if type_.count <= FEW:
         return graph.constant(name, np.zeros(type_.shape, type_.dtype.numpy))
     return graph.add(Zeros(type_.shape, type_.dtype), [], names=[name]).output
@@ -36,19 +36,19 @@ class Backward:
     varying: Collection[Value] = ()
 
     def emit(self, op: Operator, *inputs: Value, suffix: str = "") -> Value:
-        """The only output of a new node."""
+        """Add a node and return its only output."""
         return self.emit_all(op, inputs, [f"{self._stem}.{suffix or op.name}"])[0]
 
     def emit_all(self, op: Operator, inputs: Sequence[Value], names: Sequence[str]) -> tuple[Value, ...]:
-        """The outputs of a new node."""
+        """Add a node and return its outputs."""
         return self.graph.add(op, inputs, self.node.origin, names=names).outputs
 
     def constant(self, name: str, data: Array) -> Value:
-        """A new constant."""
+        """Add a constant."""
         return self.graph.constant(f"{self._stem}.{name}", data)
 
     def number(self, value: float, like: Value) -> Value:
-        """A constant of one element, with the type and rank of another value."""
+        """Add a constant of one element, with the type and rank of `like`."""
         return self.constant("number", np.full((1,) * like.type.rank, value, like.type.dtype.numpy))
 
     def zeros(self, like: TensorType, shape: Shape | None = None) -> Value:
@@ -56,35 +56,35 @@ class Backward:
         return zeros(self.graph, f"{self._stem}.zeros", like if shape is None else like.with_shape(shape))
 
     def add(self, x: Value, y: Value) -> Value:
-        """The sum."""
+        """Return x + y."""
         return self.emit(Binary("Add"), x, y)
 
     def sub(self, x: Value, y: Value) -> Value:
-        """The difference."""
+        """Return x − y."""
         return self.emit(Binary("Sub"), x, y)
 
     def mul(self, x: Value, y: Value) -> Value:
-        """The product."""
+        """Return x · y, elementwise."""
         return self.emit(Binary("Mul"), x, y)
 
     def div(self, x: Value, y: Value) -> Value:
-        """The quotient."""
+        """Return x / y."""
         return self.emit(Binary("Div"), x, y)
 
     def scaled(self, x: Value, factor: float) -> Value:
-        """A multiple."""
+        """Return x · factor."""
         return x if factor == 1 else self.mul(x, self.number(factor, x))
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
-        """In another shape."""
+        """Return x in another shape."""
         return x if x.type.shape == shape else self.emit(Reshape(shape), x)
 
     def transposed(self, x: Value, perm: Sequence[int]) -> Value:
-        """With its axes in another order."""
+        """Return x with permuted axes."""
         return x if list(perm) == sorted(perm) else self.emit(Transpose(tuple(perm)), x)
 
     def reduced(self, function: str, x: Value, axes: Sequence[int]) -> Value:
-        """A reduction along axes, which stay."""
+        """Return a reduction along axes, which stay with length 1."""
         return self.emit(Reduce(function, tuple(axes)), x) if axes else x
 
     def spread(self, x: Value, shape: Shape) -> Value:
@@ -92,7 +92,7 @@ class Backward:
         return x if x.type.shape == shape else self.emit(Expand(shape), x)
 
     def summed_to(self, x: Value, shape: Shape) -> Value:
-        """The gradient of what was broadcast from `shape`: the sum over its copies."""
+        """Return the sum over the copies that broadcasting from `shape` made: the gradient of a broadcast tensor."""
         aligned = (1,) * (x.type.rank - len(shape)) + shape
         axes = [a for a, (n, m) in enumerate(zip(x.type.shape, aligned, strict=True)) if n != m]
         return self.reshaped(self.reduced("sum", x, axes), shape)
@@ -103,11 +103,11 @@ class Backward:
 
 
 Parts = Mapping[int, Callable[[], Value | None]]
-"""By input: what makes the gradient by it; None: nothing changes with it. Inputs that are left out have none."""
+"""Builder of the gradient with respect to each input, by input index; it returns None for a zero gradient."""
 Rule = Callable[[Backward, Node, Value], Parts]
 """The gradients by a node's inputs, of the node and that by its first output. Refusal where it has none."""
 Gradients = Sequence[Value | None]
-"""By each output; None: nothing depends on it."""
+"""Gradient of each output; None if the result does not depend on that output."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ _DERIVATIVES: dict[type[Operator], Derivative] = {}
 
 
 def derivative_of(*classes: type[Operator]) -> Callable[[Rule], Rule]:
-    """Declares the derivative of operators, and of those that inherit them, by their first output."""
+    """Register a rule for operator classes and their subclasses that uses the gradient of the first output."""
 
     def register(rule: Rule) -> Rule:
         def of_first(back: Backward, node: Node, gradients: Gradients) -> Parts:
@@ -139,7 +139,7 @@ WholeRule = Callable[[Backward, Node, Gradients], Parts]
 
 
 def derivative_of_all(*classes: type[Operator]) -> Callable[[WholeRule], WholeRule]:
-    """The same by all outputs."""
+    """Register a rule for operator classes and their subclasses that uses the gradients of all outputs."""
 
     def register(rule: WholeRule) -> WholeRule:
         _DERIVATIVES.update(dict.fromkeys(classes, Derivative(rule, of_all=True)))
@@ -149,10 +149,10 @@ def derivative_of_all(*classes: type[Operator]) -> Callable[[WholeRule], WholeRu
 
 
 def derivative_for(op: Operator) -> Derivative | None:
-    """That of the nearest class that has one; None: it cannot be differentiated."""
+    """Return the rule of the nearest class that has one; None if the operator has no derivative."""
     return next((_DERIVATIVES[c] for c in type(op).__mro__ if c in _DERIVATIVES), None)
 
 
 def rules() -> Iterator[type[Operator]]:
-    """The classes that have a rule of their own."""
+    """Yield the classes that have their own rule."""
     yield from _DERIVATIVES

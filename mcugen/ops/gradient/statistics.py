@@ -70,14 +70,14 @@ def _of_softmax(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(Normalize)
 def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
-    """By x: (∂n − mean ∂n − n·mean(∂n·n)) / deviation, n being what is scaled and ∂n its gradient."""
+    """Return ∂x = (∂n − mean(∂n) − n · mean(∂n · n)) / deviation, where n is the normalized x and ∂n its gradient."""
     op, x = node.op, node.input(0)
     assert isinstance(op, Normalize)
     shape, axes = op.view(x.type.shape)
     affine = {i: v for i, v in enumerate(node.inputs) if i and v is not None}
 
     def normalized() -> tuple[Value, Value]:
-        """What is scaled, and the deviation; where groups have statistics, with an axis of these."""
+        """Return the normalized x and the deviation, both split by groups where groups have statistics."""
         parted = back.reshaped(x, shape)
         centered = back.sub(parted, back.reduced("mean", parted, axes)) if op.centered else parted
         variance = back.reduced("mean", back.mul(centered, centered), axes)
@@ -100,7 +100,7 @@ def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(MaxPool)
 def _of_max_pool(back: Backward, node: Node, gradient: Value) -> Parts:
-    """The first largest element of each window has all of it."""
+    """Pass the gradient to the first largest element of each window."""
     op = node.op
     assert isinstance(op, MaxPool)
     return {0: lambda: _to_largest(back, node, op, gradient)}
@@ -108,7 +108,7 @@ def _of_max_pool(back: Backward, node: Node, gradient: Value) -> Parts:
 
 @derivative_of(DirectPool)
 def _of_direct_pool(back: Backward, node: Node, gradient: Value) -> Parts:
-    """As its function's own operator."""
+    """Use the rule of the maximum or the average."""
     op = node.op
     assert isinstance(op, DirectPool)
     if op.function == "lp":

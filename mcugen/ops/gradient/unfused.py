@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fusion joined, in the parts that have derivatives: layers and their clamps, loops of several functions."""
+"""Rewrites that undo fusion where only the parts have derivatives: layers with clamps, stacks of functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _part_clamp(graph: Graph, node: Node, plain: Operator | None, clamp: tuple[f
 
 
 def _part_steps(graph: Graph, node: Node, stack: Stack) -> None:
-    """A stack → one node a step."""
+    """Replace a stack by one node for each step."""
     values = [node.input(i) for i in range(len(node.inputs))]
     for step, sig in stack.signatures(node.sig):
         inputs = [values[a] for a in step.args]
