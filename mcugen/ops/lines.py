@@ -45,7 +45,10 @@ class FixedAffine(Clampable, Elementwise):
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep an int8 line out of loops with sums, where its constants would not stay in registers."""
+        """Return whether to keep an int8 line out of loops with sums.
+
+        Its constants would not stay in registers there.
+        """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -85,7 +88,10 @@ class FixedPRelu(Elementwise):
         return {}
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep an int8 line out of loops with sums, where its constants would not stay in registers."""
+        """Return whether to keep an int8 line out of loops with sums.
+
+        Its constants would not stay in registers there.
+        """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -112,7 +118,10 @@ class FixedPRelu(Elementwise):
 def affine_form(
     op: Elementwise, graph: Graph, sig: Signature, x: Value | None, scale: Array, shift: Array, clamp: Range | None
 ) -> IntegerForm | None:
-    """The form of x · scale + shift, real constants that broadcast to codes x; None: scales are too far apart."""
+    """Return the integer form of x · scale + shift, or None if the scales are too far apart.
+
+    `scale` and `shift` are real constants that broadcast to the quantized tensor x.
+    """
     tensor, out = sig.input(0), sig.output
     if not is_quantized(tensor) or not is_quantized(out):
         return None
@@ -132,7 +141,7 @@ def affine_form(
 
 
 def prelu_form(op: Elementwise, graph: Graph, sig: Signature, x: Value | None, slope: Array) -> IntegerForm | None:
-    """The form of PRelu of int8 with real constants for slopes; None: they, or scales, are too far apart."""
+    """Return the integer form of an int8 PRelu with constant slopes; None if slopes or scales are too far apart."""
     tensor, out = sig.input(0), sig.output
     if not all(is_quantized(t) and t.dtype is DType.INT8 for t in (tensor, out)):
         return None
@@ -146,5 +155,5 @@ def prelu_form(op: Elementwise, graph: Graph, sig: Signature, x: Value | None, s
 
 
 def _start(sig: Signature, bits: int) -> int:
-    """The result's zero point and half a step."""
+    """Return the result's zero point plus half a step, shifted left by `bits`."""
     return (sig.output.q.zero_point << bits) + (1 << (bits - 1))

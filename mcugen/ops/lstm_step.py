@@ -17,16 +17,17 @@ INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
 """In the order of rows of weights."""
 
 UNIT = QuantParams((2.0**-15,), 0)
-"""Of results of sigmoid and tanh."""
+"""Quantization of results of sigmoid and tanh."""
 
 Term = tuple[object, ...]
-"""What a value is made of: an operator, the result's scale, and the terms that it reads."""
+"""How a value is computed: an operator, the result's quantization, and the terms of the operands."""
 
 
 def lstm_step(body: Graph) -> LstmStep | None:
-    """Of a body that reads its step's number, h, c and x, and gives h, c and maybe h again; None if it is no LSTM's.
+    """Return the LSTM step that a loop body computes; None if it computes something else.
 
-    That is i, o, f = σ(sums), g = tanh(sums); c' = f · c + i · g; h' = o · tanh(c'), with h and x of int8.
+    The body reads its step number, h, c and x, and returns h, c and optionally h again: i, o, f = σ(sums), g =
+    tanh(sums), c' = f · c + i · g, h' = o · tanh(c'), with h and x in int8.
     """
     if len(body.inputs) != 4 or len(body.outputs) not in (2, 3):
         return None
@@ -44,7 +45,7 @@ def lstm_step(body: Graph) -> LstmStep | None:
 
 
 def _wanted(step: LstmStep) -> tuple[Term, Term]:
-    """Of the next hidden state and the next cell."""
+    """Return the terms of the next hidden state and of the next cell state."""
     h, c, sums = (v.type.quant for v in (step.hidden, step.cell, step.inner.output))
     total = _term(Binary("Add"), sums, frozenset(_term(n, sums, ()) for n in (step.inner, step.recurrent)))
 
@@ -62,7 +63,7 @@ def _wanted(step: LstmStep) -> tuple[Term, Term]:
 
 
 def _terms(body: Graph) -> dict[Value, Term]:
-    """Of the values of a body, as far as LSTMs have them."""
+    """Return the terms of a body's values; an empty term for operators that no LSTM has."""
     terms = {v: _input(v) for v in body.inputs}
     for node in body.nodes:
         args = [terms.get(v, ()) if v is not None else () for v in node.inputs]

@@ -68,7 +68,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The last axis becomes N."""
+        """Return the type of x with N elements on the last axis."""
         x, w = inputs[0], inputs[1]
         assert x is not None and w is not None
         if x.shape[-1] != w.shape[1]:
@@ -85,30 +85,30 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return (self._finish(sig, sums, w, bias),)
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """The product that is left."""
+        """Finish the product from the rows: multiply, add the bias, clamp."""
         w, *bias = constants
         return self._real(real_product(rows[0], w.T).reshape(*sig.input(0).shape[:-1], len(w)), *bias)
 
     def _real(self, sums: Array, *bias: Array) -> Array:
-        """With the bias, clamped."""
+        """Add the bias and clamp."""
         y = sums + bias[0] if bias else sums
         return y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32)
 
     def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
-        """The codes of sums."""
+        """Requantize the sums."""
         return finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Of codes, by the bounds of sums, which requantization keeps in order."""
+        """Return bounds of quantized outputs from bounds of the sums: requantization is monotonic."""
         return layer_bounds(sig, inputs, _rows_by_weights, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Sums over all channels."""
+        """Return that each output channel is a sum over all input channels."""
         out = np.arange(sig.output.shape[-1])
         return Channels((None, out, out), lambda _: self, sums=True)
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Its vectors."""
+        """Return the rows of x as one group."""
         return x.reshape(1, -1, x.shape[-1])
 
     def macs(self, sig: Signature) -> int:
@@ -121,11 +121,11 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """In the epilogue."""
+        """Return the product that clamps in its epilogue."""
         return None if self.clamp else type(self)((low, high))
 
     def without_clamp(self) -> Self | None:
-        """The product alone, if it was clamped."""
+        """Return the product without its clamp, if it has one."""
         return type(self)() if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
@@ -137,7 +137,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By rows, or by the output channels of one."""
+        """Return the division by rows, or by output channels if there is only one row."""
         if sig.output.count == sig.output.shape[-1]:
             return by_output_channels(self, sig, inputs)
         form = self.by_rows(sig)
@@ -148,11 +148,11 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return have_channels_alone(sig, inputs)
 
     def spec(self, node: Node) -> ConvSpec:
-        """Its rows are pixels."""
+        """Return the kernel specification, in which rows are pixels."""
         return ConvSpec.of_rows(node, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By one of the kernels."""
+        """Lower to the first kernel that fits."""
         builder.lower(self.kernels, node)
 
 
@@ -162,7 +162,7 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
 
 @dataclass(frozen=True)
 class DirectDense(Dense):
-    """The same in float32, whose weights may be computed, or learned."""
+    """A dense layer in float32 whose weights may be computed or trained."""
 
     mnemonic: ClassVar[str] = "direct_dense"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
@@ -177,7 +177,7 @@ class DirectDense(Dense):
         return None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Derivatives ask for sums as they are."""
+        """Return None: derivatives need the sums before a clamp."""
         return None
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
@@ -207,7 +207,7 @@ class CodedDense(Operator):
     mnemonic: ClassVar[str] = "coded_dense"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The last axis becomes N."""
+        """Return the type of x with N elements on the last axis, float32."""
         x, w, scale = inputs[:3]
         assert x is not None and w is not None and scale is not None
         if x.shape[-1] != w.shape[1] or scale.shape != w.shape[:1]:
@@ -215,7 +215,7 @@ class CodedDense(Operator):
         return (TensorType((*x.shape[:-1], w.shape[0]), DType.FLOAT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The formula."""
+        """Compute (x · wᵀ) · scale + bias."""
         x, w, scale, bias = arrays
         return (real_product(x, w.T.astype(np.float32)) * scale + bias,)
 
@@ -279,7 +279,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Of several matrices each for itself; of one, the rows of the first operand, by all of the second."""
+        """Return the row form: matrices of a batch one by one, or rows of the first operand times all of the second."""
         axis = row_axis(sig.output.shape)
         return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
@@ -288,7 +288,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By one of the kernels."""
+        """Lower to the first kernel that fits."""
         builder.lower(self.kernels, node)
 
 
@@ -321,7 +321,7 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
 
 
 def _product_of(a: Value, b: Value) -> Operator:
-    """Of columns by rows of reals: sums of one product are that of the elements."""
+    """Return the operator of a product: elementwise for a column by a row of reals, whose sums have one term."""
     return Binary("Mul") if a.type.shape[-1] == 1 and a.type.dtype.is_float else MatMul()
 
 
@@ -467,7 +467,7 @@ def _diagonal(node: OnnxNode, term: _Term) -> _Term:
 
 
 def _summed(node: OnnxNode, term: _Term, needed: set[str]) -> _Term:
-    """The sum over all labels that are not needed."""
+    """Sum over all labels that are not needed."""
     axes = tuple(axis for axis, label in enumerate(term.labels) if label not in needed)
     if not axes:
         return term
@@ -515,7 +515,7 @@ def _product(node: OnnxNode, x: _Term, y: _Term, needed: set[str], sizes: Mappin
 
 
 def _flat_product(node: OnnxNode, a: Value, b: Value) -> Value:
-    """Of batches of one: a matrix product proper, which may have constant weights."""
+    """Multiply batches of one as plain matrices, whose weights may be constant."""
     left, right = (reshaped(node, v, v.type.shape[1:], "flat") for v in (a, b))
     return node.emit(MatMul(), left, right, suffix="product")
 
@@ -530,7 +530,7 @@ class Det(Operator):
     mnemonic: ClassVar[str] = "det"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The last two axes vanish."""
+        """Return the type of x without the last two axes."""
         (x,) = inputs
         assert x is not None
         if x.rank < 2 or x.shape[-1] != x.shape[-2]:

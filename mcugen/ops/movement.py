@@ -54,12 +54,12 @@ Permuted = tuple[Operator, tuple[Permutation | None, ...]]
 
 
 def compose(first: Permutation, then: Permutation) -> Permutation:
-    """The permutation that equals transposing by `first`, then by `then`."""
+    """Return the permutation that equals transposing by `first`, then by `then`."""
     return tuple(first[axis] for axis in then)
 
 
 def inverse(perm: Permutation) -> Permutation:
-    """The permutation that undoes `perm`."""
+    """Return the permutation that undoes `perm`."""
     return tuple(int(i) for i in np.argsort(perm))
 
 
@@ -70,7 +70,7 @@ class Movement(Quantizable, Operator):
     moves_data: ClassVar[bool] = True
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """The same on integers, where nothing changes the scale."""
+        """Return the operator itself if all tensors have the same quantization."""
         same = all(t is None or same_codes(t, sig.output) for t in sig.inputs)
         return (self, inputs) if same else None
 
@@ -80,7 +80,7 @@ class Movement(Quantizable, Operator):
 
 @dataclass(frozen=True)
 class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """The same elements in row-major order under another shape: free."""
+    """The same elements in row-major order under another shape. It costs nothing."""
 
     mnemonic: ClassVar[str] = "reshape"
     shape: Shape = ()
@@ -107,7 +107,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return (arrays[0].reshape(self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Drops a reshape to the same shape; merges two in a row."""
+        """Remove a reshape to the same shape; merge two consecutive ones."""
         source = node.input(0)
         if source.type.shape == self.shape:
             return source
@@ -116,7 +116,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Where axes that become one, or of which several are made, stay together in their order."""
+        """Return the permuted reshape if axes that it splits or merges stay adjacent and in order."""
         x = sig.input(0).shape
         order = _in_runs(perm, [(target, source) for source, target in _runs(x, self.shape)])
         return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
@@ -126,7 +126,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Where rows of the result are parts of rows of the input, several of them, or the same."""
+        """Return the row form if rows of the result are parts of input rows, several input rows, or the same rows."""
         x, y = sig.input(0).shape, self.shape
         if not x:
             return None
@@ -140,7 +140,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Those of the input, perhaps several times in a row."""
+        """Return the input's channels, repeated if the result has a multiple of them."""
         x = sig.input(0).shape
         if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
             return None
@@ -170,7 +170,10 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
 
 
 def _runs(x: Shape, y: Shape) -> list[tuple[range, range]]:
-    """The shortest runs of axes of both shapes that hold as many elements: what a reshape splits, merges or leaves."""
+    """Return the shortest runs of axes of both shapes with equal element counts.
+
+    These are the axes that a reshape splits, merges or keeps.
+    """
     runs: list[tuple[range, range]] = []
     i = j = 0
     while i < len(x) and j < len(y) and 0 not in x:
@@ -188,7 +191,7 @@ def _runs(x: Shape, y: Shape) -> list[tuple[range, range]]:
 
 
 def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permutation | None:
-    """An order of the axes of the first shape as one of the second's, run by run; None if it parts a run."""
+    """Translate an order of the first shape's axes into one of the second's, run by run; None if it splits a run."""
     of_first = {source.start: (source, target) for source, target in runs}
     found: list[int] = []
     at = 0
@@ -229,7 +232,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return (arrays[0].transpose(self.perm),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Drops identities, merges two in a row, and becomes a reshape when only axes of length 1 move."""
+        """Remove identities, merge consecutive transposes, and return a reshape if only axes of length 1 move."""
         source = node.input(0)
         if self.perm == tuple(range(len(self.perm))):
             return source
@@ -252,7 +255,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return RowForm(self, (RowWindow(self.perm[axis]),), axis)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """Of one matrix by its columns, so many together that each portion is of whole words."""
+        """Return the division of one matrix by columns, with portions of whole words."""
         batch, columns, rows = TransposeSpec(sig.input(0), sig.output, self.perm).matrices or (0, 0, 0)
         together = max(WORD // sig.output.dtype.nbytes, 1)
         if batch != 1 or columns % together:
@@ -270,7 +273,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         return "Transpose", {"perm": list(self.perm)}, ()
 
     def spec(self, node: Node) -> TransposeSpec:
-        """Its types."""
+        """Return the kernel specification."""
         return TransposeSpec(node.input(0).type, node.output.type, self.perm, self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -307,7 +310,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
     steps: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The sizes; per-channel axes must be whole."""
+        """Return the type with the slice's sizes; axes with per-channel scales must be whole."""
         (x,) = inputs
         assert x is not None
         return (x.with_shape(self.sizes, x.layout),)
@@ -318,12 +321,12 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return (arrays[0][np.ix_(*index)],)
 
     def cut_axis(self, whole: Shape) -> int | None:
-        """The only axis of which it takes less than all."""
+        """Return the only axis that the slice shortens; None if it shortens several or none."""
         cut = [axis for axis, (size, of) in enumerate(zip(self.sizes, whole, strict=True)) if size != of]
         return cut[0] if len(cut) == 1 else None
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """The whole tensor; of what has been turned, the tensor before."""
+        """Remove a slice of the whole tensor, and a reversal of a reversal."""
         if self.sizes != node.input(0).type.shape:
             return None
         source = node.input(0).producer
@@ -344,7 +347,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Of one image: parts of some of its rows."""
+        """Return the row form for one image: slices of some of its rows."""
         if len(self.sizes) < 3 or sig.input(0).shape[0] != 1 or self.sizes[0] != 1 or self.steps[1] < 1:
             return None
         window = RowWindow(stride=self.steps[1], before=-self.starts[1])
@@ -368,7 +371,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return Side([k * stride for k, stride in zip(self.steps, strides, strict=True)], offset)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A strided copy."""
+        """Lower to a strided copy."""
         emit_copy(node, builder, 0, self.sizes, self._side(node.input(0).type))
 
 
@@ -380,7 +383,7 @@ class Expand(Permutable, Simplifiable, Movement):
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The shape, to which sizes other than 1 must be equal."""
+        """Return the type with the target shape; axes other than length 1 must match it."""
         (x,) = inputs
         assert x is not None
         fits = all(n >= 0 and size in (1, n) for size, n in zip(x.shape, self.shape, strict=True))
@@ -393,7 +396,7 @@ class Expand(Permutable, Simplifiable, Movement):
         return (np.broadcast_to(arrays[0], self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same shape."""
+        """Remove an expansion to the same shape."""
         return node.input(0) if node.input(0).type.shape == self.shape else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
@@ -401,14 +404,17 @@ class Expand(Permutable, Simplifiable, Movement):
         return Expand(tuple(self.shape[a] for a in perm)), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A copy with stride 0 where broadcast."""
+        """Lower to a copy with stride 0 on broadcast axes."""
         x = node.input(0).type.shape
         walk = [0 if size == 1 else stride for size, stride in zip(x, dense_strides(x), strict=True)]
         emit_copy(node, builder, 0, self.shape, Side(walk))
 
 
 def run_of(value: Value) -> tuple[Value, int]:
-    """Of which tensor a value is a run of elements, and where that begins: of itself, if of nothing else."""
+    """Return the tensor of which a value is a contiguous run, and the run's first element.
+
+    A value that is no such run is a run of itself from element 0 on.
+    """
     node = _unshaped(value).producer
     if node is None or not isinstance(node.op, Slice):
         return value, 0
@@ -420,13 +426,13 @@ def run_of(value: Value) -> tuple[Value, int]:
 
 
 def reversed_axis(shape: Shape, axis: int) -> Slice:
-    """A tensor from the end of an axis to its start."""
+    """Return the slice that reverses an axis."""
     starts = [size - 1 if i == axis else 0 for i, size in enumerate(shape)]
     return Slice(tuple(starts), shape, tuple(-1 if i == axis else 1 for i in range(len(shape))))
 
 
 def _unshaped(value: Value) -> Value:
-    """The same elements as they were computed."""
+    """Return the value before all reshapes."""
     while value.producer is not None and isinstance(value.producer.op, Reshape):
         value = value.producer.input(0)
     return value
@@ -456,7 +462,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return (np.concatenate(arrays, self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """A single part; all of a tensor, in the order in which they lie in it, or one by one from the end."""
+        """Remove a concatenation of one part, and one that puts adjacent slices of a tensor together again."""
         if len(node.inputs) == 1:
             return node.input(0)
         if math.prod(node.output.type.shape[: self.axis]) > 1:
@@ -480,7 +486,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Those of the parts."""
+        """Return the channels of the parts."""
         all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
         if self.axis != last:
             return Channels((all_of,) * len(sig.inputs), lambda _: self)
@@ -490,16 +496,16 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return Channels(sources, lambda _: self)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """The axis follows."""
+        """Return the operator along the permuted axis."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Of images side by side, or of their channels."""
+        """Return the row form of images concatenated side by side or by channels."""
         is_image = sig.output.rank > 2 and sig.output.shape[0] == 1 and self.axis > 1
         return RowForm(self, (RowWindow(),) * len(sig.inputs)) if is_image else None
 
     def spec(self, node: Node) -> ConcatSpec:
-        """As a library's kernels take it."""
+        """Return the specification for library kernels."""
         parts = tuple(node.input(index).type for index in range(len(node.inputs)))
         return ConcatSpec(parts, node.output.type, self.axis)
 
@@ -535,7 +541,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         return (x.with_shape(shape, x.layout),)
 
     def stored(self, x: TensorType) -> Array:
-        """The constant as an element of a tensor's type."""
+        """Return the constant as an element of a tensor's type."""
         if x.quant is not None:
             return quantize(np.asarray([self.value]), x.quant, x.dtype)
         return np.asarray([self.value]).astype(x.dtype.numpy)
@@ -546,7 +552,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Nothing to add."""
+        """Remove a padding of nothing."""
         return None if any(self.before + self.after) else node.input(0)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
@@ -555,7 +561,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         return Pad(rows[0], rows[1], self.value), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Of one image: its rows grow, and rows outside hold the constant."""
+        """Return the row form of one image: its rows get longer, and rows outside hold the constant."""
         x = sig.input(0)
         if x.rank < 3 or sig.output.shape[0] != 1 or x.shape[0] != 1:
             return None
@@ -569,7 +575,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
     def spec(self, node: Node) -> PadSpec:
-        """As a library's kernels take it."""
+        """Return the specification for library kernels."""
         x = node.input(0).type
         return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
 
@@ -586,7 +592,11 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
 
 
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
-    """A non-negative axis; Refusal outside the rank."""
+    """Return the axis as a non-negative index.
+
+    Raises:
+        Refusal: The axis is outside the rank.
+    """
     if not -rank <= axis < rank:
         raise Refusal(
             f"{node.op_type}: the axis must be one of the tensor's",
@@ -605,7 +615,7 @@ def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
 
 
 def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
-    """The declared shape of the first output if one of these inputs, which decide it, is computed; else None."""
+    """Return the first output's declared shape if one of these inputs, which determine it, is computed; else None."""
     computed = any(node.has(i) and not node.input(i).is_constant for i in indices)
     declared = node.declared[0] if computed and node.declared else None
     return None if declared is None or min(declared.shape, default=0) < 0 else declared.shape
@@ -740,7 +750,7 @@ def _import_expand(node: OnnxNode) -> list[Value]:
 
 
 def emit_expanded(node: OnnxNode, x: Value, shape: Shape) -> Value:
-    """Adds the broadcast of `x` to `shape`, to which it must fit."""
+    """Broadcast `x` to `shape`, with which it must be compatible."""
     return node.emit(Expand(tuple(shape)), reshaped(node, x, (1,) * (len(shape) - x.type.rank) + x.type.shape))
 
 
@@ -769,7 +779,7 @@ def _import_identity(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("Dropout", kernels=(NO_CODE,), limits="inference only", keeps_halves=True)
 def _import_dropout(node: OnnxNode) -> list[Value]:
-    """Nothing is dropped outside of training; the mask is all true."""
+    """Import Dropout of inference: nothing is dropped, and the mask is true everywhere."""
     x = node.input(0)
     training = node.has(2) and bool(np.any(node.const(2, "whether it is training")))
     if training and (not node.has(1) or node.const(1, "the ratio").any()):
@@ -783,7 +793,11 @@ def _import_dropout(node: OnnxNode) -> list[Value]:
 
 
 def onnx_dtype(node: OnnxNode, code: int) -> DType:
-    """The element type of a number of ONNX's enumeration; Refusal where C has none."""
+    """Return the element type of an ONNX type number.
+
+    Raises:
+        Refusal: The type has no C counterpart.
+    """
     try:
         return DType(helper.tensor_dtype_to_np_dtype(code).name)
     except (KeyError, ValueError) as error:

@@ -42,7 +42,7 @@ class Ngrams(Operator):
         return (TensorType((x.shape[0], self.width)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """By comparing every gram at every place."""
+        """Count n-grams by comparing each of them at each position."""
         x, *weights = arrays
         y = np.zeros(sig.output.shape, np.float32)
         for gram, column in zip(self.grams, self.columns, strict=True):
@@ -88,7 +88,7 @@ class Ngrams(Operator):
 
 
 def _grams(pool: Sequence[int], starts: Sequence[int]) -> list[tuple[int, ...]]:
-    """The pool cut into n-grams: those of length n + 1 begin at starts[n]."""
+    """Split the pool into n-grams: those of length n + 1 begin at starts[n]."""
     grams: list[tuple[int, ...]] = []
     for length, (start, end) in enumerate(pairwise((*starts, len(pool))), 1):
         if not 0 <= start <= end <= len(pool) or (end - start) % length:

@@ -29,7 +29,7 @@ from mcugen.ops.reduce import emit_reduce
 
 
 def _as_real(graph: Graph, value: Value | None) -> Value | None:
-    """A constant that may come quantized as reals."""
+    """Return a constant as reals, dequantized if it is quantized."""
     if value is None or value.data is None or value.type.quant is None:
         return value
     return graph.constant(f"{value.name}.real", dequantize(value.data, value.type.quant))
@@ -51,7 +51,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     centered: bool = True
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Where statistics are of one row each, and all rows have the same scales and biases."""
+        """Return the row form if statistics are per row and all rows share scales and biases."""
         axis = row_axis(sig.output.shape)
         affine = [t for t in sig.inputs[1:] if t is not None]
         if axis is None or self.groups or min(self.axes) <= axis or any(t.shape[axis] > 1 for t in affine):
@@ -59,7 +59,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The type of x; scale and bias must broadcast to it."""
+        """Return the type of x; scale and bias must broadcast to it."""
         x, *affine = inputs
         assert x is not None
         for t in filter(None, affine):
@@ -77,7 +77,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return parted, tuple(sorted([axis + 1, *(a + (a > axis) for a in self.axes)]))
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """By the formula, in float64; integers by FixedNormalize."""
+        """Compute the formula in float64; integers by FixedNormalize."""
         shape, axes = self.view(sig.input(0).shape)
         if sig.output.quant is not None:
             fixed = self._fixed(sig, arrays[1:])
@@ -93,7 +93,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return ((y if bias is None else y + bias).astype(arrays[0].dtype),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The axes follow."""
+        """Return the operator along the permuted axes."""
         axes = tuple(sorted(perm.index(axis) for axis in self.axes))
         groups = self.groups and (perm.index(self.groups[0]), self.groups[1])
         return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
@@ -132,7 +132,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return call_normalize_codes(node, builder, self._rows(x, y, {"x": x.shape, "gain": gain}), fixed)
 
     def _rows(self, x: TensorType, y: TensorType, shapes: Mapping[str, Shape]) -> Rows:
-        """How operands of these shapes are walked, by role."""
+        """Return how kernels iterate over operands of these shapes, by role."""
         strides = {role: self._strides(shape, x.shape) for role, shape in shapes.items()}
         return Rows(x, y, *self.view(x.shape), self.centered, strides)
 
@@ -159,13 +159,13 @@ class BatchNormalize(Operator):
     momentum: float = 0.9
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The type of x."""
+        """Return the type of x."""
         x = inputs[0]
         assert x is not None
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """By the formula, in float64."""
+        """Compute the formula in float64."""
         x, *parameters = (a.astype(np.float64) for a in arrays)
         columns = (-1, *(1,) * (x.ndim - 2))
         scale, bias, mean, variance = (p.reshape(columns) for p in parameters)
@@ -182,7 +182,7 @@ def _per_channel(node: OnnxNode, value: Value, rank: int) -> Value:
 
 
 def _trailing(node: OnnxNode, index: int, x: TensorType) -> Value | None:
-    """An optional scale or bias, aligned with the last axes."""
+    """Return an optional scale or bias, aligned with the last axes."""
     if not node.has(index):
         return None
     value = node.input(index)
@@ -273,7 +273,10 @@ LARGE_MEAN = 4.0
 
 @onnx_operator("BatchNormalization", types=FLOATS, kernels=("elementwise", "normalize", "reduce"))
 def _import_batch_normalization(node: OnnxNode) -> list[Value]:
-    """A multiplication and an addition per channel, which fold_affine folds; in training mode by the batch."""
+    """Import BatchNormalization as a multiplication and an addition per channel, which fold_affine folds.
+
+    In training mode it normalizes by the batch's statistics.
+    """
     x = node.input(0)
     channels = x.type.shape[1] if x.type.rank > 1 else 1
     for parameter in (node.input(i) for i in range(1, 5)):
@@ -328,7 +331,7 @@ def _constant_affine(
 
 
 def _batch_training(node: OnnxNode) -> list[Value]:
-    """Normalized by its own statistics, of which the running ones take in a share of 1 − momentum."""
+    """Normalize by the batch's statistics, and update the running statistics by a share of 1 − momentum."""
     x = node.input(0)
     rank = x.type.rank
     axes = (0, *range(2, rank))

@@ -56,16 +56,22 @@ class Body(Protocol):
     def import_into(
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
-        """Adds the body's nodes to `graph` and returns its results; `inputs` are the actual inputs.
+        """Add the body's nodes to `graph` and return its results. May be called several times.
 
-        `place` comes before the names of values. Values of the enclosing graph pass `capture` when they are
-        first used (none: they are used as they are, `graph` being the enclosing graph itself). May be called
-        more than once. Raises BodyRefusal.
+        Args:
+            graph: Graph to extend.
+            inputs: Values of the body's inputs.
+            place: Prefix of the names of values.
+            capture: Maps values of the enclosing graph when they are first used. None if `graph` is the enclosing
+                graph.
+
+        Raises:
+            BodyRefusal: The body holds something that is not supported.
         """
 
 
 Operand = Value | Array | np.generic | None
-"""What an operator is called with: arrays and numpy's scalars are constants."""
+"""Operand of a composed operator; arrays and numpy scalars become constants."""
 
 
 class Composition(Protocol):
@@ -74,7 +80,11 @@ class Composition(Protocol):
     def __call__(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
     ) -> tuple[Value, ...]:
-        """The results of an operator of the model's own opset. Raises BodyRefusal."""
+        """Add an operator of the model's own opset and return its results.
+
+        Raises:
+            BodyRefusal: The operator is not supported.
+        """
 
 
 @dataclass
@@ -117,9 +127,12 @@ class OnnxNode:
         return value
 
     def attr(self, key: str, default: Any) -> Any:
-        """An attribute, or its default; Refusal if it is not of the default's kind.
+        """Return an attribute or its default.
 
-        Only operators that have a schema come checked by ONNX.
+        ONNX's checker covers only operators that have a schema.
+
+        Raises:
+            Refusal: The attribute is of another kind than the default.
         """
         found = self.attributes.get(key, default)
         kind = _kind(default)
@@ -128,16 +141,16 @@ class OnnxNode:
         return found
 
     def attributes_of(self, op_type: str) -> dict[str, Any]:
-        """Those attributes that ONNX's operator `op_type` has, too; empty lists are as if left out."""
+        """Return the attributes that ONNX's operator `op_type` also has; empty lists count as absent."""
         known = onnx.defs.get_schema(op_type).attributes
         return {k: v for k, v in self.attributes.items() if k in known and not (isinstance(v, Sequence) and not len(v))}
 
     def reals(self, key: str) -> list[float]:
-        """An attribute that is a list of numbers; empty if absent."""
+        """Return an attribute that is a list of numbers; empty if absent."""
         return [float(v) for v in self._list(key, "a number")]
 
     def integers(self, key: str) -> list[int]:
-        """An attribute that is a list of integers; empty if absent."""
+        """Return an attribute that is a list of integers; empty if absent."""
         return [int(v) for v in self._list(key, "an integer")]
 
     def _list(self, key: str, kind: str) -> Sequence[Any]:
@@ -150,14 +163,18 @@ class OnnxNode:
         raise Refusal(f"{self.op_type}: attribute {key} must be {kind}", str(found)[:80], "repair the model")
 
     def const(self, index: int, what: str) -> Array:
-        """The elements of an input that must be known at compile time; Refusal if they are not."""
+        """Return the elements of a constant input.
+
+        Raises:
+            Refusal: The input is not known at compile time.
+        """
         value = self.input(index)
         if value.data is None:
             raise not_constant(f"{self.op_type}: {what} must be constant", value)
         return value.data
 
     def param(self, key: str, index: int) -> Array | None:
-        """A parameter that is an attribute in older opsets and constant input `index` in newer ones, or None."""
+        """Return a parameter that is an attribute in old opsets and constant input `index` in new ones, or None."""
         if self.has(index):
             return self.const(index, key)
         found = self.attributes.get(key)
@@ -171,7 +188,7 @@ class OnnxNode:
         return None if found is None else [int(v) for v in found.reshape(-1)]
 
     def whole(self, index: int, what: str) -> int:
-        """The only element of an input that must be known at compile time."""
+        """Return the single element of a constant input as an integer."""
         found = self.const(index, what)
         if found.size != 1 or not np.isfinite(found).all():
             elements = ", ".join(str(v) for v in found.reshape(-1)[:8].tolist())
@@ -179,7 +196,7 @@ class OnnxNode:
         return int(found.reshape(())[()])
 
     def body(self, key: str) -> Body:
-        """A graph attribute."""
+        """Return a graph attribute."""
         found: Body = self.attributes[key]
         return found
 
@@ -192,19 +209,19 @@ class OnnxNode:
             )
 
     def emit(self, op: Operator, *inputs: Value | None, types: Sequence[TensorType] = (), suffix: str = "") -> Value:
-        """Adds a node with one output to the graph."""
+        """Add a node with one output to the graph and return the output."""
         name = f"{self.outputs[0]}.{suffix}" if suffix else self.outputs[0]
         origin = (self.name or self.outputs[0],)
         return self.graph.add(op, inputs, origin, names=[name], types=types).output
 
     def emit_all(self, op: Operator, inputs: Sequence[Value | None], names: Sequence[str]) -> tuple[Value, ...]:
-        """Adds a node with several outputs, called `names`."""
+        """Add a node with several outputs, called `names`."""
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
     def call(self, op_type: str, *inputs: Operand, domain: str = "", **attributes: object) -> Value:
-        """The first result of another ONNX operator, which stands in this node's place: see Composition.
+        """Add another ONNX operator in place of this node and return its first result; see Composition.
 
-        What is composed so is known to quantization operator by operator.
+        Quantization treats composed operators one by one.
         """
         return self.calls(op_type, inputs, 1, domain, **attributes)[0]
 
@@ -221,7 +238,7 @@ class OnnxNode:
         return self.composition(op_type, inputs, outputs, domain, **attributes)
 
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
-        """Adds a constant named after this node."""
+        """Add a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
 
 
@@ -234,12 +251,12 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def _kind(default: object) -> str:
-    """What an attribute must be whose default this is; "" for anything."""
+    """Return the kind of value that an attribute with this default must have; "" for any."""
     return next((kind for kind, types in _KINDS.items() if isinstance(default, types)), "")
 
 
 def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
-    """The refusal of a value that is known only at run time: it names the inputs on which that depends."""
+    """Return the refusal of a value known only at run time; the message names the inputs that it depends on."""
     sources = sorted(v.name for v in _sources(value))
     if sources == [value.name]:
         found = f"'{value.name}' is an input"
@@ -252,7 +269,7 @@ BIND = "fix it at compile time: "
 
 
 def _sources(value: Value) -> set[Value]:
-    """The graph inputs on which a value depends."""
+    """Return the graph inputs on which a value depends."""
     found, seen, todo = set(), {value}, [value]
     while todo:
         current = todo.pop()
@@ -277,11 +294,11 @@ NUMBERS = (*FLOATS, *INTEGERS)
 
 
 NO_CODE = "none: the same bytes"
-"""In place of kernels: of operators that only rename what is there."""
+"""Shown in place of kernels for operators that only rename a tensor."""
 KNOWN = "none: known at compile time"
-"""In place of kernels: of operators whose inputs must be constant."""
+"""Shown in place of kernels for operators whose inputs must be constant."""
 COMPOSED = "by ONNX operators"
-"""In place of kernels: of operators that importers compose of others (`OnnxNode.call`)."""
+"""Shown in place of kernels for operators that importers compose of other operators (`OnnxNode.call`)."""
 
 MICROSOFT = "com.microsoft"
 """The domain of what ONNX Runtime adds to ONNX."""
@@ -289,7 +306,7 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class Support:
-    """What is supported of an operator: the importer holds it, and `mcugen operators` prints it."""
+    """What is supported of an operator. The importer holds it, and `mcugen operators` prints it."""
 
     types: tuple[DType, ...] = ()
     """Element types of its data (of the schema's type parameter that its output has, or else its first input); ()
@@ -334,7 +351,7 @@ _OPEN: ContextVar[Registry] = ContextVar("_OPEN", default=BUILT_IN)
 
 @contextmanager
 def registering(registry: Registry) -> Iterator[None]:
-    """What is registered within goes to `registry`."""
+    """Send all registrations within the `with` block to `registry`."""
     token = _OPEN.set(registry)
     try:
         yield
@@ -343,14 +360,14 @@ def registering(registry: Registry) -> Iterator[None]:
 
 
 def leave_out(reason: str, *op_types: str, domain: str = "") -> None:
-    """Notes why operators are not compiled: the refusal says so, and docs/operators.md lists it."""
+    """Record why operators are not compiled; the refusal and docs/operators.md show the reason."""
     _OPEN.get().left_out.update({(domain, op_type): reason for op_type in op_types})
 
 
 def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attributes: object) -> list[Value | None]:
-    """The node imported as ONNX's newest operator `op_type`, which says the same of these inputs and attributes.
+    """Import the node as ONNX's newest operator `op_type`, which is equivalent for these inputs and attributes.
 
-    Unlike what is called, it stays one operator of its own name for quantization.
+    Unlike a composed operator, it remains one operator for quantization.
     """
     same = replace(node, domain="", op_type=op_type, inputs=inputs, attributes=attributes, opset=_NEWEST)
     return list(BUILT_IN.importers["", op_type](same))
@@ -369,7 +386,7 @@ def onnx_operator(
     keeps_halves: bool = False,
     takes_strings: bool = False,
 ) -> Callable[[AnyImporter], AnyImporter]:
-    """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
+    """Return a decorator that registers an importer of ONNX operators and what it supports (see Support)."""
     support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
     def register(importer: AnyImporter) -> AnyImporter:

@@ -37,7 +37,7 @@ class TopK(Operator):
         return replace(x, shape=shape), TensorType(shape, DType.INT64, layout=x.layout)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """A stable sort; of the reversed axis, reversed, for the largest."""
+        """Sort stably; for the largest elements, sort the reversed axis and reverse the result."""
         (x,) = arrays
         if self.largest:
             order = np.flip(
@@ -49,7 +49,7 @@ class TopK(Operator):
         return np.take_along_axis(x, chosen, self.axis), chosen
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Insertion into the k best so far: depth · k steps at most."""
+        """Lower to insertion into the k best elements so far: at most depth · k steps."""
         x = node.input(0).type
         values, indices = node.outputs
         operands = {

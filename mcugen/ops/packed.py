@@ -64,12 +64,12 @@ class DequantizeBlocks(Operator):
         return (TensorType(codes.shape),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """As ONNX has it."""
+        """Dequantize as ONNX defines it."""
         codes, scales = arrays
         return (codes.astype(np.float32) * spread(scales, self.axis, self.block, codes.shape[self.axis]),)
 
     def turned(self) -> DequantizeBlocks:
-        """Of transposed matrices."""
+        """Return the operator for transposed matrices."""
         return replace(self, axis=1 - self.axis)
 
 
@@ -90,7 +90,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The last axis becomes N."""
+        """Return the type of x with N elements on the last axis."""
         x, w, scales = inputs[:3]
         assert x is not None and w is not None and scales is not None
         if x.shape[-1] != w.shape[1] or scales.shape != (w.shape[0], -(-w.shape[1] // self.group)):
@@ -114,7 +114,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return (found.astype(sig.output.dtype.numpy),)
 
     def _sums(self, x: Array, codes: Array) -> Array:
-        """Of products by group: [..., N, G]."""
+        """Return the sums of products of each group, [..., N, G]."""
         starts = range(0, codes.shape[1], self.group)
         groups = [slice(start, start + self.group) for start in starts]
         return np.stack([x[..., at] @ codes[:, at].astype(np.int64).T for at in groups], -1)
@@ -133,7 +133,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Of codes to codes."""
+        """Return the form that reads and writes quantized tensors."""
         x, codes = inputs[0], inputs[1]
         bias = inputs[3] if len(inputs) > 3 else None
         if x is None or codes is None or not is_quantized(sig.output):
@@ -151,7 +151,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """In the epilogue."""
+        """Return the layer that clamps in its epilogue."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -159,7 +159,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def widened_bytes(self, sig: Signature) -> int:
-        """Of reals, floats."""
+        """Return the bytes of float32 weights for real inputs, else 0."""
         return 4 * sig.input(1).count if sig.input(0).quant is None else 0
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
@@ -168,7 +168,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return rows >= TILE_ROWS and sig.input(0).quant is None and DENSE_PACKED_TILE.needs <= features
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By the kernel; scales and bias are as the results ask for them."""
+        """Lower to a kernel: block by block, with float32 weights, or with weights as stored."""
         if builder.optimize == "balanced" and self.widens_by_parts(node.sig, builder.features):
             self._lower_tiles(node, builder)
         elif builder.widens and self.widened_bytes(node.sig):
@@ -232,13 +232,13 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         builder.call(node, site.call(operands, [rows, *params], [options], overlaps=_overlaps(sig), variant=variant))
 
     def _packed(self, codes: Array, y: TensorType) -> tuple[Packed, GroupedRows]:
-        """The weights as they are stored, and the layer's sizes."""
+        """Return the weights as they are stored, and the layer's sizes."""
         packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
         assert packed is not None, "layers are made of codes that fit"
         return packed, GroupedRows(rows=y.count // channels, depth=depth, channels=channels, group=self.group)
 
     def _lower_widened(self, node: Node, builder: Builder) -> None:
-        """As a dense layer of floats, four times as large at least."""
+        """Lower to a dense layer with float32 weights, which take at least four times the flash."""
         x, w = node.sig.input(0), TensorType(node.sig.input(1).shape)
         codes, scales, *more = _constants(node)
         weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
@@ -255,7 +255,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     def _store(
         self, sig: Signature, codes: Array, scales: Array, bias: Array | None
     ) -> tuple[dict[str, Array], list[Params], int]:
-        """What sums of groups are multiplied with, and begin with; the limits; the shift, 0 of real results."""
+        """Return the constants that multiply and initialize group sums, the output limits, and the shift.
+
+        The shift is 0 for real results.
+        """
         if sig.output.quant is not None:
             found = self._requantizer(sig, codes, scales, np.zeros(len(codes)) if bias is None else bias)
             low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
@@ -283,7 +286,7 @@ def _overlaps(sig: Signature) -> list[Overlap]:
 
 
 def _units(sig: Signature, scales: Array) -> Array:
-    """What products of codes stand for."""
+    """Return the real value of one unit of the products of quantized values."""
     units: Array = (scales.astype(np.float64) * sig.input(0).q.scale[0]).astype(np.float32)
     return units
 
@@ -298,7 +301,7 @@ def packs(codes: Array, group: int) -> bool:
 def packed_form(
     graph: Graph, sig: Signature, inputs: Sequence[Value | None], clamp: Range | None
 ) -> IntegerForm | None:
-    """The integer form of a dense layer whose weights come of DequantizeBlocks."""
+    """Return the integer form of a dense layer whose weights come from DequantizeBlocks."""
     form = packed_operands(graph, inputs)
     if form is None or inputs[0] is None:
         return None

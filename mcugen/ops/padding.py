@@ -89,7 +89,7 @@ class Extend(Permutable, Simplifiable, Movement):
         return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Nothing to add."""
+        """Remove a padding of nothing."""
         return None if any(self.before + self.after) else node.input(0)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
@@ -98,7 +98,7 @@ class Extend(Permutable, Simplifiable, Movement):
         return Extend(rows[0], rows[1], self.mode), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A loop for each axis that grows, by a table of the source's positions; axes between them are one each."""
+        """Lower to one loop for each padded axis, with a table of source positions; other axes are merged."""
         x, y = node.input(0).type, node.output.type
         operands, loops = {"x": builder.buffer(node.input(0))}, Extension()
         for axis, (size, stride) in enumerate(zip(x.shape, dense_strides(x.shape), strict=True)):

@@ -46,7 +46,7 @@ class Zeros(Operator):
     dtype: DType = DType.FLOAT32
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As it is told."""
+        """Return the operator's shape and element type."""
         return (TensorType(self.shape, self.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -54,7 +54,7 @@ class Zeros(Operator):
         return (np.zeros(self.shape, self.dtype.numpy),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A fill."""
+        """Lower to a fill."""
         emit_fill(node, builder, builder.buffer(node.output), np.zeros(1, self.dtype.numpy))
 
 
@@ -66,7 +66,7 @@ class Trilu(Operator):
     upper: bool = True
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The same type."""
+        """Return the type of x."""
         x, k = inputs
         assert x is not None and k is not None
         if x.rank < 2 or k.count != 1:
@@ -76,7 +76,7 @@ class Trilu(Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """A mask."""
+        """Set the elements on one side of the diagonal to 0."""
         x, k = arrays
         rows, columns = x.shape[-2:]
         diagonal = np.clip(k.astype(np.int64).reshape(()), -rows, columns)
@@ -108,7 +108,7 @@ class OneHot(Operator):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The depth put in."""
+        """Return the indices' shape with the depth inserted."""
         index, values = inputs
         assert index is not None and values is not None
         if values.shape != (2,) or self.depth < 0:
@@ -151,7 +151,7 @@ class Range(Operator):
     count: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """A vector."""
+        """Return a vector of `count` elements."""
         start, delta = inputs
         assert start is not None and delta is not None
         if start.count != 1 or delta.count != 1 or start.dtype is not delta.dtype:
@@ -217,7 +217,11 @@ def _import_one_hot(node: OnnxNode) -> list[Value]:
 
 
 def normalized_new_axis(node: OnnxNode, axis: int, rank: int) -> int:
-    """Where an axis is put into a tensor of `rank` axes; Refusal outside of it."""
+    """Return the index at which an axis is inserted into a tensor of `rank` axes.
+
+    Raises:
+        Refusal: The axis is outside the result's rank.
+    """
     if not -rank - 1 <= axis <= rank:
         raise Refusal(
             f"{node.op_type}: the axis must be one of the result's", f"{axis} of rank {rank + 1}", "repair it"
@@ -227,7 +231,7 @@ def normalized_new_axis(node: OnnxNode, axis: int, rank: int) -> int:
 
 @onnx_operator("Range", types=NUMBERS, kernels=("range",), limits="computed bounds need a declared output shape")
 def _import_range(node: OnnxNode) -> list[Value]:
-    """Its length cannot change: it is declared, or all inputs are constant."""
+    """Import Range. Its length is declared, or all inputs are constant."""
     decided = decided_shape(node, 0, 1, 2)
     if decided is None:
         parts = (("start", 0), ("limit", 1), ("delta", 2))

@@ -55,7 +55,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 def clamped(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
-    """A real number clamped to `clamp`; infinite bounds cost nothing, NaN stays NaN."""
+    """Return a real expression clamped to `clamp`. Infinite bounds cost nothing; NaN stays NaN."""
     if clamp is None or clamp == (-math.inf, math.inf):
         return x
     low, high = (real_param(bound, x.dtype) for bound in clamp)
@@ -67,7 +67,7 @@ def clamped(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
 
 
 def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
-    """The same of four reals: by parameters, 0 too."""
+    """Return a vector of reals clamped to `clamp`; all bounds are parameters."""
     low, high = clamp or (-math.inf, math.inf)
     if math.isfinite(low) and math.isfinite(high):
         return call(fn.CLAMP_REAL, x, scalar(real_param(low, x.dtype)), scalar(real_param(high, x.dtype)))
@@ -141,7 +141,7 @@ def _calls(function: fn.Function) -> Function:
 
 
 def _in_vectors(build: Callable[..., Expression], *, integers: bool = False) -> Function:
-    """What Helium computes as plain C does."""
+    """Return a function whose expression is the same in Helium and in plain C."""
     return Function(build, integers=integers, vector=build)
 
 
@@ -185,12 +185,12 @@ def _leaky(x: Expression, slope: Expression) -> Expression:
 
 
 def _logistic(x: Expression) -> Expression:
-    """Of vectors."""
+    """Return the logistic function of a vector."""
     return call(fn.SIGMOID, x)
 
 
 def _irrational(value: float, x: Expression) -> Constant:
-    """With as many digits as the type tells apart."""
+    """Return a constant with as many digits as the type can represent."""
     return Constant(round(value, 8) if x.dtype is DType.FLOAT32 else value, x.dtype)
 
 
@@ -278,7 +278,7 @@ class Unary(Saturating, Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By function."""
+        """Return one name for each function."""
         return {function.lower(): {"function": function} for function in UNARY}
 
     @property
@@ -288,20 +288,20 @@ class Unary(Saturating, Elementwise):
 
     @property
     def saturates(self) -> bool:
-        """What probabilities are made by."""
+        """Return whether this is the logistic function, which produces probabilities."""
         return self.function == "Sigmoid"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The operand's; bool for tests."""
+        """Return the operand's type, or bool for tests."""
         return DType.BOOL if UNARY[self.function].tests else dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """What the function's row in UNARY builds, with its constants as parameters."""
+        """Return the expression of the function's entry in UNARY, with its constants as parameters."""
         (x,) = args
         return UNARY[self.function].build(x, *self._parameters(x, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """What the row has for vectors of reals."""
+        """Return the entry's expression for vectors of reals; None if it has none."""
         build = UNARY[self.function].vector if sig.output.dtype is DType.FLOAT32 else None
         return build(args[0], *self._parameters(args[0], scalar)) if build else None
 
@@ -323,14 +323,14 @@ def _divide(x: Expression, y: Expression) -> Expression:
 
 
 def _remainder(x: Expression, y: Expression) -> Expression:
-    """With the sign of the dividend; integers modulo 0 are 0."""
+    """Return the remainder with the dividend's sign; integers modulo 0 give 0."""
     if x.dtype.is_float:
         return call(fn.FMOD, x, y)
     return Convert(x.dtype, select(_leaves_nothing(y), 0, x % y))
 
 
 def _modulo(x: Expression, y: Expression) -> Expression:
-    """With the sign of the divisor; integers modulo 0 are 0."""
+    """Return the remainder with the divisor's sign; integers modulo 0 give 0."""
     if not x.dtype.is_float and not x.dtype.limits[0]:
         return _remainder(x, y)
     rest = call(fn.FMOD, x, y) if x.dtype.is_float else x % y
@@ -340,7 +340,7 @@ def _modulo(x: Expression, y: Expression) -> Expression:
 
 
 def _leaves_nothing(divisor: Expression) -> Expression:
-    """Of integers: 0; -1, by which the least integer cannot be divided."""
+    """Return whether an integer divisor is 0 or −1. C cannot divide the least integer by −1."""
     is_zero = equal(divisor, 0)
     return either(is_zero, equal(divisor, -1)) if divisor.dtype.limits[0] else is_zero
 
@@ -363,19 +363,19 @@ def _least(x: Expression, y: Expression) -> Expression:
 
 
 def _is_no_shift(x: Expression, y: Expression) -> Expression:
-    """Of integers: a negative amount, or all bits."""
+    """Return whether a shift amount is negative or at least the number of bits."""
     all_bits = y >= Constant(8 * x.dtype.nbytes, y.dtype)
     return either(y < 0, all_bits) if y.dtype.limits[0] else all_bits
 
 
 def _shifted_left(x: Expression, y: Expression) -> Expression:
-    """By a negative amount or all bits nothing is left."""
+    """Return x << y; 0 for negative amounts and for amounts of all bits."""
     unsigned = Convert(unsigned_of(x.dtype), x)
     return Convert(x.dtype, select(_is_no_shift(x, y), Constant(0, unsigned.dtype), unsigned << y))
 
 
 def _shifted_right(x: Expression, y: Expression) -> Expression:
-    """By a negative amount or all bits only the sign is left."""
+    """Return x >> y; for negative amounts and amounts of all bits only the sign remains."""
     if x.dtype.limits[0]:
         return Convert(x.dtype, select(_is_no_shift(x, y), select(x < 0, -1, 0), x >> y))
     unsigned = Convert(unsigned_of(x.dtype), x)
@@ -412,7 +412,7 @@ _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 
 def _reduced(terms: tuple[int, ...], shift: int) -> tuple[tuple[int, ...], int]:
-    """The same sum >> shift with as few bits as it takes: those that are 0 in all terms are dropped."""
+    """Return terms and shift without the low bits that are 0 in all terms."""
     spare = min(shift, *((t & -t).bit_length() - 1 for t in terms if t))
     return tuple(t >> spare for t in terms), shift - spare
 
@@ -448,7 +448,7 @@ class FixedSum:
         return FixedSum((m0, m1), offset, shift, wide)
 
     def expression(self, x: Expression, y: Expression, scalar: Scalars) -> Expression:
-        """The sum."""
+        """Return the weighted sum of x and y."""
         if self.wide:
             up = 32 - self.shift  # the upper word of 64 bits costs least
             up = up if max(map(abs, self.factors)) << up < 2**31 else 0
@@ -461,7 +461,7 @@ class FixedSum:
         return call(fn.SHIFT_RIGHT, total, scalar(shift)) if shift else total
 
     def vector(self, x: Expression, y: Expression, scalar: Scalars) -> Expression | None:
-        """The same in 32 bits; None: they have no room for it."""
+        """Return the sum for vectors of 32-bit lanes; None if it needs 64 bits."""
         return None if self.wide else self.expression(x, y, scalar)
 
     def _whole(self) -> tuple[tuple[int, int], int, int]:
@@ -477,7 +477,7 @@ def _rescaled(q: Expression, of: TensorType, out: TensorType, scalar: Scalars) -
 
 
 def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None:
-    """A constant of numbers as codes of `out`; other tensors stay."""
+    """Return a constant quantized as `out`; other tensors are returned unchanged."""
     if value is None or value.data is None or value.type.dtype is DType.BOOL:
         return value
     codes = np.asarray(quantize(real_data(value), out.q, out.dtype))
@@ -512,7 +512,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By function."""
+        """Return one name for each function."""
         return {function.lower(): {"function": function} for function in BINARY}
 
     @property
@@ -525,11 +525,11 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return DType.BOOL if BINARY[self.function].tests else dtypes[0]
 
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
-        """Of codes: how a sum or difference is computed, if it can be."""
+        """Return how a sum or difference of quantized tensors is computed; None if it cannot be."""
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
     def spec(self, node: Node) -> BinarySpec:
-        """Its types, and how kernels of integers compute it."""
+        """Return the kernel specification: types, and the constants of integer kernels."""
         sig, function = node.sig, self.function
         spec = BinarySpec(function, sig.input(0), sig.input(1), sig.output, self.clamp)
         if not all(map(is_quantized, (spec.x0, spec.x1, spec.y))):
@@ -556,7 +556,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return fixed is not None and emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
 
     def _emit_int16(self, node: Node, builder: Builder) -> bool:
-        """The same of a sum of int16 tensors of one scale."""
+        """Emit the fast kernel for a sum of int16 tensors with equal scales, if it applies."""
         sig, out = node.sig, node.output.type
         if self.function != "Add" or out.dtype is not DType.INT16 or not all(map(is_quantized, (*sig.inputs, out))):
             return False
@@ -564,19 +564,19 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return fixed is not None and limits == out.dtype.limits and emit_sum_of_halves(node, builder, fixed)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """A sum or product of int8 tensors, side by side: some CPUs have fast kernels for those."""
+        """Return whether this is a sum or product of dense int8 tensors, for which some CPUs have fast kernels."""
         is_int8 = all(is_quantized(t) for t in (*sig.inputs, sig.output)) and RowsOfInt8.of(sig) is not None
         return is_int8 and self.function in (*_SUM_SIGNS, "Mul")
 
     def product(self, sig: Signature) -> Requantizer:
-        """From products of codes less their zero points to the result's codes."""
+        """Return the requantizer from products (zero points subtracted) to the result."""
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
         types = [sig.input(i).dtype for i in (0, 1)]
         sums = np.asarray([math.prod(map(largest_code, types))]) if DType.INT16 in types else None
         return Requantizer.of(scale, sig.output.q.zero_point, sums=sums)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Fixed point for quantized tensors, else the row's."""
+        """Return fixed-point arithmetic for quantized tensors, else the expression of the entry in BINARY."""
         x, y = args
         out = sig.output
         if out.quant is None:
@@ -585,7 +585,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return Convert(out.dtype, limited(self._fixed(sig, x, y, scalar), *limits, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Sums and products of codes, and of reals."""
+        """Return the expression for vectors: sums and products of quantized values, and functions of reals."""
         x, y = args
         out = sig.output
         if out.quant is None:
@@ -607,13 +607,13 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return _requantized_vector(x * y, self.largest_product(sig), self.product(sig), scalar)
 
     def largest_product(self, sig: Signature) -> int:
-        """What is not exceeded by the magnitude of a product of codes less their zero points."""
+        """Return an upper bound of the magnitude of a product (zero points subtracted)."""
         return math.prod(
             -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
         )
 
     def _fixed(self, sig: Signature, x: Expression, y: Expression, scalar: Scalars) -> Expression:
-        """Of codes, before the clamp."""
+        """Return the fixed-point expression before the clamp."""
         if self.function in _SELECTIONS:
             x, y = (_rescaled(v, sig.input(i), sig.output, scalar) for i, v in enumerate((x, y)))
             return _SELECTIONS[self.function](x, y)
@@ -649,7 +649,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Fixed point for two quantized tensors; a function of one where the other operand is constant."""
+        """Return the integer form: fixed point for two tensors, a table or line if one operand is constant."""
         table = super().integer(graph, sig, inputs) or self._by_channel(graph, sig, inputs)
         if table is not None:
             return table
@@ -663,7 +663,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return (self, inputs) if fits or self.function in ("Mul", "PRelu") else None
 
     def _by_channel(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """A line for each of the other operand's numbers, of which there are few."""
+        """Return a line for each element of the constant operand, if it has few elements."""
         at = next((i for i, v in enumerate(inputs) if v is not None and v.is_constant), None)
         constant = None if at is None else inputs[at]
         if at is None or constant is None or 2 * constant.type.count > sig.output.count:
@@ -697,7 +697,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return type(self)(self.function, (low, high))
 
     def without_clamp(self) -> Self | None:
-        """The function alone, if it was clamped."""
+        """Return the function without its clamp, if it has one."""
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
@@ -707,7 +707,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
 
 
 def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-    """The form of an operator each of whose results is an operand's element: that element in the result's codes."""
+    """Return the integer form of an operator that returns elements of its operands: requantize, then select."""
     varying = (v for v in inputs if v is not None and v.data is None and v.type.dtype is not DType.BOOL)
     if not all(is_quantized(t) for t in (*(v.type for v in varying), sig.output)):
         return None
@@ -715,7 +715,7 @@ def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Va
 
 
 def _requantized(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression:
-    """The requantization of an int32 of at most that magnitude: by the upper word, if there is room."""
+    """Return the requantization of an int32 of magnitude at most `most`, by the upper product word if it fits."""
     up, multiplier = 32 - requantize.shift, scalar(int(requantize.multiplier[0]))
     if up < 0:
         high = call(fn.REQUANTIZE_HIGH, value, multiplier, _as_int64(scalar, requantize.offset))
@@ -731,9 +731,9 @@ _PIECE = 15
 
 
 def _requantized_in_pieces(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
-    """The same by products of 32 bits, where the CPU has no longer ones; None: it has, or there is no room for them.
+    """Return the requantization by 32-bit products, for CPUs without longer ones; None if not applicable.
 
-    (v · (h · 2^15 + l) + start · 2^15) >> 31 = (v · h + (v · l >> 15) + start) >> 16, as v · h and start are whole.
+    (v · (h · 2^15 + l) + start · 2^15) >> 31 = (v · h + (v · l >> 15) + start) >> 16, as v · h and start are integers.
     """
     upper, lower = divmod(int(requantize.multiplier[0]), 1 << _PIECE)
     start, shift = requantize.offset >> _PIECE, requantize.shift - _PIECE
@@ -745,7 +745,7 @@ def _requantized_in_pieces(value: Expression, most: int, requantize: Requantizer
 
 
 def _requantized_vector(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
-    """The same by upper words of products; None: 32 bits have no room for it."""
+    """Return the requantization by upper product words for vectors; None if 32 bits do not suffice."""
     up, multiplier = 32 - requantize.shift, int(requantize.multiplier[0])
     if up < 0:
         high = call(fn.MULTIPLY_HIGH, value, scalar(multiplier)) + scalar(requantize.offset >> 32)
@@ -757,7 +757,7 @@ def _requantized_vector(value: Expression, most: int, requantize: Requantizer, s
 
 
 def _of_codes(sig: Signature, value: Expression) -> Expression:
-    """What is computed of the codes of scaled tensors, which expressions hold as int32, in the result's own type."""
+    """Convert a result of quantized operands, which expressions hold as int32, to the result's type."""
     reads_codes = any(t is not None and t.quant is not None for t in sig.inputs)
     return Convert(sig.output.dtype, value) if reads_codes and sig.output.dtype.is_integer else value
 
@@ -773,15 +773,15 @@ class Where(Simplifiable, Elementwise):
     mnemonic: ClassVar[str] = "where"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """That of the branches."""
+        """Return the type of the branches."""
         return dtypes[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """A table if it is a function of one tensor; else the same on codes."""
+        """Return a table if only one operand varies; else requantize the branches, then select."""
         return super().integer(graph, sig, inputs) or _selected(self, graph, sig, inputs)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """A condition that is known everywhere the same."""
+        """Return the selected branch if the condition is constant and uniform."""
         known = node.input(0).data
         if known is None or not (known.all() or not known.any()):
             return None
@@ -789,7 +789,7 @@ class Where(Simplifiable, Elementwise):
         return chosen if chosen.type == node.output.type else None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A selection; of quantized branches, in the output's parameters."""
+        """Return the selection; quantized branches are requantized to the output first."""
         condition, x, y = args
         if sig.output.quant is None:
             return _of_codes(sig, select(condition, x, y))
@@ -835,7 +835,7 @@ def _constants(node: OnnxNode, function: str) -> tuple[float, ...]:
 
 
 def _emit_binary(node: OnnxNode, function: str, values: Sequence[Value], suffix: str = "") -> Value:
-    """A chain of applications of a row of BINARY; of one operand, the operand itself."""
+    """Apply a binary function to the operands one after another; return a single operand unchanged."""
     for value in values:
         _require_dtype(node, BINARY[function], value)
     _require_one_dtype(node, values)
@@ -938,7 +938,7 @@ def _import_clamp(node: OnnxNode) -> list[Value]:
 
 
 def _number(array: Array) -> float:
-    """The only element; int for integers."""
+    """Return the only element, as an int for integers."""
     (found,) = array.reshape(-1).tolist()
     return int(found) if array.dtype.kind in "iu" else float(found)
 
@@ -967,7 +967,7 @@ def argument_of(value: Value, function: str) -> Value | None:
 
 
 def operands_of(value: Value, function: str) -> list[tuple[Value, Value]]:
-    """Of the sum or product that a value is (`Add` or `Mul`), in both orders."""
+    """Return the operands, in both orders, of the `Add` or `Mul` that computes a value; an empty list for others."""
     node = value.producer
     if node is None or node.op != Binary(function):
         return []

@@ -60,7 +60,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
     """Channels of a pixel in memory, where the pool is of some of them."""
 
     def reads(self, sig: Signature) -> int:
-        """The windows' elements, padding included."""
+        """Return the number of elements under all windows, padding included."""
         return sig.output.count * math.prod(self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -90,7 +90,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return (self._pool(sig, x.transpose(perm)).transpose(inverse(perm)),)
 
     def _pool(self, sig: Signature, x: Array) -> Array:
-        """The numpy reference on [N, *space, C]."""
+        """Evaluate the pool on [N, *space, C] by numpy."""
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
@@ -98,7 +98,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """With a larger padding, where every window still meets the input."""
+        """Return the pool with more padding, if every window still contains an input element."""
         space = self._around(before, after)
         if space is None:
             return None
@@ -107,7 +107,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return op if all(taps.min() > 0 for taps in op._taps(self._last(x.type)[1:-1], none, none)) else None
 
     def _rows(self, sig: Signature, fill: float) -> RowForm | None:
-        """As a pool of one row, where rows outside hold `fill`."""
+        """Return the row form: a pool over one row, with `fill` in rows outside the input."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
             return None
         axis = self._axis_of_rows(sig, self.kernel)
@@ -125,12 +125,12 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return counts
 
     def spec(self, node: Node) -> PoolSpec:
-        """As kernels for channels-last tensors take it."""
+        """Return the kernel specification for channels-last tensors."""
         x, y = node.input(0).type, node.output.type
         return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last, self.whole)
 
     def lanes(self, sig: Signature) -> list[Division]:
-        """By channels, if there are enough."""
+        """Return the division by channels, if there are enough."""
         channels = sig.output.shape[-1]
         if not self.is_channels_last or channels < 2 * LANES or channels % LANES:
             return []
@@ -157,11 +157,11 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
         return result
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Where no element is below zero."""
+        """Return the pool with more padding, if no element is negative."""
         return self._wider(x, before, after) if _is_positive(x) else None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """The same on integers, where the scale stays."""
+        """Return the operator itself if input and output have the same quantization."""
         return (self, inputs) if same_codes(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
@@ -170,11 +170,11 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """With the padding that they reach."""
+        """Return the pool of these columns, with the padding that they reach."""
         return self._columns(sig, self.kernel, start, stop)
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By rows, or by channels."""
+        """Return the divisions by rows and by channels."""
         return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.lanes(sig))
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -195,13 +195,13 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     """Of a portion of a pool whose windows have different numbers of taps, the largest of these."""
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The arithmetic mean has a scale of its own."""
+        """Return the output type without quantization: a mean has its own scale."""
         (out,) = super().infer(*inputs)
         return (out.with_quant(None),)
 
     @property
     def rises(self) -> bool:
-        """As sums do."""
+        """Return True: a mean is non-decreasing in every element."""
         return True
 
     def _counts(self, sig: Signature) -> list[Array]:
@@ -209,7 +209,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return self._taps(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after)
 
     def _requantizer(self, sig: Signature) -> Requantizer:
-        """Its multiplier's entry n − 1 divides by n, for the largest number of taps down to 1."""
+        """Return the requantizer whose multiplier n − 1 divides by n, up to the largest number of taps."""
         counts = self._counts(sig)
         divisors = np.arange(1, (self.most or math.prod(int(c.max()) for c in counts)) + 1)
         if not self.most and math.prod(int(c.min()) for c in counts) == len(divisors):
@@ -250,7 +250,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return replace(op, counted_before=counted.before, counted_after=counted.after)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Where every window has all its rows."""
+        """Return the row form if every window contains all of its rows."""
         x, axis = sig.input(0), self._axis_of_rows(sig, self.kernel)
         form = self._rows(sig, x.quant.zero_point if x.quant else 0)
         if form is None or (self._counts(sig)[axis] != self.kernel[axis]).any():
@@ -260,7 +260,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
 
     def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-        """By rows, or by channels."""
+        """Return the divisions by rows and by channels."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
             return self.lanes(sig)
         counts = self._counts(sig)
@@ -269,7 +269,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         bands = replace(self, most=most)._bands(sig, self.kernel)
 
         def portion(start: int, stop: int) -> Portion:
-            """Padding that it does not reach does not count."""
+            """Return the portion, which does not count padding that it does not reach."""
             part = bands.portion(start, stop)
             assert isinstance(part.op, AveragePool)
             window = part.op.window
@@ -280,13 +280,13 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
         return (Division(bands.length, portion), *self.lanes(sig))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """With an exact int32 sum."""
+        """Return the integer form, with an exact int32 sum."""
         x = sig.input(0)
         fits = math.prod(self.kernel) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits and is_quantized(x) and is_quantized(sig.output) else None
 
     def spec(self, node: Node) -> AverageSpec:
-        """The divisor is constant or follows from the taps."""
+        """Return the kernel specification; the divisor is constant or follows from the number of taps."""
         sig = node.sig
         sizes: list[int] | list[None] = [None, None]
         counts = self._counts(sig)
@@ -347,7 +347,7 @@ class DirectPool(Pool):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By function."""
+        """Return one name for each function."""
         return {f"direct_{function}_pool": {"function": function} for function in ("max", "average", "lp")}
 
     @property
@@ -365,7 +365,7 @@ class DirectPool(Pool):
         return None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The values, codes only of a maximum; and the positions, if wanted."""
+        """Return the type of the values, quantized only for a maximum, and of the positions if wanted."""
         (out,) = super().infer(*inputs)
         out = out if self.moves_data else out.with_quant(None)
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
@@ -403,7 +403,7 @@ class DirectPool(Pool):
         return result
 
     def _positions(self, shape: Shape) -> Array:
-        """Of each element of a tensor."""
+        """Return the flat position of each element of a tensor, in the wanted order."""
         index = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
         if self.order == "row":
             return index
@@ -451,7 +451,7 @@ class DirectPool(Pool):
         return self.function == "lp" and self.p not in (1, 2)
 
     def _direct_params(self, space: Shape, dtype: DType) -> DirectParams:
-        """What a function needs besides sizes."""
+        """Return the function's parameters besides the sizes."""
         before: Shape = ()
         end: Shape = ()
         steps: Sequence[int] = ()
@@ -484,7 +484,7 @@ class Unpool(Operator):
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The shape."""
+        """Return the operator's shape with the input's element type."""
         x, indices = inputs
         assert x is not None and indices is not None
         if indices.shape != x.shape or min(self.shape) < 1:
@@ -493,7 +493,7 @@ class Unpool(Operator):
         return (TensorType(self.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The last of equal indices counts."""
+        """Write each element at its index; the last of equal indices wins."""
         x, at = (a.reshape(-1) for a in arrays)
         y = np.zeros(math.prod(self.shape), x.dtype)
         valid = (at >= 0) & (at < y.size)
@@ -516,9 +516,9 @@ class Unpool(Operator):
 
 
 def _window(node: OnnxNode, space: Shape, kernel: Shape) -> tuple[Window, Shape]:
-    """The window, and the padding after each axis that the model declares.
+    """Return the window, and the declared padding at the end of each axis.
 
-    ceil_mode is more padding at the end: enough for the last window that starts in the input or before it.
+    ceil_mode adds padding at the end: enough for the last window that starts in the input or before it.
     """
     window = window_of(node, space, kernel)
     declared = window.after
@@ -597,7 +597,7 @@ def _import_lp_pool(node: OnnxNode) -> list[Value]:
 
 
 def _order(node: OnnxNode) -> float:
-    """The p of an Lp norm."""
+    """Return the p of an Lp norm."""
     p = float(node.attr("p", 2))
     if not 0 < p < math.inf:
         raise ModelError(f"{node.op_type}: p must be positive", f"{p}", "repair the model")
@@ -606,7 +606,7 @@ def _order(node: OnnxNode) -> float:
 
 @onnx_operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", types=_FLOATS, kernels=("reduce", "pool_direct"))
 def _import_global_pool(node: OnnxNode) -> list[Value]:
-    """A reduction of all spatial axes."""
+    """Import a global pool as a reduction over all spatial axes."""
     x = node.input(0)
     if x.type.rank < 3:
         raise ModelError(f"{node.op_type}: the input must have spatial axes", f"rank {x.type.rank}", "repair the model")
@@ -621,7 +621,7 @@ def _import_global_pool(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("MaxUnpool", types=_FLOATS, kernels=("unpool",))
 def _import_max_unpool(node: OnnxNode) -> list[Value]:
-    """Indices refer to the shape that the pool's attributes give; a larger output is padded with zeros."""
+    """Import MaxUnpool. Indices refer to the shape by the pool's attributes; a larger output is padded with zeros."""
     x = node.input(0)
     node.require_dtype(x, *_FLOATS)
     node.require_dtype(node.input(1), DType.INT64)

@@ -31,7 +31,7 @@ def _import(node: OnnxNode) -> list[Value]:
 
 
 def _number(node: OnnxNode, key: str, least: int) -> int:
-    """An attribute that exporters write as a number, or as a tensor of one."""
+    """Return an attribute that exporters write as a number or as a tensor of one element."""
     try:
         found = np.asarray(node.attributes.get(key, np.nan), np.float64).reshape(-1)
     except (TypeError, ValueError):
@@ -43,7 +43,7 @@ def _number(node: OnnxNode, key: str, least: int) -> int:
 
 
 def _whole(node: OnnxNode, at: int) -> Array:
-    """A constant of whole numbers."""
+    """Return a constant of integers."""
     found = node.const(at, ("x", "mul", "add")[at])
     if (found != np.rint(found)).any() or np.abs(found).max(initial=0) >= 2**31:
         raise Refusal(f"{node.op_type}: input {at} must be whole numbers of 32 bits", "others", "export again")

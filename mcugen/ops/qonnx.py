@@ -40,7 +40,7 @@ def _cut(node: OnnxNode, x: Value) -> Value:
 
 
 def _half(node: OnnxNode, x: Value, then: str) -> Value:
-    """To the nearest, halves away from 0 (by Floor), or towards it."""
+    """Round to nearest; halves go away from 0 with Floor, else toward 0."""
     step = np.float32(0.5 if then == "Floor" else -0.5)
     return node.call("Mul", node.call("Sign", x), node.call(then, node.call("Add", node.call("Abs", x), step)))
 
@@ -59,7 +59,7 @@ def _text(node: OnnxNode, key: str, default: str) -> str:
 
 
 def _limits(node: OnnxNode, at: int) -> tuple[float, float]:
-    """The least and the greatest code of the bit width at input `at`."""
+    """Return the least and greatest quantized value of the bit width at input `at`."""
     width = node.const(at, "the bit width").astype(np.float64).reshape(-1)
     if width.size != 1 or not 1 <= width[0] <= _EXACT:
         found = ", ".join(f"{w:g}" for w in width[:8])
@@ -137,7 +137,7 @@ def _import_bipolar(node: OnnxNode) -> list[Value]:
 
 
 def _import_trunc(node: OnnxNode) -> list[Value]:
-    """The upper bits of codes: of 5 inputs with the scale that they had, of 6 with one of their own."""
+    """Import Trunc: keep the upper bits. With 5 inputs the scale stays; with 6 the output has its own scale."""
     x, scale, zero = node.input(0), node.input(1), node.input(2)
     codes = node.call("Round", node.call("Add", node.call("Div", x, scale), zero))
     if node.has(5):

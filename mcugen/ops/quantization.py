@@ -99,19 +99,19 @@ def _emit_narrow_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTy
 
 
 def _before_narrowing(q: Value) -> Value:
-    """The int8 codes of which codes of fewer bits are a cast."""
+    """Return the int8 tensor of which a narrower quantized tensor is a cast."""
     cast = q.producer
     narrowed = cast is not None and isinstance(cast.op, Cast) and is_narrow(q.type.dtype)
     return cast.input(0) if narrowed and cast is not None and cast.input(0).type.quant is not None else q
 
 
 def _signed_suffix(dtype: DType) -> str:
-    """Of the name of codes that got a sign."""
+    """Return the name suffix of a tensor that was converted to a signed type."""
     return "s8" if dtype is DType.UINT8 else "s16"
 
 
 def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
-    """That of the zero point, else as the attribute says, else `default`."""
+    """Return the type of the zero point, else the attribute's, else `default`."""
     if node.has(scale_at + 1):
         return _code_dtype(node, scale_at + 1)
     number = int(node.attr("output_dtype", 0))
@@ -119,7 +119,7 @@ def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
 
 
 def _code_dtype(node: OnnxNode, index: int) -> DType:
-    """The element type of an input in ONNX: narrow floats come as float32."""
+    """Return an input's element type in ONNX; narrow floats are held as float32."""
     found = node.dtypes[index] if index < len(node.dtypes) else None
     return found or node.input(index).type.dtype
 
@@ -225,7 +225,7 @@ def _as_real(node: OnnxNode, value: Value, suffix: str) -> Value:
 
 
 def _spread(node: OnnxNode, param: Value, x: TensorType, axis: int, suffix: str) -> Value:
-    """A scale or zero point so that it broadcasts against `x`: one a tensor, one a channel, or one a block."""
+    """Return a scale or zero point (per tensor, channel or block) in a shape that broadcasts against `x`."""
     if param.type.count == 1:
         return reshaped(node, param, (), f"{suffix}.scalar")
     axis = normalize_axis(node, axis, x.rank)
@@ -352,7 +352,7 @@ def _import_dequantize(node: OnnxNode) -> list[Value]:
 
 
 def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **attributes: object) -> Value:
-    """Imports the float operator of the same attributes (and these) on dequantized inputs."""
+    """Import the float operator with the node's attributes, and the given ones, on dequantized inputs."""
     inner = OnnxNode(
         node.graph,
         "",
@@ -369,7 +369,7 @@ def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **att
 
 
 def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int = 0) -> Value:
-    """An int32 bias, whose scale is by definition that of the products."""
+    """Return an int32 bias, whose scale is by definition the product of input and weight scale."""
     if x_scale.data is None or w_scale.data is None:
         unit = emit_elementwise(node, Binary("Mul"), x_scale, w_scale, suffix="bias.scale")
         return emit_elementwise(node, Binary("Mul"), _as_real(node, bias, "bias"), unit, suffix="bias")
@@ -402,7 +402,7 @@ def _import_qlinear_matmul(node: OnnxNode) -> list[Value]:
 
 
 def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> Value:
-    """An operand of ConvInteger or MatMulInteger as reals: x − zero_point, exact in float32."""
+    """Return an operand of ConvInteger or MatMulInteger as reals, x − zero_point, exact in float32."""
     value = node.input(index)
     unit = node.constant(f"{suffix}one", np.ones((), np.float32))
     absent = np.zeros((), value.type.dtype.numpy)
@@ -560,6 +560,6 @@ def _emit_integer_matmul(node: OnnxNode, a: tuple[int, int], b: tuple[int, int])
 
 
 def _per_row(node: OnnxNode, param: Value, suffix: str) -> Value:
-    """A vector of one parameter a row of the left matrix, as a column."""
+    """Return a vector with one parameter for each row of the left matrix as a column."""
     vector = param.type.rank == 1 and param.type.count > 1
     return reshaped(node, param, (param.type.count, 1), f"{suffix}.column") if vector else param

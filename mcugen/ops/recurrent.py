@@ -82,16 +82,16 @@ class Activation:
         return self.function
 
     def __call__(self, x: Array) -> Array:
-        """In numpy."""
+        """Evaluate the activation by numpy."""
         return _of_x(self, DType.of(x))({"x": x}).astype(x.dtype)
 
     def expression(self, role: str, x: Expression) -> Expression:
-        """Of x; its parameters are members of a kernel's."""
+        """Return the activation of x as an expression whose parameters are members of a kernel's struct."""
         given = self.params(role, x.dtype)
         return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in given.items()))
 
     def params(self, role: str, dtype: DType) -> dict[str, float]:
-        """The kernel parameters of the activation that has this role."""
+        """Return the kernel parameters of the activation in this role."""
         count = len(FUNCTIONS[self.function].defaults)
         return {
             f"{role}_{letter}": real_param(value, dtype)
@@ -101,7 +101,7 @@ class Activation:
 
 @cache
 def _of_x(activation: Activation, dtype: DType) -> Evaluator:
-    """Of an argument x; for numpy, which computes it again and again."""
+    """Return a reusable evaluator of the activation's expression of x."""
     return Evaluator(activation.expression("x", Argument("x", dtype)))
 
 
@@ -114,17 +114,17 @@ MOST_ABREAST = 2**22
 """Inputs, as ONNX's LSTM has them."""
 
 STATE_ROLES = {"h": "hidden", "c": "cell"}
-"""What the states are called among all that a step computes."""
+"""Role of each state among the internal tensors of a step."""
 
 _OPTIONAL = {"lens": LENS, "h0": H0, "c0": C0, "peepholes": P}
 """Kernel roles of inputs that are read as they are."""
 
 _RESULT_ROLES = {"Y": "y", "Y_h": "h", "Y_c": "c"}
-"""What the kernels' results are called."""
+"""Kernel operand of each ONNX output."""
 
 
 class Weights(NamedTuple):
-    """Those of one direction: rows of W and R, both biases in a row, peepholes (i, o, f)."""
+    """Weights of one direction: rows of W and R, both biases concatenated, peepholes (i, o, f)."""
 
     w: Array
     r: Array
@@ -186,16 +186,16 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return tuple(TensorType(sizes.y_shape if r == "Y" else sizes.state_shape, x.dtype) for r in self.results)
 
     def sizes(self, x: TensorType, r: TensorType) -> Sizes:
-        """Of a layer with these X and R."""
+        """Return the sizes of a layer with these X and R."""
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else x.shape[:2]
         return Sizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
     def keeping(self, wanted: Sequence[bool]) -> Self:
-        """The layer without the results that nobody reads."""
+        """Return the layer without unread results."""
         return replace(self, results=tuple(r for r, w in zip(self.results, wanted, strict=True) if w))
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Of Y, in one direction."""
+        """Return offset and size of the last step in Y of a layer with one direction."""
         sizes = self.sizes(node.input(X).type, node.input(R).type)
         if self.results[node.outputs.index(output)] != "Y" or sizes.directions > 1 or min(sizes.steps, sizes.batch) < 1:
             return None
@@ -211,7 +211,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return self._with_result(node, graph, "Y_h").outputs[-1]
 
     def _with_result(self, node: Node, graph: Graph, result: str) -> Node:
-        """A node in the place of another that has one more result."""
+        """Replace a node by one with a further result, and return it."""
         for value in node.outputs:
             graph.release_name(value)
         names = [*(v.name for v in node.outputs), f"{node.outputs[0].name}.last"]
@@ -223,7 +223,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return made
 
     def macs(self, sig: Signature) -> int:
-        """Both products in every step, of the longest sequences."""
+        """Return the multiply-accumulates of both products in all steps, for sequences of full length."""
         sizes = self.sizes(sig.input(X), sig.input(R))
         rows = sizes.directions * self.gates * sizes.hidden
         return sizes.steps * sizes.batch * rows * (sizes.depth + sizes.hidden)
@@ -235,13 +235,13 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """What the steps compute, by role: rows of all steps, directions and sequences; the first states among them."""
+        """Return the tensors inside the steps by role: rows of all steps, directions and sequences, and initial states."""
         return {role: np.concatenate(rows) for role, rows in self._found(sig, arrays)[1].items()}
 
     def abreast(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """As sequences of one batch, if all have the same weights, and a full length."""
+        """Compute samples as sequences of one batch if they share weights and have full length; else one by one."""
         places = [i for i, t in enumerate(sig.inputs) if t is not None]
         shared = [k for k, i in enumerate(places) if i not in (X, H0, C0)]
         if LENS in places or any(sample[k] is not samples[0][k] for sample in samples for k in shared):
@@ -267,7 +267,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     """The activations that have a quantized form."""
 
     def can_expand(self, node: Node) -> bool:
-        """Standard activations, constant weights, and none of ONNX's rarer options."""
+        """Return whether activations are standard, weights constant, and ONNX's rarer options unused."""
         if node.input(X).type.dtype is not DType.FLOAT32:
             return False
         given = dict(enumerate(node.inputs))
@@ -281,7 +281,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return given.get(LENS) is not None or given.get(P) is not None or self.clip < np.inf
 
     def alike(self, node: Node) -> list[Value]:
-        """The outputs that hold hidden states: Y and Y_h."""
+        """Return the outputs that hold hidden states: Y and Y_h."""
         return [v for v, result in zip(node.outputs, self.results, strict=True) if result != "Y_c"]
 
     def _found(self, sig: Signature, arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, list[Array]]]:
@@ -318,18 +318,24 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return y, last, made
 
     def _turned(self, array: Array) -> Array:
-        """With `batch_first`, the first two axes exchanged."""
+        """Swap the first two axes if the layer is `batch_first`."""
         return array.swapaxes(0, 1) if self.batch_first else array
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """What direction `d` computes from rows [batch, depth] and the state [states, batch, hidden], by role.
+        """Compute one step of direction `d` and return its tensors by role.
 
-        "projection" is W's product with its bias, "recurrence" that of R, "gates" what the activations see.
+        "projection" is W's product with its bias, "recurrence" is R's, and "gates" is the activations' argument.
+
+        Args:
+            d: Index of the direction.
+            x: Rows [batch, depth].
+            state: States [states, batch, hidden].
+            weights: Weights of the direction.
         """
         raise NotImplementedError
 
     def _sums(self, x: Array, h: Array, weights: Weights) -> dict[str, Array]:
-        """Both products and their sum."""
+        """Return both products and their sum."""
         w, r, b, _ = weights
         product = real_product(x, w.T)
         projection = product if b is None else product + self.summed_bias(b)
@@ -356,7 +362,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             layer.call(node, builder, d, functions.params, [*self.options(layer, functions), FloatLoops.of(builder)])
 
     def _layer(self, node: Node, builder: Builder) -> Layer:
-        """With its inputs as kernels read them."""
+        """Return the layer with its inputs as kernels read them."""
         sizes = self.sizes(node.input(X).type, node.input(R).type)
         given = dict(enumerate(node.inputs))
         if not sizes.steps:  # then the state is 0

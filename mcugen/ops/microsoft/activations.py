@@ -106,7 +106,7 @@ def _mix(node: OnnxNode, mix: Value, streams: Value) -> Value:
 @onnx_operator("HyperConnectionPreMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 @axes("... H")
 def _import_pre_mix(node: OnnxNode) -> list[Value]:
-    """The weighted sum of the streams."""
+    """Return the weighted sum of the streams."""
     x = branches(node, node.input(0))
     product = node.call("Mul", x, _mix(node, node.input(1), x))
     total = node.call("ReduceSum", product, np.array([-2], np.int64), keepdims=0)

@@ -35,7 +35,7 @@ def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
 
 
 def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
-    """Those that are there one behind the other."""
+    """Concatenate the parts that are present."""
     given = [part for part in parts if part is not None and part.type.count]
     return given[0] if len(given) == 1 else node.call("Concat", *given, axis=axis)
 
@@ -58,7 +58,10 @@ def merge_heads(node: OnnxNode, x: Value) -> Value:
 
 
 def mask_sum(node: OnnxNode, index: int, length: int, keys: int) -> Value | None:
-    """What input `index` (a mask, or where valid keys begin and end) and causality add to scores (B, N, S, T)."""
+    """Return the terms that input `index` and causality add to the scores (B, N, S, T); None if there are none.
+
+    The input is a mask, or holds the positions where valid keys begin and end.
+    """
     hidden = float(node.attr("mask_filter_value", -10000.0))
     causal = _causal(node, length, keys)
     given = _padding(node, index, keys, hidden) if node.has(index) else None
@@ -91,7 +94,7 @@ def _padding(node: OnnxNode, index: int, keys: int, hidden: float) -> Value | No
 
 
 def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> Value:
-    """Of the position behind the last valid key of each sample; then of the first valid ones."""
+    """Return the mask term of an input that holds the end of each sample's valid keys, then optionally their start."""
     if mask.type.count not in (batch, 2 * batch):
         found = f"{mask.type.shape}"
         raise Refusal(f"{node.op_type}: a mask index must be one or two positions a sample", found, "export a mask")
@@ -116,7 +119,7 @@ def scores(node: OnnxNode, q: Value, k: Value) -> Value:
 
 
 def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
-    """The sum of `x` and the terms that are there."""
+    """Return the sum of `x` and the terms that are present."""
     for term in terms:
         x = x if term is None else node.call("Add", x, term)
     return x
@@ -124,7 +127,7 @@ def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
 
 @dataclass(frozen=True)
 class Attended:
-    """What attention gives: (B, S, N · H), and the scores before the softmax."""
+    """The results of attention: the output (B, S, N · H), and the scores before the softmax."""
 
     output: Value
     scores: Value
@@ -162,7 +165,7 @@ def _heads(node: OnnxNode, key: str = "num_heads") -> int:
 )
 @axes("B S D", "D W", "W", "*", "2 B N P E", "_ _ S T")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
-    """Queries, keys and values are products of one input and slices of the weights."""
+    """Import Attention. Queries, keys and values are products of one input with slices of the weights."""
     _refuse(node, [6], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
     x, weights, heads = node.input(0), node.input(1), _heads(node)
     width = weights.type.shape[1]
@@ -203,7 +206,7 @@ class Operands:
 
 
 def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
-    """From inputs 0 to 2: three tensors, one with all three behind one another, or keys and values by heads."""
+    """Return q, k and v from inputs 0 to 2: separate tensors, one packed tensor, or keys and values split by heads."""
     query = node.input(0)
     if not node.has(1):
         third = query.type.shape[2] // 3
@@ -220,14 +223,14 @@ def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
 
 
 def _spans(query: Value, bias: Value) -> list[tuple[int, int]]:
-    """Where the biases of q, k and v lie: q and k are of one width."""
+    """Return the ranges of the biases of q, k and v; q and k have the same width."""
     width = query.type.shape[2]
     return [(0, width), (width, 2 * width), (2 * width, bias.type.count)]
 
 
 @dataclass(frozen=True)
 class _Places:
-    """Which input is what: where the operators' orders differ."""
+    """Input indices, for operators whose inputs have different orders."""
 
     bias: int
     mask: int
@@ -271,7 +274,7 @@ def _added(node: OnnxNode, at: _Places, q: Value, k: Value) -> tuple[Value | Non
 
 
 def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | None]:
-    """The new key and value take their place in buffers (B, N, T, H), behind those that are past."""
+    """Write the new keys and values into buffers (B, N, T, H) behind the past ones, and attend."""
     past, held, length = node.input(at.count), node.input(at.past).type.shape[2], new.k.type.shape[2]
     pairs = ((at.past, new.k), (at.past + 1, new.v))
     if past.data is not None:
@@ -296,7 +299,7 @@ def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | N
 
 
 def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
-    """Some of the keys (or values) of a buffer (B, N, T, H)."""
+    """Return a range of keys or values of a buffer (B, N, T, H); None if the range is empty."""
     return sliced(node, node.input(index), 2, start, end) if start < end else None
 
 
@@ -305,7 +308,7 @@ def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
 
 @dataclass(frozen=True)
 class Cache:
-    """Where new keys come to lie among `keys` of a cache: behind `past` (B,) others, one number if all agree."""
+    """Position of new keys in a cache of `keys` positions: behind `past` (B,) others, or one number for all samples."""
 
     past: int | Value
     keys: int
@@ -335,7 +338,7 @@ def _import_group_query(node: OnnxNode) -> Sequence[Value | None]:
 
 
 def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Value]:
-    """Queries, keys and values by heads."""
+    """Return queries, keys and values by heads."""
     query = node.input(0)
     if node.has(1):
         parts = [query, node.input(1), node.input(2)]
@@ -405,7 +408,7 @@ def _stored(node: OnnxNode, cache: Cache, past: Value | None, new: Value) -> Val
 
 
 def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: Cache, shared: int) -> Attended:
-    """The heads of a group lie one behind the other, as queries of one head; see `attend`."""
+    """Attend with the heads of a group stacked as queries of one head; see `attend`."""
     batch, heads, length, size = q.type.shape
     together = shaped(node, q, batch, shared, heads // shared * length, size)
     raw = shaped(node, scores(node, together, k), batch, heads, length, cache.keys)
@@ -424,7 +427,7 @@ def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: Cache, s
 
 
 def _wide(node: OnnxNode, bias: Value, keys: int) -> Value:
-    """With as many columns as there are keys; more are not looked at."""
+    """Return a bias with `keys` columns: padded by zeros, or without further columns."""
     *rest, columns = bias.type.shape
     if columns >= keys:
         return sliced(node, bias, bias.type.rank - 1, 0, keys)
@@ -432,7 +435,7 @@ def _wide(node: OnnxNode, bias: Value, keys: int) -> Value:
 
 
 def _visible(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
-    """Which keys (T) a query (S) sees: those before it, within a window."""
+    """Return which keys (T) each query (S) sees: those before it, within the local window."""
     window = min(int(node.attr("local_window_size", -1)), cache.keys)  # a wider one hides nothing
     steps = np.arange(length).astype(np.int32).reshape(1, 1, length, 1)
     keys = np.arange(cache.keys).astype(np.int32)

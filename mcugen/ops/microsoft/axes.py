@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX's schemas do not tell of operators that are not its own: the axes of their inputs."""
+"""Checks of input axes for com.microsoft operators, whose schemas do not specify them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ Axes = Callable[[Importer], Callable[[OnnxNode], Sequence[Value | None]]]
 
 
 def axes(*specs: str) -> Axes:
-    """Inputs must have these axes, or be absent; Refusal else.
+    """Return a decorator that checks the axes of an importer's inputs.
 
-    By input: names, one an axis, which stand for one size in all inputs ("B S H"); numbers; "_" for any size, "..." for
-    any axes; "|" between alternatives; "*" for any shape.
+    Args:
+        specs: One text for each input, with one word an axis: a name stands for one size in all inputs ("B S H"), "_"
+            for any size, "..." for any axes; "|" separates alternatives, and "*" accepts any shape. Absent inputs pass.
+
+    Raises:
+        Refusal: An input has other axes.
     """
 
     def decorate(importer: Importer) -> Callable[[OnnxNode], Sequence[Value | None]]:
@@ -46,7 +50,7 @@ def _check(node: OnnxNode, specs: Sequence[str]) -> None:
 
 
 def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, int] | None:
-    """The sizes of the names, if the shape can be read so."""
+    """Return the sizes of the names, or None if the shape does not match."""
     if "..." in names:
         at = names.index("...")
         behind = len(names) - at - 1

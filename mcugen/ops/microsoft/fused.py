@@ -69,7 +69,7 @@ def _import_matmul(node: OnnxNode) -> list[Value]:
 
 
 def _turned(node: OnnxNode, x: Value, last: bool, batch: bool) -> Value:
-    """The first axis comes before the last one (`batch`), then the last two change places (`last`)."""
+    """Transpose: with `batch`, move the first axis before the last; then, with `last`, swap the last two."""
     order = list(range(x.type.rank))
     if x.type.rank < 2:
         return x

@@ -24,12 +24,12 @@ LOWEST = np.finfo(np.float32).min
 
 @dataclass(frozen=True)
 class _Axis:
-    """Where the rows (or columns) of crops lie in an image; all (R, size)."""
+    """Positions of the rows (or columns) of crops in an image, each of shape (R, size)."""
 
     inside: Value
-    """Whether the image has that place."""
+    """Whether the position lies in the image."""
     place: Value
-    """There, clipped to the image."""
+    """The position, clipped to the image."""
 
 
 @onnx_operator("CropAndResize", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant crop_size")
@@ -65,7 +65,7 @@ def _import_crop(node: OnnxNode) -> list[Value]:
 
 
 def _axis(node: OnnxNode, index: int, size: int, length: int) -> _Axis:
-    """Both ends of the boxes are met exactly; of a single place, that is their middle."""
+    """Return positions from one end of each box to the other; a single position is the middle."""
     low, high = (_column(node, i) for i in (index, index + 2))
     ends = [node.call("Mul", v, np.float32(length - 1)) for v in (low, high)]
     if size == 1:
@@ -89,12 +89,12 @@ def _column(node: OnnxNode, index: int) -> Value:
 
 
 def _near(node: OnnxNode, axis: _Axis) -> Value:
-    """The nearest pixel; of two the upper one."""
+    """Return the nearest pixel, rounding halves up."""
     return node.call("Floor", node.call("Add", axis.place, np.float32(0.5)))
 
 
 def _between(node: OnnxNode, y: Value, x: Value, at: object) -> Value:
-    """The mean of four pixels, weighted by how near they are."""
+    """Interpolate bilinearly between four pixels."""
     assert callable(at)
     top, left = node.call("Floor", y), node.call("Floor", x)
     bottom, right = node.call("Ceil", y), node.call("Ceil", x)
@@ -114,10 +114,10 @@ def _between(node: OnnxNode, y: Value, x: Value, at: object) -> Value:
 @onnx_operator("MaxpoolWithMask", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 @axes("N C _ ...", "_ _ _ ...")
 def _import_masked_pool(node: OnnxNode) -> list[Value]:
-    """The maximum of a window whose rows end before the first element that the mask hides.
+    """Import MaxpoolWithMask: the maximum of a window whose rows end before the first masked element.
 
-    ONNX Runtime takes the mask of channel c from where c · size modulo all the mask's channels begins, and of several
-    axes never looks at the first element's.
+    As in ONNX Runtime, the mask of channel c begins at element c · size modulo the number of all mask elements, and
+    with several axes the first element's mask is ignored.
     """
     x = node.input(0)
     kernel = node.integers("kernel_shape")
@@ -144,7 +144,7 @@ def _import_masked_pool(node: OnnxNode) -> list[Value]:
 
 
 def _mask(node: OnnxNode, shape: Sequence[int], rank: int) -> Value:
-    """The mask in the shape of x, or of one image where all channels have the same."""
+    """Return the mask in the shape of x, or of one image if all channels share it."""
     mask, size = node.input(1), math.prod(shape[2:])
     if mask.type.shape[2:] != tuple(shape[2:]):
         found = f"{mask.type.shape} for {tuple(shape)}"
@@ -164,7 +164,7 @@ def _mask(node: OnnxNode, shape: Sequence[int], rank: int) -> Value:
 
 
 def _row_maxima(node: OnnxNode, x: Value, visible: Value, size: int, stride: int) -> Value:
-    """Of each window along the last axis: the largest element before the first hidden one."""
+    """Return, for each window along the last axis, the largest element before the first masked one."""
     count = (x.type.shape[-1] - size) // stride + 1
     best: Value | None = None
     open_: Value | None = None

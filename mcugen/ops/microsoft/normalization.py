@@ -32,7 +32,7 @@ def _import_skip_simplified(node: OnnxNode) -> Sequence[Value | None]:
 
 
 def _skip(node: OnnxNode, op_type: str, affine: Sequence[Value | None], bias: int) -> Sequence[Value | None]:
-    """The normalized sum, and the sum; the statistics in between are for training."""
+    """Return the normalized sum, and the sum. Statistics, which only training reads, are refused."""
     if any(node.outputs[1:3]):
         found = "a mean or a deviation"
         raise Refusal(f"{node.op_type}: only the result and the sum are computed", found, "export for inference")
@@ -61,7 +61,7 @@ def _import_embedding(node: OnnxNode) -> Sequence[Value | None]:
 
 
 def _ones(node: OnnxNode, batch: int) -> Value:
-    """How many elements of each row of the mask are 1."""
+    """Return the number of ones in each row of the mask."""
     if not node.has(7):
         return node.call("Identity", np.zeros(batch, np.int32))
     ones = node.call("Cast", node.call("Equal", node.input(7), np.int32(1)), to=6)

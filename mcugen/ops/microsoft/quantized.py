@@ -22,7 +22,7 @@ _CODES = (DType.INT8, DType.UINT8)
 
 
 def _quantized(node: OnnxNode, real: Value, scale_at: int, like: int) -> list[Value]:
-    """By scale and zero point at `scale_at`; without zero point of the type of input `like`."""
+    """Quantize by the scale and zero point at `scale_at`; without a zero point the type is that of input `like`."""
     return [emit_quantize(node, real, scale_at, default=node.input(like).type.dtype)]
 
 
@@ -50,7 +50,7 @@ def _pool(op_type: str) -> Callable[[OnnxNode], list[Value]]:
 
 
 def _channels_last(node: OnnxNode, operator: Callable[[Value], Value], x: Value) -> Value:
-    """An operator on channels first, though the node's tensors may have them last."""
+    """Apply a channels-first operator; transpose if the node's tensors have channels last."""
     if not node.attr("channels_last", 0):
         return operator(x)
     perm = to_channels_last(x.type.rank)
@@ -71,7 +71,7 @@ for _name, _kernels in (("Add", ("add_s8", "elementwise")), ("Mul", ("elementwis
 
 @onnx_operator("QLinearSoftmax", domain=MICROSOFT, kernels=("softmax_s8",))
 def _import_softmax(node: OnnxNode) -> list[Value]:
-    """Of an opset before 13: over all axes from `axis` on."""
+    """Import QLinearSoftmax. Before opset 13 it normalizes over all axes from `axis` on."""
     x = emit_dequantize(node, node.input(0), 1, "x")
     shape, axis = x.type.shape, normalize_axis(node, int(node.attr("axis", -1)), x.type.rank)
     if int(node.attr("opset", 13)) >= 13:
@@ -131,7 +131,7 @@ def _import_matmul_to_float(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("DynamicQuantizeMatMul", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 def _import_dynamic_matmul(node: OnnxNode) -> list[Value]:
-    """Of what DynamicQuantizeLinear makes of A."""
+    """Import DynamicQuantizeMatMul: quantize A at run time, then multiply."""
     a, a_scale, a_zero = node.calls("DynamicQuantizeLinear", [node.input(0)], 3)
     product = node.call("MatMulInteger", a, node.input(1), a_zero, node.inputs[3] if node.has(3) else None)
     return [_scaled(node, product, a_scale, node.input(2), 4)]
@@ -148,7 +148,7 @@ def _scaled(node: OnnxNode, product: Value, a_scale: Value, b_scale: Value, bias
 
 
 def _reals(node: OnnxNode, index: int, scale_at: int, zero_at: int) -> Array:
-    """A constant tensor of codes; scales and zero points are one a tensor, or follow its last axis."""
+    """Dequantize a constant; scales and zero points are scalars or follow its last axis."""
     codes, scale = node.const(index, "codes").astype(np.float32), node.const(scale_at, "scales")
     zero = node.const(zero_at, "zero points") if node.has(zero_at) else np.zeros((), np.float32)
     _check_counts(node, (1, codes.shape[-1]), scale, zero)
@@ -205,7 +205,7 @@ def _import_embeddings(node: OnnxNode) -> Sequence[Value | None]:
 )
 @axes("B S D", "D W", "W", "*", "*", "*", "*", "*", "2 B N P E")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
-    """The projections are products of codes; the rest is Attention in float32."""
+    """Import QAttention: integer projections, then Attention in float32."""
     for key in ("do_rotary", "past_present_share_buffer"):
         if node.attr(key, 0):
             raise Refusal("QAttention: past and present must be tensors of their own", key, "export without it")

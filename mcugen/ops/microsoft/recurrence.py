@@ -78,7 +78,7 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 @onnx_operator("LinearAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="state_window 0")
 @axes("B T _", "B T K", "B T V", "B H D E", "B T _", "B T _")
 def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
-    """A Scan over the steps: the state (B, heads, D, D') decays, takes in k ⊗ v, and is read by q."""
+    """Import LinearAttention as a Scan: the state (B, heads, D, D') decays, adds k ⊗ v, and is read by q."""
     _refuse_windows(node)
     rule = str(node.attr("update_rule", "gated_delta"))
     queries, heads = int(node.attr("q_num_heads", 0)), int(node.attr("kv_num_heads", 0))

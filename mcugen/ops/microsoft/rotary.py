@@ -26,7 +26,10 @@ def _by_head(node: OnnxNode, angles: Value) -> Value:
 
 
 def _turned(node: OnnxNode, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
-    """(a, b) → (a · cos − b · sin, b · cos + a · sin); pairs are halves of what is turned, or neighbours."""
+    """Rotate pairs: (a, b) → (a · cos − b · sin, b · cos + a · sin).
+
+    The pairs are neighbors if `interleaved`, else the two halves of the rotated part.
+    """
     pairs, size = cos.type.shape[-1], x.type.shape[-1]
     if 2 * pairs > size:
         raise Refusal(f"{node.op_type}: angles must be those of a head", f"{pairs} for {size}", "repair the model")
@@ -46,7 +49,7 @@ def _turned(node: OnnxNode, x: Value, cos: Value, sin: Value, interleaved: bool)
 
 
 def _slice(node: OnnxNode, x: Value, start: int, end: int, step: int) -> Value:
-    """Of the last axis."""
+    """Slice the last axis."""
     return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, -1, step)))
 
 
@@ -61,7 +64,7 @@ def _by_heads(node: OnnxNode, x: Value, cos: Value) -> Value:
 
 
 def _rotated(node: OnnxNode, cos: Value, sin: Value) -> Value:
-    """The input, of three axes or four, by angles (B, 1, S, R)."""
+    """Rotate the input, of rank 3 or 4, by angles (B, 1, S, R)."""
     x = node.input(0)
     interleaved = bool(node.attr("interleaved", 0))
     if x.type.rank == 4:
@@ -89,7 +92,7 @@ def _import_rotary(node: OnnxNode) -> list[Value]:
 @onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 @axes("B S D|B N S E", "3 B S", "M R", "M R")
 def _import_sections(node: OnnxNode) -> list[Value]:
-    """Of three positions a token (time, row, column), each tells the angles of a section of pairs."""
+    """Import the form in which each of three positions (time, row, column) gives the angles of a section of pairs."""
     owner = _sections(node)
     angles = [_mixed(node, node.input(i), owner) for i in (2, 3)]
     return [_rotated(node, *angles)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX has by now under its own name or nearly so, distances, and inverses."""
+"""Importers of com.microsoft operators that nearly equal ONNX operators, and of distances and inverses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ onnx_operator("GatherND", domain=MICROSOFT, kernels=("gather",))(axes("... _", "
 
 @onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED,))
 def _import_range(node: OnnxNode) -> Sequence[Value | None]:
-    """The step is 1 unless it is given."""
+    """Import Range; the step is 1 unless given."""
     ends = [node.call("Reshape", node.input(i), np.zeros(0, np.int64)) for i in range(3) if i < 2 or node.has(i)]
     step = [] if node.has(2) else [np.ones((), ends[0].type.dtype.numpy)]
     return [node.call("Range", *ends, *step)]
@@ -44,7 +44,7 @@ def _import_range(node: OnnxNode) -> Sequence[Value | None]:
 
 @onnx_operator("Pad", domain=MICROSOFT, kernels=(COMPOSED,))
 def _import_pad(node: OnnxNode) -> Sequence[Value | None]:
-    """Pads may lie in a matrix of one row, the value in a vector of one element."""
+    """Import Pad; pads may be a matrix of one row, the value a vector of one element."""
     pads = node.call("Reshape", node.input(1), np.array([-1], np.int64))
     value = node.call("Reshape", node.input(2), np.zeros(0, np.int64)) if node.has(2) else None
     return [node.call("Pad", node.input(0), pads, value, mode=str(node.attr("mode", "constant")))]
@@ -63,7 +63,7 @@ def _import_sample(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("Unique", domain=MICROSOFT, kernels=("unique",))
 def _import_unique(node: OnnxNode) -> list[Value | None]:
-    """In order of appearance; without the positions of first appearance, which ONNX's operator tells, too."""
+    """Import Unique, in order of appearance, without ONNX's output of first positions."""
     plain = _named(node, (node.outputs[0], f"{node.outputs[0]}.first", *node.outputs[1:]))
     values, _, *rest = BUILT_IN.importers["", "Unique"](plain)
     return [values, *rest]

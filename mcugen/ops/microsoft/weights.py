@@ -36,7 +36,7 @@ def _bits(node: OnnxNode) -> int:
 @onnx_operator("MatMulNBits", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights, no g_idx")
 @axes("... K", "N Z Y", "*", "*", "*", "N")
 def _import_few_bits(node: OnnxNode) -> list[Value]:
-    """The product in float32, whatever accuracy_level allows."""
+    """Import MatMulNBits. The product is computed in float32, whatever accuracy_level allows."""
     if node.has(4) or node.attr("weight_prepacked", 0):
         raise Refusal("MatMulNBits: weights must lie as ONNX Runtime documents", "g_idx or prepacked", "export again")
     bits, rows, columns, block = (
@@ -60,7 +60,7 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
 
 
 def _by_blocks(node: OnnxNode, codes: Array, scales: Array, rows: int) -> Value:
-    """The matrix [K, N] of centered codes (N, blocks, block): packed weights are made of it if these are whole."""
+    """Return the matrix [K, N] of centered quantized weights (N, blocks, block), packed if they are integers."""
     flat, block = codes.reshape(len(codes), -1)[:, :rows], codes.shape[2]
     scales = scales[:, : -(-rows // block)]
     if (flat != np.rint(flat)).any() or not (np.isfinite(scales) & (scales > 0)).all():

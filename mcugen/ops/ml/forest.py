@@ -35,7 +35,7 @@ TESTS_OR_NAN = (
     "({x} == {t} || {x} != {x})",
     TESTS[5],
 )
-"""The same, true for NaN."""
+"""C expressions of the comparisons that are also true for NaN."""
 _EQ, _MEMBER = 4, 6
 
 DEEPEST = 100
@@ -76,7 +76,11 @@ class Forest:
 
     @staticmethod
     def of(splits: Sequence[Split], roots: Sequence[int], leaves: Sequence[Leaf], targets: int) -> Forest:
-        """From nodes in any order. Refuses children that do not exist, and circles."""
+        """Return a forest from nodes in any order.
+
+        Raises:
+            Refusal: A child does not exist, or the nodes form a cycle.
+        """
         _check(splits, roots, leaves, targets)
         splits = _with_chains(splits)
         order = _preorder(splits, roots)
@@ -123,7 +127,7 @@ class Forest:
                     stack.append(child)
 
     def walk(self, x: Array) -> Array:
-        """The leaf that each row of `x` reaches in each tree, [N, trees]."""
+        """Return the leaf that each row of `x` reaches in each tree, [N, trees]."""
         at = np.broadcast_to(self.roots, (len(x), len(self.roots))).copy()
         thresholds = self.thresholds.astype(x.dtype)
         while (inside := at >= 0).any():
@@ -161,7 +165,7 @@ def _with_chains(splits: Sequence[Split]) -> list[Split]:
 
 
 def _preorder(splits: Sequence[Split], roots: Sequence[int]) -> list[int]:
-    """The nodes that can be reached, each before its children, also where these are shared; Refusal of circles."""
+    """Return the reachable nodes, each before its children, which may be shared; refuse cycles."""
     order: list[int] = []  # children first
     is_open: dict[int, bool] = {}
     for root in reversed(roots):

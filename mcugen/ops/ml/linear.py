@@ -22,7 +22,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 
 def emit_dense(node: OnnxNode, x: Value, weights: object, bias: object, suffix: str) -> Value:
-    """Adds weights · x + bias for rows of `x`; weights [targets, F], bias [targets]."""
+    """Add x · weightsᵀ + bias for the rows of `x`, with weights [targets, F] and bias [targets]."""
     w = float32_constant(node, f"{suffix}.weights", weights)
     return node.emit(Dense(), x, w, float32_constant(node, f"{suffix}.bias", bias), suffix=suffix)
 

@@ -39,7 +39,7 @@ def _features(node: OnnxNode, x: Value) -> int:
 
 
 def _per_feature(node: OnnxNode, x: Value, values: Array, suffix: str) -> Value:
-    """A constant with one value for all features, or one for each, aligned with their axis."""
+    """Return a constant with one value for all features, or one for each, aligned with their axis."""
     features = _features(node, x)
     if values.size not in (1, features):
         found = f"{values.size} for {features} features"
@@ -70,7 +70,7 @@ class UnlessZero(Elementwise):
     mnemonic: ClassVar[str] = "unless_zero"
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A selection."""
+        """Return 1 where x is 0, else x."""
         (x,) = args
         return select(equal(x, 0), 1, x)
 
@@ -110,7 +110,7 @@ class Impute(Elementwise):
     missing: float = 0.0
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A selection."""
+        """Return the substitute where x is the missing value, else x."""
         x, substitute = args
         if math.isnan(self.missing):
             return select(is_nan(x), substitute, x)
@@ -137,7 +137,10 @@ def _import_imputer(node: OnnxNode) -> list[Value]:
 
 @ml_operator("OneHotEncoder", kernels=("elementwise",), limits="integer categories; unknown ones give zeros")
 def _import_one_hot(node: OnnxNode) -> list[Value]:
-    """A new last axis of categories, 1 where x is the category. Unknown ones give zeros: C cannot fail here."""
+    """Import OneHotEncoder: a new last axis that is 1 at the category.
+
+    Unknown categories give zeros, as C cannot fail.
+    """
     x, categories = node.input(0), ints(node, "cats_int64s")
     if not categories or len(set(categories)) < len(categories):
         found = "strings" if node.attr("cats_strings", ()) else f"{categories}"
@@ -192,7 +195,7 @@ class Translate(Operator):
     of_nan: float = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The input's shape in the type of the values."""
+        """Return the input's shape in the type of the values."""
         x, _, values = inputs
         assert x is not None and values is not None
         return (TensorType(x.shape, values.dtype),)
@@ -205,7 +208,7 @@ class Translate(Operator):
         return (np.where(x != x, np.asarray(self.of_nan, values.dtype), found).astype(values.dtype),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A binary search for each element."""
+        """Lower to a kernel that searches the sorted keys for each element."""
         x, keys, values = (node.input(i).type for i in range(3))
         default, of_nan = (element_param(v, values.dtype) for v in (self.default, self.of_nan))
         may_be_nan = x.dtype.is_float
@@ -253,7 +256,7 @@ def _entries(node: OnnxNode, side: str) -> Array:
 
 
 def _default(node: OnnxNode, values: Array) -> Array:
-    """What unknown keys become."""
+    """Return the result for unknown keys."""
     found = node.attr("default_tensor", None)
     if found is None:
         found = node.attr("default_float", -0.0) if values.dtype.kind == "f" else node.attr("default_int64", -1)
@@ -269,7 +272,7 @@ def _default(node: OnnxNode, values: Array) -> Array:
 
 @ml_operator("ZipMap", limits="the tensor in place of dictionaries")
 def _import_zip_map(node: OnnxNode) -> list[Value]:
-    """The tensor of which it would make dictionaries."""
+    """Import ZipMap: return the tensor from which it would build dictionaries."""
     return [node.input(0)]
 
 

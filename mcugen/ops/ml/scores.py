@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the classical models of domain ai.onnx.ml share: rows of features, class labels, transforms of scores.
+"""Common parts of the classical models of domain ai.onnx.ml: feature rows, class labels, score transforms.
 
-C has no strings: a label whose class is named by a string is the class's position in the model's list (int64). The
-list stands in the comment of the layer that computes the label, and in the report.
+C has no strings: a label whose class is named by a string becomes the class's index in the model's list (int64). The
+list is shown in the comment of the layer that computes the label, and in the report.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mcugen.ops.reduce import Arg, Reduce
 from mcugen.ops.softmax import Softmax
 
 POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-"""By their numbers in TreeEnsemble."""
+"""Values of post_transform, in the order of their numbers in TreeEnsemble."""
 
 
 def ml_operator(
     *op_types: str, kernels: Sequence[str] = (), limits: str = "", takes_strings: bool = False
 ) -> Callable[[Importer], Importer]:
-    """Registers the importer of operators of domain ai.onnx.ml."""
+    """Return a decorator that registers an importer of operators of domain ai.onnx.ml."""
     return onnx_operator(*op_types, domain="ai.onnx.ml", kernels=kernels, limits=limits, takes_strings=takes_strings)
 
 
@@ -58,7 +58,7 @@ def as_float(node: OnnxNode, value: Value) -> Value:
 
 
 def floats(node: OnnxNode, key: str) -> Array:
-    """A list of reals, from the attribute `key` or the tensor `key`_as_tensor; empty if absent."""
+    """Return a list of reals from the attribute `key` or the tensor `key`_as_tensor; empty if absent."""
     found = node.attr(key, None)
     if found is None or not len(found):
         found = node.attr(f"{key}_as_tensor", ())
@@ -66,12 +66,12 @@ def floats(node: OnnxNode, key: str) -> Array:
 
 
 def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
-    """A list of integers; empty if absent."""
+    """Return a list of integers; empty if absent."""
     return tuple(node.integers(key))
 
 
 def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
-    """A constant of reals."""
+    """Add a float32 constant."""
     return node.constant(suffix, np.asarray(values, np.float32))
 
 
@@ -89,7 +89,7 @@ class Threshold(Elementwise):
     to: DType = DType.FLOAT32
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """The type that the operator was told to answer in."""
+        """Return the type of the two results."""
         return self.to
 
     def _limit(self, dtype: DType) -> Param:
@@ -100,7 +100,7 @@ class Threshold(Elementwise):
         return min(max(math.floor(self.limit), low), high)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A comparison and a selection."""
+        """Return `above` where the argument exceeds the limit, else `below`."""
         choices = (self.above, self.below)
         above, below = (scalar(real_param(v, self.to) if self.to.is_float else int(v)) for v in choices)
         return Convert(self.to, select(args[0] > scalar(self._limit(args[0].dtype)), above, below))
@@ -127,7 +127,7 @@ class Classes:
 
     @staticmethod
     def of(node: OnnxNode, key: str) -> Classes:
-        """From the attributes classlabels_strings and `key`."""
+        """Return the classes from the attributes classlabels_strings and `key`."""
         names = tuple(str(name) for name in node.attr("classlabels_strings", ()))
         labels = tuple(range(len(names))) if names else ints(node, key)
         if not labels:
@@ -138,26 +138,26 @@ class Classes:
         return len(self.labels)
 
     def emit(self, node: OnnxNode, op: Operator, *inputs: Value, suffix: str = "") -> Value:
-        """Adds a node that computes labels: what they mean is told in its origin."""
+        """Add a node that computes labels; its origin names the classes."""
         name = f"{node.outputs[0]}.{suffix}" if suffix else node.outputs[0]
         origin = (*describe_names(self.names), node.name or node.outputs[0])
         return node.graph.add(op, inputs, origin, names=[name]).output
 
     def at(self, node: OnnxNode, position: Value) -> Value:
-        """The labels at positions [N]."""
+        """Return the labels of class indices [N]."""
         if self.labels == tuple(range(len(self))):
             return position
         return self.emit(node, Pick(), position, node.constant("classes", np.asarray(self.labels, np.int64)))
 
     def top(self, node: OnnxNode, scores: Value) -> Value:
-        """The label of the greatest score of each row, of the first if there are several."""
+        """Return the label of each row's greatest score, the first one on ties."""
         if scores.type.shape[1] > len(self):
             found = f"{scores.type.shape[1]} scores, {len(self)} classes"
             raise Refusal(f"{node.op_type}: each score must have a class", found, "repair the model")
         return self.at(node, self.top_position(node, scores))
 
     def top_position(self, node: OnnxNode, scores: Value) -> Value:
-        """The position of the greatest score of each row, [N]."""
+        """Return the index of each row's greatest score, [N]."""
         position = self.emit(node, Arg("max", 1), scores, suffix="position")
         return self.emit(node, Reshape(scores.type.shape[:1]), position, suffix="top")
 
@@ -168,7 +168,7 @@ class Classes:
 
 
 def describe_names(names: Sequence[str]) -> tuple[str, ...]:
-    """A line on what class numbers stand for; nothing without names."""
+    """Return a line that explains class numbers; an empty tuple if classes have no names."""
     return (f"classes {', '.join(f'{i} = {name}' for i, name in enumerate(names))}",) if names else ()
 
 
@@ -176,7 +176,7 @@ def describe_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def of_scores(node: OnnxNode) -> OnnxNode:
-    """The node as seen by what computes its second output."""
+    """Return the node restricted to its second output."""
     return replace(node, outputs=node.outputs[1:])
 
 
@@ -189,9 +189,9 @@ def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tupl
 
 
 def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
-    """The score of the second class [N, 1] → those of both, as ONNX Runtime does it.
+    """Return the scores of both classes from the score of the second class [N, 1], as ONNX Runtime does.
 
-    [1 − s, s] if it is a probability, else [−s, s]; of the transforms, only the logistic function is applied.
+    The result is [1 − s, s] for probabilities, else [−s, s]. Of the transforms, only the logistic function is applied.
     """
     if post == "PROBIT":
         raise Refusal(f"{node.op_type}: PROBIT needs a score for each class", "one score for two", "export both scores")
@@ -202,7 +202,7 @@ def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Val
 
 
 def post_transform_of(node: OnnxNode) -> str:
-    """The attribute post_transform; Refusal of unknown names."""
+    """Return the attribute post_transform; refuse unknown names."""
     post = str(node.attr("post_transform", "NONE"))
     if post not in POST_TRANSFORMS:
         raise Refusal(f"{node.op_type}: post_transform must be known", post, f"one of {', '.join(POST_TRANSFORMS)}")
@@ -246,7 +246,7 @@ class ProbitLog(Elementwise):
     mnemonic: ClassVar[str] = "probit_log"
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """The formula."""
+        """Return log((1 − t) · (1 + t)) with t = 2x − 1."""
         t = 2 * args[0] - 1
         return call(fn.LOG, (1 - t) * (1 + t))
 
@@ -260,7 +260,7 @@ class Probit(Elementwise):
     first: ClassVar[float] = 2 / (3.14159 * 0.147)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """The formula."""
+        """Return the approximation of √2 · erf⁻¹(2x − 1) from the logarithm that `ProbitLog` computes."""
         x, log = args
         v = scalar(self.first) + 0.5 * log
         root = call(fn.SQRT, call(fn.SQRT, v * v - scalar(1 / self.a) * log) - v)

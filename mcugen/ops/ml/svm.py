@@ -59,7 +59,7 @@ class Rbf(Operator):
         return (TensorType((x.shape[0], s.shape[0])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The formula in float32."""
+        """Compute exp(−gamma · squared distance) in float32."""
         x, s = arrays
         distance = np.square(x[:, None] - s[None]).sum(2)
         return (np.exp(np.float32(-self.gamma) * distance),)
@@ -76,13 +76,13 @@ class Rbf(Operator):
 
 
 def _operands(node: Node, builder: Builder, kernel: Kernel) -> dict[str, Buffer]:
-    """The node's inputs and its output, by the kernel's roles."""
+    """Return the buffers of inputs and output, by the kernel's roles."""
     values = [node.input(i) for i in range(len(node.inputs))]
     return {role.name: builder.buffer(v) for role, v in zip(kernel.operands, [*values, node.output], strict=False)}
 
 
 def _kernel_values(node: OnnxNode, x: Value, vectors: Array) -> Value:
-    """The kernel function of each row of x and each support vector, [N, V]."""
+    """Return the kernel function of each row of x and each support vector, [N, V]."""
     kind, parameters = str(node.attr("kernel_type", "LINEAR")), floats(node, "kernel_params")
     if kind not in ("LINEAR", "POLY", "RBF", "SIGMOID"):
         raise Refusal(f"{node.op_type}: kernel_type must be known", kind, "one of LINEAR, POLY, RBF, SIGMOID")
@@ -117,7 +117,7 @@ def _support_vectors(node: OnnxNode, x: Value, count: int) -> Array:
 
 
 def _pairs(classes: int) -> Iterator[tuple[int, int]]:
-    """The pairs of classes, in the order of their classifiers."""
+    """Yield the pairs of classes, in the order of their classifiers."""
     return combinations(range(classes), 2)
 
 
@@ -168,7 +168,7 @@ class Winner(Operator):
         return (TensorType(x.shape[:1], DType.INT64),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Counting."""
+        """Count the votes and return the class with most of them."""
         (x,) = arrays
         votes = np.zeros((len(x), self.classes), np.int64)
         for column, (i, j) in enumerate(_pairs(self.classes)):
@@ -301,7 +301,7 @@ def _pair_scores(node: OnnxNode, duels: Value, classes: int, post: str) -> Value
 
 
 def _linear(node: OnnxNode, classes: Classes, x: Value, post: str) -> list[Value]:
-    """Without support vectors: a linear function a class. Of two classes, the second needs no majority."""
+    """Import a classifier without support vectors: one linear function for each class."""
     weights, rho = floats(node, "coefficients"), floats(node, "rho")
     if weights.size != len(classes) * x.type.shape[1] or not rho.size:
         found = f"{weights.size} coefficients, {rho.size} rho"

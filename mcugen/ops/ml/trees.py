@@ -50,7 +50,7 @@ from mcugen.ops.movement import Slice
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-"""By their numbers in TreeEnsemble."""
+"""Values of aggregate_function, in the order of their numbers in TreeEnsemble."""
 
 _COMBINE = {
     "SUM": "{y} += {w};",
@@ -112,7 +112,7 @@ class Trees(Operator):
     # ------------------------------------------------------------------------------------------ what both need
 
     def _params(self, x: TensorType) -> ForestParams:
-        """Of every kernel."""
+        """Return the parameters that all kernels share."""
         return ForestParams(
             rows=x.shape[0],
             features=x.shape[1],
@@ -122,14 +122,14 @@ class Trees(Operator):
         )
 
     def _operands(self, node: Node, builder: Builder, tables: Mapping[str, Array]) -> dict[str, Buffer]:
-        """Of every kernel, by role: `tables` follow x."""
+        """Return the operands by role: x, then `tables`, the base values if any, and y."""
         name, base = node.output.name, np.asarray(self.base, node.input(0).type.dtype.numpy)
         last = {"base": builder.const(f"{name}.base", base)} if any(self.base) else {}
         consts = {role: builder.const(f"{name}.{role}", data) for role, data in tables.items()}
         return {"x": builder.buffer(node.input(0)), **consts, **last, "y": builder.buffer(node.output)}
 
     def _options(self, x: TensorType) -> ForestOptions:
-        """What every template needs to know."""
+        """Return the options that all templates share."""
         return ForestOptions(
             x_t=x.dtype.c,
             combine=_COMBINE[self._combine],
@@ -178,7 +178,7 @@ class Trees(Operator):
         builder.call(node, call)
 
     def _node_tables(self, dtype: DType, mixed: bool) -> dict[str, Array]:
-        """By role, of nodes; `mixed` if they compare differently."""
+        """Return the tables of inner nodes by role; `mixed` adds the comparison of each node."""
         forest, count = self.forest, len(self.forest.features)
         yes, no, root = (np.where(refs < 0, count + ~refs, refs) for refs in (forest.yes, forest.no, forest.roots))
         tables = {
@@ -191,7 +191,7 @@ class Trees(Operator):
         return tables | ({"how": (forest.modes + 8 * forest.nan_is_yes).astype(np.uint8)} if mixed else {})
 
     def _leaf_tables(self) -> tuple[str, dict[str, Array]]:
-        """How the weights of a leaf are found: which template text, and what arrays it reads besides `weight`."""
+        """Return the template text that finds a leaf's weights, and the tables it reads besides `weight`."""
         leaves, targets = self.forest.leaves, self.forest.targets
         ids = [tuple(target for target, _ in leaf) for leaf in leaves]
         if all(own == tuple(range(targets)) for own in ids):
@@ -207,7 +207,7 @@ class Trees(Operator):
     # --------------------------------------------------------------------------------------------- nested ifs
 
     def _lower_to_ifs(self, node: Node, builder: Builder) -> bool:
-        """A C function a tree; False where C does not allow it."""
+        """Lower each tree to a C function of `if` statements; return False if C does not allow it."""
         x = node.input(0).type
         options, add = self._options(x), _COMBINE[self._combine]
 
@@ -254,7 +254,7 @@ class Unscored(Elementwise):
     value: float = 0.0
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """A selection."""
+        """Return `value` where x is NaN, else x."""
         (x,) = args
         return select(is_nan(x), scalar(real_param(self.value, x.dtype)), x)
 
@@ -285,7 +285,7 @@ def _mode(node: OnnxNode, name: str) -> int:
 
 
 def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
-    """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor; leaves are their `side`_* attributes."""
+    """Return the trees of TreeEnsembleClassifier or TreeEnsembleRegressor; `side`_* attributes hold the leaves."""
     names = [str(name) for name in node.attr("nodes_modes", ())]
     trees, ids = ints(node, "nodes_treeids"), ints(node, "nodes_nodeids")
     features, thresholds = ints(node, "nodes_featureids"), floats(node, "nodes_values").astype(x.type.dtype.numpy)
@@ -347,7 +347,7 @@ def _targets(node: OnnxNode) -> int:
 
 
 def _finished(node: OnnxNode, scores: Value, post: str, dtype: DType) -> Value:
-    """Transformed scores in `dtype`; the transforms compute in float32."""
+    """Return transformed scores in `dtype`; the transforms compute in float32."""
     if post == "NONE" and scores.type.dtype is dtype:
         return scores
     result = transformed(node, as_float(node, scores), post)
@@ -376,7 +376,7 @@ def _import_ensemble(node: OnnxNode) -> list[Value]:
 
 
 def _new_forest(node: OnnxNode, targets: int, x: Value) -> Forest:
-    """The trees of TreeEnsemble: inner nodes and leaves in tables of their own."""
+    """Return the trees of TreeEnsemble, which has separate tables of inner nodes and leaves."""
     dtype = x.type.dtype.numpy
     modes = [int(m) for m in np.asarray(node.attr("nodes_modes", ())).reshape(-1)]
     features, thresholds = ints(node, "nodes_featureids"), floats(node, "nodes_splits").astype(dtype).tolist()
@@ -432,7 +432,7 @@ def _import_classifier(node: OnnxNode) -> list[Value]:
 
 
 def _several_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, post: str) -> list[Value]:
-    """The greatest score wins, among those of classes for which some tree had a weight."""
+    """Return the label with the greatest score among classes that some tree weighs, and the scores."""
     base = _base(node, len(classes))
     marks = not base and len(forest.always_scored()) < len(classes)
     scores = node.emit(Trees(forest, base=base, marks_unscored=marks), x, suffix="scores")
@@ -476,7 +476,7 @@ def _two_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, pos
 def _two_scores(
     node: OnnxNode, classes: Classes, forest: Forest, x: Value, post: str, base: tuple[float, ...]
 ) -> list[Value]:
-    """A score for each of two classes: the label is 1 where the second is positive, else 0."""
+    """Return the label, 1 if the second class has a positive score, else 0, and both scores."""
     offsets = {0: (), 1: (*base, 0.0), 2: (base[-1] if base else 0.0, 0.0)}[len(base)]
     scores = node.emit(Trees(forest, base=offsets), x, suffix="scores")
     count, after = scores.type.shape[0], of_scores(node)
