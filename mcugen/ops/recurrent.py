@@ -235,7 +235,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """Return the tensors inside the steps by role: rows of all steps, directions and sequences, and initial states."""
+        """Return the tensors inside the steps by role: rows of all steps, directions and sequences.
+
+        Initial states are among the states.
+        """
         return {role: np.concatenate(rows) for role, rows in self._found(sig, arrays)[1].items()}
 
     def abreast(
@@ -406,11 +409,11 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     @property
     def rows(self) -> Gates:
-        """What rows of weights are."""
+        """Return how the rows of the weights are grouped by gates."""
         return Gates(self.gates, (self.gates,), self.gates)
 
     def options(self, layer: Layer, functions: Functions) -> list[Options]:
-        """What the template must know."""
+        """Return the template options."""
         return [layer.options(functions)]
 
     def _functions(self, d: int, dtype: DType) -> Functions:
@@ -447,7 +450,7 @@ class Rnn(Recurrent):
     roles: ClassVar[tuple[str, ...]] = ("f",)
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """The equation."""
+        """Compute h' = f(W·x + R·h + b)."""
         sums = self._sums(x, state[0], weights)
         return {**sums, "hidden": self._gate(sums["gates"], self.activations[d][0])}
 
@@ -471,7 +474,7 @@ class Lstm(Recurrent):
         return self.coupled or super()._has_rare_options(node)
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """The equations."""
+        """Compute the gates, then c' and h', by ONNX's equations of LSTM."""
         h, c = state
         f, g, k = self.activations[d]
         sums = self._sums(x, h, weights)
@@ -510,7 +513,10 @@ class Gru(Recurrent):
     linear: bool = False
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """The equations. "reset" is what r scales; "difference" is h - g, so that h' = g + z · difference."""
+        """Compute the gates and h' by ONNX's equations of GRU.
+
+        "reset" is the operand that r scales; "difference" is h − g, so that h' = g + z · difference.
+        """
         (h,), (w, r, b, _) = state, weights
         f, g = self.activations[d]
         bias = np.zeros(4 * h.shape[1], x.dtype) if b is None else self.summed_bias(b)
@@ -537,7 +543,7 @@ class Gru(Recurrent):
         }
 
     def summed_bias(self, bias: Array) -> Array:
-        """Where R's product is scaled by r, its bias stands apart, after the gates."""
+        """Return the summed biases; if r scales R's product, its bias of the hidden gate follows separately."""
         if not self.linear:
             return super().summed_bias(bias)
         wz, wr, wh, rz, rr, rh = np.split(bias, 6, axis=-1)
@@ -549,7 +555,7 @@ class Gru(Recurrent):
         return Gates(3, (2, 1), 4 if self.linear else 3)
 
     def options(self, layer: Layer, functions: Functions) -> list[Options]:
-        """The hidden gate besides."""
+        """Return the template options, with those of the hidden gate."""
         own = GruOptions(g=functions.texts["g"], one=real_text("1.0", layer.x.dtype), linear=self.linear)
         return [*super().options(layer, functions), own]
 
@@ -585,7 +591,7 @@ def _import_recurrent(node: OnnxNode) -> list[Value]:
 
 
 def _operator(node: OnnxNode, results: tuple[str, ...]) -> Recurrent:
-    """The operator with the node's attributes."""
+    """Return the operator with the node's attributes."""
     direction = str(node.attr("direction", "forward")).lower()
     if direction not in _DIRECTIONS:
         rule = f"{node.op_type}: the direction must be one of {', '.join(_DIRECTIONS)}"
@@ -607,14 +613,17 @@ def _operator(node: OnnxNode, results: tuple[str, ...]) -> Recurrent:
 
 
 def _lengths(node: OnnxNode) -> Value | None:
-    """The lengths, unless they are known to be those of all steps."""
+    """Return the sequence lengths, or None if all are known to be full."""
     lens, x = node.input(LENS), node.input(X).type
     steps = x.shape[1 if node.attr("layout", 0) else 0]
     return None if lens.data is not None and (lens.data >= steps).all() else lens
 
 
 def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...], ...]:
-    """Of each direction. activation_alpha and _beta are consumed by those functions that have such a parameter."""
+    """Return the activations of each direction.
+
+    Functions with parameters consume activation_alpha and activation_beta in order.
+    """
     default = _DEFAULTS[node.op_type]
     names = [str(n) for n in node.attr("activations", ())] or [*default] * directions
     if node.op_type == "RNN" and directions == 1:

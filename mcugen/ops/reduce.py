@@ -58,7 +58,7 @@ class Reduction:
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    """Of integers, cut off towards zero."""
+    """Return the mean; for integers truncated toward zero."""
     if x.dtype.kind not in "iu":
         return np.asarray(x.mean(axes, keepdims=True))
     wide = x.sum(axes, np.int64 if x.dtype.kind == "i" else np.uint64, keepdims=True)
@@ -68,7 +68,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _extreme(function: str) -> Callable[[Array, tuple[int, ...]], Array]:
-    """Of no elements, the one that beats none."""
+    """Return the numpy reference of max or min; the extreme of no elements is the neutral element."""
 
     def extreme(x: Array, axes: tuple[int, ...]) -> Array:
         if x.dtype.kind == "f":
@@ -111,7 +111,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By function."""
+        """Return one name for each function."""
         return {f"reduce_{function}": {"function": function} for function in REDUCTIONS}
 
     @property
@@ -137,7 +137,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return math.prod(x.shape[axis] for axis in self.axes)
 
     def _requantizer(self, sig: Signature) -> Requantizer | None:
-        """From an exact int32 sum of x − zero point to the output; None if no scale changes."""
+        """Return the requantizer from an exact int32 sum (zero point subtracted) to the output.
+
+        Return None if no scale changes.
+        """
         x, y = sig.input(0), sig.output
         if x.quant is None or y.quant is None or self.moves_data:
             return None
@@ -148,7 +151,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return Requantizer.of(factor, y.quant.zero_point, is_mean, sums)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The row's numpy reference; quantized tensors by an exact sum and one requantization."""
+        """Apply the function's numpy reference; for quantized tensors an exact sum and one requantization."""
         (x,) = arrays
         requantize = self._requantizer(sig)
         if requantize is None:
@@ -163,7 +166,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return self.function in _SUMS + _EXTREMES
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Where they stay."""
+        """Return the input's channels if the last axis stays."""
         last = sig.input(0).rank - 1
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
@@ -178,7 +181,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return (self, inputs) if fits else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """The mean of an int8 image, channels last, by sums of its rows."""
+        """Return the row form of the mean of an int8 image (channels last), by sums of its rows."""
         x = sig.input(0)
         is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
         if not is_image or not self.is_pool(sig):
@@ -187,12 +190,12 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return RowForm(RowSums(), (window,), finish=MeanOfSums(self, x))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Of single elements: nothing to do."""
+        """Remove a reduction of single elements."""
         trivial = self.function not in ("sumsquare", "l1") and same_codes(node.input(0).type, node.output.type)
         return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The axes follow."""
+        """Return the operator along the permuted axes."""
         return Reduce(self.function, tuple(sorted(perm.index(axis) for axis in self.axes))), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -240,14 +243,14 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return self.function == "mean" and self._images(sig) is not None and self._requantizer(sig) is not None
 
     def _images(self, sig: Signature) -> Shape | None:
-        """Of what it reads, as images, pixels and channels, where it goes over all pixels."""
+        """Return the input as (images, pixels, channels) if the reduction covers all pixels; else None."""
         kept, reduced = walks_of(sig.input(0).shape, self.axes)
         if len(reduced) != 1 or not 1 <= len(kept) <= 2 or kept[-1][1] != 1:
             return None
         return math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
 
     def spec(self, node: Node) -> AverageSpec | None:
-        """The average pool that it is, if any: images are rows."""
+        """Return the specification of the equal average pool, whose images are rows; None if there is none."""
         sig = node.sig
         if not self.is_mean_of_images(sig):
             return None
@@ -267,12 +270,15 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return PoolSpec(x, y, Window((1,), (0,), (0,), (1,)), (count,))
 
     def _max_pool(self, sig: Signature) -> PoolSpec | None:
-        """That which it is, if any; of reals it is none, as pools know no NaN."""
+        """Return the specification of the equal maximum pool of integers; None if there is none.
+
+        Reals have none, since pools ignore NaN.
+        """
         x = sig.input(0)
         return self._pool(sig) if self.function == "max" and x.dtype.is_integer and x.dtype in MAX_POOL else None
 
     def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
-        """How an accumulator becomes an output element, the parameters of that, and its shift."""
+        """Return how an accumulator becomes an output element: the template's case, its parameters, and the shift."""
         requantize = self._requantizer(sig)
         if requantize is None:
             x = sig.input(0)
@@ -318,7 +324,7 @@ class RowSums(Operator):
         return (sums + x.sum(tuple(range(x.ndim - 1)), dtype=np.int32, keepdims=True),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Sums lie where they lay."""
+        """Lower to a kernel that updates the sums in place."""
         call_row_sums(node, builder)
 
 
@@ -331,7 +337,7 @@ class MeanOfSums(Operator):
     x: TensorType = field(default=TensorType((), DType.INT8))
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """That of the mean."""
+        """Return the type of the mean."""
         return self.mean.infer(self.x)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -364,7 +370,7 @@ class Arg(Permutable, Simplifiable, Operator):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """By function."""
+        """Return one name for each function."""
         return {f"arg_{function}": {"function": function} for function in ("max", "min")}
 
     @property
@@ -394,7 +400,7 @@ class Arg(Permutable, Simplifiable, Operator):
         return graph.add(self, [source.input(0)], node.origin, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The axis follows."""
+        """Return the operator along the permuted axis."""
         return Arg(self.function, perm.index(self.axis), self.last), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -416,7 +422,7 @@ class Arg(Permutable, Simplifiable, Operator):
 
 
 def emit_reduce(node: OnnxNode, x: Value, function: str, axes: Sequence[int], suffix: str = "") -> Value:
-    """Adds a reduction that keeps dimensions."""
+    """Add a reduction that keeps dimensions."""
     row = REDUCTIONS[function]
     bools = (DType.BOOL,) if function in _EXTREMES else ()
     node.require_dtype(x, DType.FLOAT32, DType.FLOAT64, *(_INTEGERS + bools if row.ints else ()))
@@ -501,7 +507,7 @@ def _real(node: OnnxNode, value: Value) -> Value:
 
 
 def _cut(node: OnnxNode, value: Value, like: Value) -> Value:
-    """A real result as the integer type of the operand, if that is one."""
+    """Convert a real result to the operand's type, if that is an integer type."""
     same = value.type.dtype is like.type.dtype
     return value if same else node.emit(Cast(like.type.dtype), value, suffix="cut")
 

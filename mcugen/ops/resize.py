@@ -50,7 +50,7 @@ def _changes_space(rank: int, changed: Sequence[int]) -> bool:
 
 
 def _index_table(entries: Sequence[int]) -> Array:
-    """Indices in the smallest type that holds them."""
+    """Return indices in the smallest type that holds them."""
     return np.asarray(entries, np.min_scalar_type(max(entries)))
 
 
@@ -72,7 +72,7 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         return not self.is_channels_last and _changes_space(len(self.indices), changed)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As long as the indices."""
+        """Return a shape as long as the index tables."""
         (x,) = inputs
         assert x is not None
         shape = tuple(n if row is None else len(row) for n, row in zip(x.shape, self.indices, strict=True))
@@ -84,16 +84,16 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         return (arrays[0][np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))],)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Nothing changes."""
+        """Remove a resize that changes no axis."""
         return node.input(0) if all(row is None for row in self.indices) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """The axes change places."""
+        """Return the operator along the permuted axes."""
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeNearest(tuple(self.indices[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Of one image, of which each row is taken equally often, or every n-th alone."""
+        """Return the row form of one image if each row is repeated equally often, or every n-th row is taken."""
         if len(self.indices) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
         height, taken = sig.input(0).shape[1], self.indices[1] or range(sig.input(0).shape[1])
@@ -108,7 +108,10 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         return RowForm(op, (window,), rows=rows)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A loop an axis (unchanged neighbours share one); an unchanged innermost run is one copy."""
+        """Lower to one loop for each axis.
+
+        Adjacent unchanged axes share a loop, and an unchanged innermost run is one copy.
+        """
         x = node.input(0).type
         walks: list[tuple[int, int, tuple[int, ...] | None]] = []
         for n, stride, row in zip(x.shape, dense_strides(x.shape), self.indices, strict=True):
@@ -186,19 +189,19 @@ MOST_GATHERED = 4
 
 
 def _element_by_element(walk: LinearWalk) -> LinearWalk:
-    """The same where entries of the last axis are its elements."""
+    """Return the traversal with single elements as the entries of the last axis."""
     inner = walk.inner
     return replace(walk, inner=1, b_out=walk.b_out * inner, b_places=walk.b_places * inner)
 
 
 def _suffix(form: RowOptions) -> str:
-    """Of a function's name."""
+    """Return the suffix of a kernel function's name."""
     words = f"_{form.few}" if form.few else "_rest" * form.rest
     return "_gathered" if form.gathers else f"_words{words}" if form.words else ""
 
 
 def _reread(order: Traversal) -> Traversal:
-    """The same, where each step reads once more after it has written."""
+    """Return the traversal in which each step reads once more after it has written."""
     return Traversal(order.reads.repeat(2), order.writes.repeat(2))
 
 
@@ -214,9 +217,9 @@ def _weight_bits(sig: Signature) -> int:
 
 
 def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
-    """What each step reads and how it weighs that, where all steps do so alike; None where they do not.
+    """Return the rows that each step reads and their weights, if all steps are alike; else None.
 
-    Weights have `bits` bits of fraction. What lies outside counts as the end.
+    Weights have `bits` fractional bits. Positions outside count as the end.
     """
     out = len(taps.low)
     rows, stride = out // size or 1, size // out or 1
@@ -255,7 +258,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As long as the taps."""
+        """Return a shape as long as the tables of taps."""
         (x,) = inputs
         assert x is not None
         shape = tuple(n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True))
@@ -297,23 +300,24 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return self._requantizer(sig)(centered, *sig.output.dtype.limits).astype(sig.output.dtype.numpy)
 
     def _requantizer(self, sig: Signature) -> Requantizer:
-        """From the unit of the sum, the input's scale · 2^−23 or so, to the output's."""
+        """Return the requantizer from the sum's unit (about the input's scale · 2^−23) to the output."""
         unit = Requantizer.of(sig.input(0).q.scale[0] / sig.output.q.scale[0], sig.output.q.zero_point)
         return Requantizer(unit.multiplier, unit.shift + _BITS - _DROPPED[sig.input(0).dtype], unit.zero_point)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """In fixed point with one rounding."""
+        """Return the fixed-point form, with one rounding."""
         fits = is_quantized(sig.input(0)) and is_quantized(sig.output)
         return (self, inputs) if fits and self._requantizer(sig).shift > 32 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """The axes change places."""
+        """Return the operator along the permuted axes."""
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeLinear(tuple(self.taps[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Of one image of codes, a whole number of times as high or as low; weights sum to one exactly, as they are
-        fixed, so that rows at the ends, which stand for those outside, keep the bits.
+        """Return the row form of one quantized image whose height changes by an integer factor.
+
+        The fixed-point weights sum to exactly one, so the repeated rows at the ends keep their bits.
         """
         if len(self.taps) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
@@ -365,8 +369,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return RowOptions(words=words, rest=words and inner % LANES > 0)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
-        """Whether weights have few bits and channels fill words; not if codes need a product on Helium, nor on Thumb-1,
-        which takes words of bytes apart to load them.
+        """Return whether to compute several channels of a word at once: few-bit weights, and channels that fill words.
+
+        It is not used where Helium needs a product to requantize, nor on Thumb-1, which loads words of bytes one by
+        one.
         """
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
@@ -374,7 +380,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return fits and "thumb1" not in features and (same_codes(x, y) or "mve" not in features)
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
-        """By weights of few bits behind the point; the sum has one at least, for rounding."""
+        """Lower to the kernel with few-bit weights; the sum has at least one fractional bit, for rounding."""
         x, y, axes, name = node.input(0).type, node.output.type, self._axes, node.output.name
         bits = [_fewest_bits(taps) for taps in self.taps if taps is not None]
         a_bits, b_bits = [0, *bits][-2:]
@@ -470,7 +476,7 @@ class Resample(Permutable, Operator):
     weights: tuple[tuple[float, ...], ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As long as the table."""
+        """Return a shape as long as the table."""
         (x,) = inputs
         assert x is not None
         shape = (*x.shape[: self.axis], len(self.start), *x.shape[self.axis + 1 :])
@@ -480,7 +486,7 @@ class Resample(Permutable, Operator):
         return np.asarray(self.weights, dtype.numpy)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """A product with a banded matrix."""
+        """Multiply by a banded matrix."""
         x, table = arrays[0], self._table(sig.output.dtype)
         matrix = np.zeros((len(self.start), x.shape[self.axis]), table.dtype)
         at = np.asarray(self.start)[:, None] + np.arange(table.shape[1])
@@ -488,11 +494,11 @@ class Resample(Permutable, Operator):
         return (np.moveaxis(np.tensordot(matrix, x, (1, self.axis)), 0, self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """The axis follows."""
+        """Return the operator along the permuted axis."""
         return replace(self, axis=perm.index(self.axis)), (perm,)
 
     def macs(self, sig: Signature) -> int:
-        """outputs · taps."""
+        """Return outputs · taps."""
         return sig.output.count * len(self.weights[0])
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -539,10 +545,16 @@ def _keys(a: float) -> Callable[[Array], Array]:
 def resampled_axis(
     axis: int, positions: Array, size: int, weight: Callable[[Array], Array], reach: int, shrink: float, inside: bool
 ) -> Resample:
-    """The table for output positions in an input of `size` elements, whose ends are repeated beyond.
+    """Return the resampling of an axis by an interpolation kernel. The ends are repeated outside the input.
 
-    `weight` is the function of the distance, 0 from `reach` on; `shrink` < 1 widens it (antialiasing). `inside`:
-    elements beyond the ends count nothing.
+    Args:
+        axis: Index of the axis.
+        positions: Input position of each output.
+        size: Number of input elements.
+        weight: Interpolation kernel: weight by signed distance, 0 from `reach` on.
+        reach: Largest distance with a weight.
+        shrink: Scale of the distance; below 1 it widens the kernel (antialiasing).
+        inside: Whether elements outside the input get weight 0.
     """
     radius = int(np.ceil(reach / shrink))
     at = np.floor(positions).astype(np.int64)[:, None] + np.arange(1 - radius, radius + 1)
@@ -589,7 +601,7 @@ class Axis:
         return (np.arange(self.out, dtype=np.float32) + np.float32(0.5)) / np.float32(self.scale)
 
     def pytorch_half_pixel(self) -> Array:
-        """The same; a single output reads the first element."""
+        """Return half-pixel positions; a single output reads the first element."""
         return self.half_pixel() if self.out > 1 else np.zeros(1, np.float32)
 
     def align_corners(self) -> Array:
@@ -611,7 +623,7 @@ class Axis:
         return (float(offset) + (np.arange(self.out) + 0.5) / float(scale) - 0.5).astype(np.float32)
 
     def tf_crop_and_resize(self) -> Array:
-        """From the start to the end of the region of interest; a single output reads its middle."""
+        """Return positions from the start to the end of the region of interest; a single output reads its middle."""
         (start, end), span = map(np.float32, self.roi), np.float32(self.size - 1)
         if self.out == 1:
             return np.float32(0.5) * (start + end) * np.full(1, span)
@@ -629,7 +641,7 @@ _COORDINATES: dict[str, Callable[[Axis], Array]] = {
 }
 
 _HALF = 0.5 + 1e-6
-"""What onnxruntime takes for a half: positions are float32, and one that should be a tie must be one."""
+"""Fraction above which positions round up, as in ONNX Runtime: float32 positions that should be ties must be ties."""
 
 _ROUNDING: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda at: np.ceil(at - _HALF),
@@ -640,7 +652,7 @@ _ROUNDING: dict[str, Callable[[Array], Array]] = {
 
 
 def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
-    """The axes named by the model, with sizes or scales."""
+    """Return the axes that the model resizes, with sizes or scales."""
     shape = node.input(0).type.shape
     axes = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
     found = _by_sizes(node, axes) if node.op_type == "Resize" else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes can be a group that is computed row by row (mcugen.ops.stream), and that group."""
+"""Selection of nodes that can be computed row by row as one group (mcugen.ops.stream)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class _Unit:
 
 
 MOST_CASES = 4
-"""Of each layer: a case for each distance of its windows from the newest rows, each with calls of its own."""
+"""Largest number of cases of a layer.
+
+Each distance of its windows from the newest rows is a case with its own calls.
+"""
 
 MOST_ENDS = 3
 """Inputs of a group, and outputs."""
@@ -69,12 +72,12 @@ MOST_ENDS = 3
 def group_of(
     nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: bool = False, pairs: Collection[str] = ()
 ) -> Streamed | None:
-    """The group of nodes that follow one another, or None if it cannot be: see RowGroups."""
+    """Return the group of these consecutive nodes, or None if there is none; see RowGroups."""
     return RowGroups(nodes, kept, narrow=narrow, pairs=pairs).group(0, len(nodes))
 
 
 def by_twos(form: RowForm, output: TensorType) -> RowForm:
-    """The form that makes twice as many rows at once; itself where it cannot, or they do not divide the output's."""
+    """Return the form that computes twice as many rows at once, or the form itself if that is impossible."""
     if not form.extends or output.shape[form.axis] % (2 * form.rows):
         return form
     windows = [w and replace(w, span=w.span + w.stride, stride=2 * w.stride) for w in form.windows]
@@ -82,7 +85,7 @@ def by_twos(form: RowForm, output: TensorType) -> RowForm:
 
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
-    """What nodes read of others, and what others read of them or is `kept`, in order."""
+    """Return the values that nodes read from others, and their values that others read or that are in `kept`."""
     made = dict.fromkeys(v for node in nodes for v in node.outputs)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and not v.is_constant)
     inside = set(nodes)
@@ -115,7 +118,7 @@ class RowGroups:
 
     @cached_property
     def forms(self) -> list[RowForm | None]:
-        """By node, how it computes rows."""
+        """Return the row form of each node."""
         return [self._form(node) for node in self._nodes]
 
     def _form(self, node: Node) -> RowForm | None:
@@ -123,7 +126,7 @@ class RowGroups:
         return by_twos(form, node.output.type) if form is not None and node.output.name in self._pairs else form
 
     def group(self, first: int, end: int) -> Streamed | None:
-        """That of the nodes from `first` up to `end`, or None if it cannot be."""
+        """Return the group of the nodes from `first` to before `end`, or None if there is none."""
         forms, units = self.forms[first:end], self._units_of(first, end)
         if units is None or any(f is None or (f.finish and f is not forms[-1]) for f in forms):
             return None
@@ -144,7 +147,7 @@ class RowGroups:
         return self._streamed(units, axes, read, sources, wholes, results)
 
     def _units_of(self, first: int, end: int) -> dict[Value, _Unit] | None:
-        """By what they make: those of a group, if its nodes can be units at all."""
+        """Return the units of a group by their results; None if some node cannot be in a unit."""
         found = self._units.setdefault(first, [{}])
         while len(found) <= end - first:
             number, before = first + len(found) - 1, found[-1]
@@ -159,7 +162,7 @@ class RowGroups:
         return found[end - first]
 
     def _unit(self, node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
-        """The node, with those before it whose rows only it reads, one by one."""
+        """Return the unit of a node and the chain of nodes before it whose rows only it reads."""
         unit = _Unit(((node, form),), (), ())
         for value, window in zip(node.inputs, form.windows, strict=True):
             if value is None or window is None:
@@ -191,7 +194,7 @@ class RowGroups:
         wholes: Sequence[Value],
         results: Sequence[Value],
     ) -> Streamed | None:
-        """The group of these units, if all of them agree on rows."""
+        """Return the group of these units, if all of them agree on rows."""
         places = {value: place for place, value in enumerate((*sources, *units))}
         windows: list[list[RowWindow]] = [[] for _ in places]
         for unit in units.values():
@@ -230,9 +233,9 @@ class RowGroups:
         return op if op.schedule.most_cases <= MOST_CASES else None
 
     def _rows_of(self, value: Value, readers: Sequence[RowWindow], axis: int) -> Rows | None:
-        """The rows of a tensor with the columns that its readers want at their sides.
+        """Return the rows of a tensor with the side columns that its readers need.
 
-        Who reads several rows at once must have them as they lie.
+        Readers of several rows at once need the rows as they lie in memory.
         """
         sides = max((w.sides[0] for w in readers), default=0), max((w.sides[1] for w in readers), default=0)
         if any(w.span > 1 and w.sides != sides for w in readers):

@@ -42,7 +42,10 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 @dataclass(frozen=True)
 class Reduction:
-    """How an update meets what is there: the numpy function; C for floats, integers (u: unsigned type), bools."""
+    """How an update is combined with the element it replaces.
+
+    It holds the numpy function, and C statements for floats, integers (u is the unsigned type) and bools.
+    """
 
     reference: Callable[..., Any] | None
     real: str
@@ -50,7 +53,7 @@ class Reduction:
     boolean: str
 
     def step(self, dtype: DType) -> str:
-        """The C statement that combines *to with *from."""
+        """Return the C statement that combines *to with *from."""
         text = self.real if dtype.is_float or dtype.is_narrow_float else self.boolean
         if dtype.is_integer:
             text = self.integer
@@ -87,7 +90,7 @@ REDUCTIONS = {
 
 
 def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorType, TensorType]:
-    """Data, indices and updates, the first and the last of one element type."""
+    """Return the types of data, indices and updates; data and updates must have one element type."""
     x, index, updates = inputs
     assert x is not None and index is not None and updates is not None
     if x.dtype is not updates.dtype:
@@ -99,7 +102,7 @@ def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorTyp
 def _call(
     node: Node, builder: Builder, kernel: Kernel, params: Sequence[Params], option: Options, variant: str
 ) -> None:
-    """Emits a kernel whose output may take the place of its first input."""
+    """Emit a kernel whose output may replace its first input in memory."""
     values = (*(node.input(i) for i in range(3)), node.output)
     operands = {role.name: builder.buffer(v) for role, v in zip(kernel.operands, values, strict=True)}
     builder.call(node, Call(kernel, operands, params, [option], inplace=[("y", "x")], variant=variant))
@@ -114,7 +117,7 @@ class ScatterElements(Operator):
     reduction: str = "none"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The tensor's own type."""
+        """Return the type of the data."""
         x, index, updates = _types(inputs)
         fits = x.rank == index.rank and all(
             n <= size or axis == self.axis for axis, (n, size) in enumerate(zip(index.shape, x.shape, strict=True))
@@ -151,7 +154,10 @@ class ScatterElements(Operator):
 
 
 LEAST_PART = 1 / 16
-"""Of a tensor, what must be written for it to be joined of parts anew: less may be written in place."""
+"""Share of a tensor that must be written for a Concat of its parts to replace the scatter.
+
+A scatter of less may be faster in place.
+"""
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,7 @@ class ScatterND(Simplifiable, Operator):
     reduction: str = "none"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The tensor's own type."""
+        """Return the type of the data."""
         x, index, updates = _types(inputs)
         depths = x.shape[: index.shape[-1]] if index.rank else ()
         fits = 0 < len(depths) == index.shape[-1] and updates.shape == index.shape[:-1] + x.shape[len(depths) :]
@@ -173,7 +179,7 @@ class ScatterND(Simplifiable, Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Runs at flat positions, one after the other."""
+        """Combine runs at flat positions, one after another."""
         x, index, updates = arrays
         y = x.copy()
         depths = x.shape[: index.shape[-1]]
@@ -193,7 +199,7 @@ class ScatterND(Simplifiable, Operator):
         return _with_part(graph, node, x, part, list(enumerate(box)))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A run for each index."""
+        """Lower to a kernel that combines one run for each index."""
         x, index = node.input(0).type, node.input(1).type
         depths = x.shape[: index.shape[-1]]
         run = math.prod(x.shape[len(depths) :])
@@ -207,7 +213,7 @@ class ScatterND(Simplifiable, Operator):
 
 
 def _box(index: Array, shape: Shape) -> list[tuple[int, int]] | None:
-    """The first entry of each axis and how many, if the indices go through all of such a box in order."""
+    """Return start and length on each axis, if the indices enumerate a box in order; else None."""
     depth = index.shape[-1]
     places = index.reshape(-1, depth).astype(np.int64)
     places = np.where(places < 0, places + np.array(shape[:depth]), places)
@@ -251,7 +257,7 @@ class TensorScatter(Operator):
     circular: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The tensor's own type."""
+        """Return the type of the data."""
         x, first, updates = _types(inputs)
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, updates)]
         fits = x.rank == updates.rank and rests[0] == rests[1] and updates.shape[self.axis] <= x.shape[self.axis]
@@ -272,7 +278,7 @@ class TensorScatter(Operator):
         return (y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Runs of what follows the axis."""
+        """Lower to a kernel that copies runs of the axes behind the scattered one."""
         x, updates = node.input(0).type, node.input(2).type
         params = TensorScatterParams(
             size=x.count,
@@ -299,7 +305,7 @@ def _reduction(node: OnnxNode) -> str:
 
 
 def _emit_scatter(node: OnnxNode, op: ScatterElements | ScatterND, depths: Shape) -> list[Value]:
-    """Adds the operator. Reductions of 16-bit floats are computed as float32."""
+    """Add the operator. Reductions of 16-bit floats are computed in float32."""
     x, updates = node.input(0), node.input(2)
     index = checked_indices(node, require_integers(node, 1), depths)
     op.infer(x.type, index.type, updates.type)

@@ -51,13 +51,13 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The input's shape."""
+        """Return the input's shape."""
         x = inputs[0]
         assert x is not None
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """In the type of the reals, or in fixed point."""
+        """Compute the softmax in the type of the reals, or in fixed point."""
         x, visible = arrays[0], arrays[1] if len(arrays) > 1 else None
         fixed = self._fixed(sig) if sig.output.quant is not None else None
         if isinstance(fixed, FixedSoftmax):
@@ -71,20 +71,20 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return (centered - np.log(total) if self.log else e / total,)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """By tables of exponentials."""
+        """Return the form that uses tables of exponentials."""
         return (self, inputs) if self._fixed(sig) is not None else None
 
     def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | None:
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The axis follows; with a mask it is the last."""
+        """Return the operator along the permuted axis; with a mask the axis must be the last."""
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Of codes, a row of one element is always 1: an attention that sees one place. Of reals it may be NaN.
+        """Return ones for quantized rows of one element: attention to a single position.
 
-        What the caller sees is computed: a library may round it otherwise.
+        Rows of reals may be NaN. An output of the model is always computed, since a library may round it differently.
         """
         sig, y = node.sig, node.output
         if (
@@ -99,7 +99,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return graph.constant(f"{y.name}.one", codes, y.type.quant)
 
     def spec(self, node: Node) -> SoftmaxSpec:
-        """Its types."""
+        """Return the kernel specification."""
         mask = node.input(1).type if len(node.inputs) > 1 else None
         return SoftmaxSpec(node.input(0).type, node.output.type, self.axis, self.log, mask)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators with a sliding window over space share: the window, and where the channels are."""
+"""Common base of operators with a sliding window: the window, and the position of the channel axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LANES = 4
 
 
 def some_lanes(t: TensorType, start: int, stop: int) -> Run:
-    """Of a channels-last tensor, channels of all pixels: from LANES times `start` to before LANES times `stop`."""
+    """Return the channels LANES · `start` to before LANES · `stop` of all pixels of a channels-last tensor."""
     return Run(start * LANES, (*t.shape[:-1], (stop - start) * LANES), t.shape[-1])
 
 
@@ -46,17 +46,17 @@ class Spatial(Permutable, Operator):
         return not self.is_channels_last
 
     def _last(self, t: TensorType) -> Shape:
-        """A shape in channels-last order."""
+        """Return a shape in channels-last order."""
         return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
 
     def _axis_of_rows(self, sig: Signature, kernel: Shape) -> int:
-        """Of the spatial axes, channels last, the one that counts rows: in images of one line its pixels are rows."""
+        """Return the spatial axis that counts rows: the second one for images of one line, whose pixels are rows."""
         x, y = sig.input(0).shape, sig.output.shape
         is_line = len(x) == 4 and x[1] == y[1] == kernel[0] == 1 and not self.window.before[0] + self.window.after[0]
         return int(is_line)
 
     def _bands(self, sig: Signature, kernel: Shape) -> Division:
-        """By rows, of channels-last tensors: what each portion reads of the first input overlaps at its borders."""
+        """Return the division of channels-last tensors by rows. Input rows of adjacent portions overlap."""
         x, y = sig.input(0).shape, sig.output.shape
         axis = self._axis_of_rows(sig, kernel)
 
@@ -75,7 +75,7 @@ class Spatial(Permutable, Operator):
         return replace(self, window=window), first, last
 
     def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
-        """What is added to the spatial axes, if nothing is to others."""
+        """Return the padding of the spatial axes; None if another axis is padded."""
         space = slice(1, -1) if self.is_channels_last else slice(2, None)
         others = slice(0, 1) if self.is_channels_last else slice(0, 2)
         sums = [b + a for b, a in zip(before, after, strict=True)]
@@ -83,7 +83,7 @@ class Spatial(Permutable, Operator):
         return None if is_beside else (before[space], after[space])
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """To channels last, once; a bias stays."""
+        """Return the channels-last form of a channels-first operator; a bias stays."""
         if self.is_channels_last or perm != to_channels_last(len(perm)):
             return None
         turned = tuple(perm if t is not None and t.rank == len(perm) else None for t in sig.inputs)
@@ -91,7 +91,7 @@ class Spatial(Permutable, Operator):
 
 
 def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
-    """From the attributes strides, pads, auto_pad and dilations."""
+    """Return the window that the attributes strides, pads, auto_pad and dilations describe."""
     rank = len(kernel)
     strides = tuple(node.integers("strides") or (1,) * rank)
     dilations = tuple(node.integers("dilations") or (1,) * rank)

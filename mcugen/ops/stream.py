@@ -67,12 +67,12 @@ class Rows:
 
     @staticmethod
     def of(whole: TensorType, axis: int, sides: tuple[int, int] = (0, 0)) -> Rows:
-        """Those of a whole tensor."""
+        """Return the rows of a whole tensor."""
         return Rows(whole.shape[axis], axis, band_type(whole, axis, 1), sides)
 
     @property
     def nbytes(self) -> int:
-        """Of one row."""
+        """Return the bytes of one row."""
         return self.row.count * self.row.dtype.nbytes
 
     @property
@@ -100,7 +100,7 @@ class Rows:
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
-        """A row with its sides."""
+        """Return a row with its side columns."""
         widths = [(0, 0)] * row.ndim
         if any(self.sides):
             widths[self.axis + 1] = self.sides
@@ -108,7 +108,7 @@ class Rows:
 
 
 def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = (0, 0)) -> TensorType:
-    """The type of some rows of a tensor, with columns at both sides."""
+    """Return the type of some rows of a tensor, with side columns."""
     shape = [*whole.shape[:axis], rows, *whole.shape[axis + 1 :]]
     if any(sides):
         shape[axis + 1] += sum(sides)
@@ -127,7 +127,7 @@ class Event(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """Of a layer, what decides when its rows can be made: as Layer has it."""
+    """The fields of a layer that determine when its rows can be computed; see Layer."""
 
     reads: tuple[tuple[int, RowWindow], ...]
     rows: int
@@ -158,7 +158,7 @@ class Schedule:
         self._progress: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def reads(self, tensor: int) -> tuple[tuple[int, RowWindow], ...]:
-        """What the layer of a tensor reads."""
+        """Return the tensors that a tensor's layer reads, each with its window."""
         return self._reads[tensor]
 
     def repeats(self, tensor: int) -> bool:
@@ -166,11 +166,11 @@ class Schedule:
         return tensor in self._repeated
 
     def step(self, tensor: int) -> int:
-        """How many of its rows are made at once."""
+        """Return the number of rows of a tensor that are computed at once."""
         return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
-        """By read of its layer: the row of the tensor's window where it begins."""
+        """Return, for each read of the event's layer, the row of the tensor's buffer at which the window begins."""
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
     def progress(self, result: int, source: int) -> list[tuple[int, int]]:
@@ -209,11 +209,14 @@ class Schedule:
 
     @cached_property
     def most_cases(self) -> int:
-        """Of any tensor: in how many ways its rows are made."""
+        """Return the largest number of different cases in which the rows of a tensor are computed."""
         return max(Counter(case.tensor for case in self.cases if case.is_row).values())
 
     def _make(self, tensor: int) -> None:
-        """The next rows, and before them those that they need; below the last one these go on, to keep the pace."""
+        """Schedule the next rows of a tensor, and before them the rows that they need.
+
+        Behind the last row the schedule continues, to keep the order of reads.
+        """
         made, reads = self._made, self._reads[tensor]
         step = made[tensor] // self._steps[tensor]
         for read, window in reads:
@@ -291,7 +294,7 @@ class Streamed(Operator):
         return self.outputs
 
     def macs(self, sig: Signature) -> int:
-        """Those of all rows."""
+        """Return the multiply-accumulates of all rows."""
         return sum(
             times * node.op.macs(node.sig)
             for times, body in zip(self.repeats, self.bodies, strict=True)
@@ -299,13 +302,13 @@ class Streamed(Operator):
         )
 
     def fill(self, tensor: int) -> float:
-        """What rows outside of a tensor hold."""
+        """Return the value of rows outside a tensor."""
         return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and w.leaves), 0)
 
     # -------------------------------------------------------------------------------------------- reference
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """By the schedule, in windows as the generated code has them."""
+        """Follow the schedule with the same row buffers as the generated code."""
         windows = [
             np.full(band_type(t.in_memory, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
@@ -335,7 +338,7 @@ class Streamed(Operator):
         return (sums,) if self.adds else tuple(np.concatenate(made[t], self.tensors[t].axis) for t in self.results)
 
     def _bands(self, event: Event, windows: Sequence[Array]) -> list[Array]:
-        """What a layer reads now."""
+        """Return the rows that a layer reads in this event."""
         bands = []
         for (tensor, window), start in zip(self.schedule.reads(event.tensor), self.schedule.starts(event), strict=True):
             band = windows[tensor].take(range(start, start + window.span), window.axis)
@@ -349,12 +352,12 @@ class Streamed(Operator):
     # --------------------------------------------------------------------------------------------- lowering
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A loop over the schedule's events."""
+        """Lower to a loop over the schedule's events."""
         with builder.one_layer():
             _Lowering(self, node, builder).emit()
 
     def lead(self, result: int, source: int) -> int | None:
-        """How far a whole output may lie over a whole input, in bytes: see Overlap. None: not at all."""
+        """Return by how many bytes a whole output may overlap a whole input (see Overlap); None if it must not."""
         first, last = self.tensors[source], self.tensors[result]
         if self.adds or not first.is_contiguous or (self.from_caller and source == 0):
             return None
@@ -402,7 +405,7 @@ class _Lowering:
         builder.mark(self.node, Control.END)
 
     def _ends(self) -> tuple[list[tuple[str, Access, Buffer]], list[Overlap]]:
-        """The operands of the marker, and how results may lie over sources."""
+        """Return the operands of the marker instruction, and how results may overlap sources."""
         access = Access.INOUT if self.op.adds else Access.OUT
         x = {t: f"x{t or ''}" for t in range(self.op.from_caller, self.op.sources)}
         y = {t: f"y{i or ''}" for i, t in enumerate(self.op.results)}
@@ -425,7 +428,7 @@ class _Lowering:
         self._push(row, tensor)
 
     def _compute(self, event: Event) -> None:
-        """The next rows of a layer's output, or the sums with one row more."""
+        """Emit the next rows of a layer's output, or the sums with one more row."""
         builder, tensor = self.builder, event.tensor
         layer = self.op.layers[tensor - self.op.sources]
         is_read = self.windows[tensor] is not None
@@ -460,7 +463,7 @@ class _Lowering:
             self._copy(STREAM_PUT, ends, self.op.tensors[tensor], layer.rows)
 
     def _copy(self, kernel: Kernel, operands: Mapping[str, Buffer], rows: Rows, count: int = 1) -> None:
-        """Some rows."""
+        """Emit a copy of some rows."""
         params = RowsParams(rows=count, bytes=rows.nbytes)
         self.builder.call(self.node, Call(kernel, operands, [params], variant=rows.row.dtype.tag))
 
@@ -479,13 +482,13 @@ class _Lowering:
         return self.schedule.windows[tensor] == self.schedule.step(tensor) and not any(self.op.tensors[tensor].sides)
 
     def _next(self, tensor: int) -> Buffer:
-        """Where the next row of a source is read to: its window, if that is one row."""
+        """Return the buffer that the next row of a source is read into: its row buffer if that holds one row."""
         if self._is_replaced(tensor):
             return self._window(tensor)
         return self._scratch(f"row{tensor}", self.op.tensors[tensor].row, 1)
 
     def _push(self, made: Buffer, tensor: int) -> None:
-        """The rows become the last of their window, in which they have best been made."""
+        """Append rows to their row buffer, unless they were computed there."""
         if made is self._window(tensor):
             return
         rows, step = self.op.tensors[tensor], self.schedule.step(tensor)
@@ -500,7 +503,7 @@ class _Lowering:
             )
 
     def _shift(self, tensor: int) -> None:
-        """The oldest rows go."""
+        """Drop the oldest rows."""
         if not self._is_replaced(tensor) and self.schedule.windows[tensor] > self.schedule.step(tensor):
             window = self._window(tensor)
             params = ShiftParams(nbytes=window.nbytes, by=self.op.tensors[tensor].pitch * self.schedule.step(tensor))

@@ -31,13 +31,13 @@ def _import_log1p(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("Bitcast", kernels=(COMPOSED,))
 def _import_bitcast(node: OnnxNode) -> list[Value]:
-    """The same bits as another type of ONNX, of Keras' `argmax`."""
+    """Import Bitcast, which Keras uses in `argmax`."""
     return [node.call("BitCast", node.input(0), to=int(node.attr("type", 1)))]
 
 
 @onnx_operator("Bucketize", kernels=(COMPOSED,))
 def _import_bucketize(node: OnnxNode) -> list[Value]:
-    """How many boundaries are at or below x, as int32: of Keras' `Discretization`."""
+    """Import Bucketize: the number of boundaries at or below x, as int32. Keras' `Discretization` exports it."""
     x, boundaries = node.input(0), np.asarray(node.reals("boundaries"), np.float32)
     apart = node.call("Unsqueeze", x, np.asarray([x.type.rank]))
     reached = node.call("GreaterOrEqual", apart, boundaries.astype(x.type.dtype.numpy))

@@ -30,22 +30,22 @@ class Formula:
         self._dtype = node.input(_TENSORS).type.dtype.numpy
 
     def __call__(self, op_type: str, *operands: Operand | float) -> Value:
-        """The result of an operator of these operands."""
+        """Add an operator and return its result."""
         return self._node.call(op_type, *(self._operand(v) for v in operands))
 
     def sum(self, *terms: Operand | float) -> Value:
-        """The sum of two or more."""
+        """Return the sum of two or more terms."""
         first, second, *rest = terms
         total = self("Add", first, second)
         return self.sum(total, *rest) if rest else total
 
     def scaled(self, factor: float, x: Value) -> Value:
-        """A multiple."""
+        """Return x · factor."""
         return x if factor == 1 else self("Mul", x, factor)
 
     @property
     def updates(self) -> Value:
-        """How often was updated (T), as a number of the tensors' type."""
+        """Return the number of previous updates (T) in the tensors' type."""
         return self._node.call("Cast", self._node.input(_COUNT), to=helper.np_dtype_to_tensor_dtype(self._dtype))
 
     def updated_before(self, yes: Operand | float, no: Operand | float) -> Value:
@@ -82,7 +82,7 @@ def _update_each(node: OnnxNode, memories: int, update: Update) -> list[Value | 
 
 
 def _regularized(node: OnnxNode, formula: Formula, x: Value, gradient: Value) -> Value:
-    """With the gradient of half the coefficient times the squared norm."""
+    """Add the gradient of half the coefficient times the squared norm."""
     coefficient = float(node.attr("norm_coefficient", 0.0))
     return formula("Add", formula.scaled(coefficient, x), gradient) if coefficient else gradient
 

@@ -141,7 +141,7 @@ def _regions(node: Node, height: int, width: int) -> RegionParams:
 
 
 def _neighbours(at: Array, size: int) -> tuple[int, int, Array]:
-    """The elements below and above a position, and the weight of that above."""
+    """Return the elements below and above a position, and the weight of the upper one."""
     if not (at >= -1 and at <= size):
         return -1, -1, at * 0
     at = np.maximum(at, 0)
@@ -216,7 +216,7 @@ def _round(value: Array) -> Array:
 
 
 def _whole(value: Array, low: int, high: int) -> int:
-    """An integer in [low, high]; NaN is 0."""
+    """Return an integer clamped to [low, high]; NaN gives 0."""
     return int(value) if low <= value <= high else high if value > high else low if value < low else 0
 
 

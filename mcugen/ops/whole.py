@@ -124,21 +124,25 @@ class Steps:
 
 
 _ENDS = (-(2**31), 2**31)
-"""Of int32: the first number, and the one behind the last."""
+"""Least int32, and the number after the greatest."""
 _FAR = 2**62
 """Beyond all offsets."""
 _WIDEST = 60
 """Bits of codes before they are shifted back: sums of them, of products of 62 bits and of what is beyond fit int64."""
 _ROUNDS = 64
-"""Of thirds: enough for 31 bits."""
+"""Iterations of the ternary search: enough for 31 bits."""
 
 
 def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, high: int) -> Steps | None:
-    """The same codes as functions of int32 that never fall, by one product each. None: no multipliers do.
+    """Return non-decreasing functions of int32 as one multiplication and shift each; None if no multipliers are exact.
 
-    `function` takes and gives an array of (high − low, *shape), where equal places of `shape` are one function.
+    The result is exact if each quantized value begins where it should.
 
-    Right if each code begins where it should, as `cut`.
+    Args:
+        function: Maps an array of shape (high − low, *shape), in which equal positions of `shape` are one function.
+        shape: Shape of the set of functions.
+        low: Least result.
+        high: Greatest result.
     """
     codes = np.arange(low + 1, high + 1, dtype=np.int64).reshape(-1, *[1] * len(shape))
     begins = _begins(function, np.broadcast_to(codes, (high - low, *shape)))
@@ -157,7 +161,7 @@ def steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, 
 
 
 def _begins(function: Callable[[Array], Array], codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The least x of each code, by bisection."""
+    """Return the least x of each quantized value, by bisection."""
     below, at = np.full(codes.shape, _ENDS[0] - 1), np.full(codes.shape, _ENDS[1])
     while (at - below > 1).any():
         middle = (below + at) // 2
@@ -170,7 +174,10 @@ def _begins(function: Callable[[Array], Array], codes: npt.NDArray[np.int64]) ->
 def _fitted(
     codes: npt.NDArray[np.int64], begins: npt.NDArray[np.int64], guess: npt.NDArray[np.int64], shift: int
 ) -> Steps | None:
-    """With the multipliers that leave the offsets the most room, which is concave: thirds lead to its summit."""
+    """Return the steps with the multipliers that leave the widest range of offsets.
+
+    The range is concave in the multiplier, so a ternary search finds its maximum.
+    """
     wanted = codes << shift
 
     def room(multipliers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

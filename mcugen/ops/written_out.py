@@ -20,7 +20,7 @@ from mcugen.ops.movement import Reshape, Slice
 FEWEST = 4
 """Steps that are worth a layer."""
 _MOST_NODES = 200
-"""Of a step that is computed, to compare it."""
+"""Largest number of nodes of a step that is evaluated for comparison."""
 _SAMPLES = 4
 _TOLERANCE = 1e-5
 
@@ -35,7 +35,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Its elements."""
+        """Return the number of elements."""
         return self.whole.type.count // self.whole.type.shape[self.axis]
 
     def moved(self, by: int) -> Part:
@@ -65,7 +65,7 @@ class WrittenOut:
 
 
 def layers_written_out(graph: Graph) -> list[WrittenOut]:
-    """The layers that read what none of the others gives."""
+    """Return the unrolled recurrent layers of which none reads another's result."""
     return [_layer(chain) for chain in _chains(graph) if len(chain) >= FEWEST]
 
 
@@ -84,7 +84,7 @@ class _Link:
 
 
 def _chains(graph: Graph) -> Iterator[list[_Link]]:
-    """Steps in their order, as long as each reads the part beside the one before."""
+    """Yield consecutive steps, each of which reads the slice next to the previous one's."""
     links = dict[Value, _Link]()
     for node in graph.nodes:
         for value in node.outputs:
@@ -105,7 +105,7 @@ def _chains(graph: Graph) -> Iterator[list[_Link]]:
 
 
 def _goes_on(graph: Graph, chain: Sequence[_Link], link: _Link) -> bool:
-    """In the same direction, unless somebody else reads c."""
+    """Return whether a step continues a chain: same direction, and no other reader of c."""
     *_, last = chain
     turned = len(chain) > 1 and link.part.index - last.part.index != last.part.index - chain[-2].part.index
     cells = last.step.after[1:]
@@ -113,7 +113,7 @@ def _goes_on(graph: Graph, chain: Sequence[_Link], link: _Link) -> bool:
 
 
 def part_of(value: Value) -> Part | None:
-    """Of which tensor it is one part along an axis, whatever axes of one it has besides."""
+    """Return the tensor and index of which a value is one slice along an axis, axes of length 1 aside; else None."""
     node = value.producer
     while node is not None and isinstance(node.op, Reshape) and _alike(node.output, node.input(0)):
         node = node.input(0).producer
@@ -174,7 +174,7 @@ def _starts(link: _Link, part: Part) -> bool:
 
 
 def _evaluated(values: Sequence[Value], known: Mapping[Value, Array], part: Part, x: Array) -> list[Array] | None:
-    """What is computed of known values and one part of x; None if of anything else."""
+    """Evaluate values from known values and one slice of x; None if they depend on anything else."""
     env, seen, nodes = dict(known), set[Node](), list[Node]()
 
     def reach(value: Value) -> bool:
