@@ -152,7 +152,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return real.reshape(len(codes))
 
     def _formula(self, sig: Signature) -> Expression:
-        """Return the expression of x0, x1, …"""
+        """Return the expression with variables x0, x1 and so on."""
         args = [_argument(f"x{i}", sig.input(i), i in self.tables) for i in range(len(sig.inputs))]
         return self.expression(sig, args, Scalars())
 

@@ -37,7 +37,7 @@ _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
 """Neighbours of a position, from the element at or below it."""
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 _SLOPE = -0.75
-"""Slope of the cubic interpolation kernel at distance 1 (parameter a of ONNX Resize; −0.75 as in PyTorch)."""
+"""Slope of the cubic interpolation kernel at distance 1 (parameter a of ONNX Resize; -0.75 as in PyTorch)."""
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from mcugen.ops.movement import Slice
 from mcugen.ops.pointwise import Binary
 
 INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
-"""In the order of rows of weights."""
+"""Gates in the order of the rows of the weights."""
 
 UNIT = QuantParams((2.0**-15,), 0)
 """Quantization of results of sigmoid and tanh."""
 
 Term = tuple[object, ...]
-"""How a value is computed: an operator, the result's quantization, and the terms of the operands."""
+"""Description of how a value is computed: operator, the result's quantization, and the terms of the operands."""
 
 
 def lstm_step(body: Graph) -> LstmStep | None:

@@ -80,7 +80,7 @@ class Movement(Quantizable, Operator):
 
 @dataclass(frozen=True)
 class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """The same elements in row-major order under another shape. It costs nothing."""
+    """A reshape: the elements in row-major order under another shape. It costs nothing."""
 
     mnemonic: ClassVar[str] = "reshape"
     shape: Shape = ()

@@ -42,7 +42,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 @dataclass(frozen=True)
 class Reduction:
-    """How an update is combined with the element it replaces.
+    """A way to combine an update with the element it replaces.
 
     It holds the numpy function, and C statements for floats, integers (u is the unsigned type) and bools.
     """

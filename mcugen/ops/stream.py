@@ -254,7 +254,7 @@ class Streamed(Operator):
     """Of what the layers read of others, in their order, what they read as a whole: inputs that come last."""
 
     def ordered(self, read: Sequence[Value]) -> list[Value]:
-        """What the layers read of others, as the inputs of the group."""
+        """Return the values that the layers read from others, in the order of the group's inputs."""
         rows = [value for i, value in enumerate(read) if i not in self.wholes]
         return [*rows, *(read[i] for i in self.wholes)]
 
@@ -281,12 +281,12 @@ class Streamed(Operator):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What happens in which order."""
+        """Return the order in which rows are read and computed."""
         paces = tuple(Pace(layer.reads, layer.rows) for layer in self.layers)
         return _schedule(tuple(t.height for t in self.tensors), paces, self.sources, self.results)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """As the layers one by one."""
+        """Return the types that the layers have one by one."""
         for x, rows in zip(inputs, self.tensors, strict=False):
             same = x is not None and band_type(x, rows.axis, 1).shape == rows.row.shape
             if x is None or not same or x.shape[rows.axis] != rows.height:

@@ -53,7 +53,7 @@ def fits_int16(data: Array) -> bool:
 
 
 def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
-    """Return the division by outputs of a layer with one result vector and separate weights (axis 0) for each output."""
+    """Return the division by outputs of a layer with one result vector and separate weights (axis 0) an output."""
     weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
     rest, shape, out = weights[0].size, weights.shape, sig.output.shape

@@ -15,7 +15,7 @@ from mcugen.lir.program import real_param
 from mcugen.ops.onnx_node import Refusal
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
-"""How a node compares its feature (left) with its threshold, by ONNX's numbers. MEMBER becomes a chain of EQ."""
+"""Comparison of a node's feature (left) with its threshold, by ONNX's numbers. MEMBER becomes a chain of EQ."""
 
 _COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.less_equal,
