@@ -309,8 +309,10 @@ class Support:
     """The supported part of an operator. The importer holds it, and `mcugen operators` prints it."""
 
     types: tuple[DType, ...] = ()
-    """Element types of the data; () for all types that ONNX allows and C has. float32 includes the 16-bit floats, which are
-    computed as float32. The data are of the type parameter of the schema's output, or else of the first input.
+    """Element types of the data; () for all types that ONNX allows and C has.
+
+    float32 includes the 16-bit floats, which are computed as float32. The data are of the type parameter of the
+    schema's output, or else of the first input.
     """
     kernels: tuple[str, ...] = ()
     """Templates that compute it, in order of preference."""
