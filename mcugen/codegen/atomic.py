@@ -26,20 +26,23 @@ _STAGED = re.compile(r"\.mcugen-[0-9a-f]{16}")
 """Names of what is being written."""
 
 LOCK_SECONDS = 60.0
-"""So long others may write in the same folder."""
+"""Seconds to wait for another writer in the same folder."""
 
 _RENAME_EXCHANGE = 2
 """Linux's RENAME_EXCHANGE; RENAME_SWAP of macOS is the same number."""
 _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
-"""How systems and file systems say that they cannot exchange names."""
+"""Error numbers by which systems and file systems say that they cannot exchange names."""
 
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """A name in `folder` for what is to take another's place there; nothing of that name is left afterwards.
+    """Yield a temporary name in `folder` for a file or folder that will replace another. Nothing remains under that name.
 
-    One writer at a time is in a folder. What a killed one left there is removed; where there are no locks it stays, as
-    it might be another's who is still writing. OutputError if others write for longer than LOCK_SECONDS.
+    Only one writer works in a folder at a time. Remains of killed writers are removed, unless the system has no file
+    locks: then they might belong to an active writer.
+
+    Raises:
+        OutputError: Another writer holds the folder for longer than LOCK_SECONDS.
     """
     with _locked(folder) as is_alone:
         for path in folder.iterdir() if is_alone else ():
@@ -63,13 +66,13 @@ def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | N
 
 
 def put_file(fresh: Path, target: Path) -> None:
-    """Puts a file in the place of another beside it, or where nothing is."""
+    """Move a file to `target` in the same folder, replacing what is there."""
     fresh.replace(target)
     _sync_folder(target.parent)
 
 
 def put_folder(fresh: Path, target: Path) -> None:
-    """Puts a folder in the place of another beside it, or where nothing is; what was there may be left at `fresh`."""
+    """Move a folder to `target` beside it; the replaced folder may remain at `fresh`."""
     _sync_folder(fresh)
     if not target.exists():
         fresh.rename(target)
@@ -101,7 +104,14 @@ def _aside(target: Path) -> Path:
 
 
 def exchange(a: Path, b: Path) -> bool:
-    """Gives two files or folders each other's name, at once. False where that cannot be done; OSError if it fails."""
+    """Atomically exchange the names of two files or folders.
+
+    Returns:
+        False if the system cannot do that.
+
+    Raises:
+        OSError: The exchange failed.
+    """
     here, names = ctypes.c_int(-100), (os.fsencode(a), os.fsencode(b))  # AT_FDCWD
     arguments: tuple[object, ...]
     if sys.platform == "linux":

@@ -41,17 +41,17 @@ class Port:
 
     @property
     def ctype(self) -> str:
-        """Of its elements in C."""
+        """Return the C type of the elements."""
         return DType(self.dtype).c
 
     @property
     def row_count(self) -> int:
-        """How many rows a streamed input has in all; 0 for any other tensor."""
+        """Return the number of rows of a streamed input; 0 for other tensors."""
         return self.shape[self.row_axis] if self.rows else 0
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Of one row, without the batch of 1."""
+        """Return the shape of one row, without a batch of 1."""
         return tuple(n for axis, n in enumerate(self.shape) if axis != self.row_axis and (axis or n > 1))
 
     @property
@@ -60,11 +60,11 @@ class Port:
         return self.nbytes // self.row_count if self.rows else 0
 
     def in_memory(self, array: Array) -> Array:
-        """The elements in the order in which the code takes them: rows one after the other."""
+        """Return the elements in the order in which the code reads them: row by row."""
         return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
     def shape_at(self, sizes: Sizes) -> tuple[int, ...]:
-        """The shape for given sizes."""
+        """Return the shape for given sizes."""
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else s for a, s in enumerate(self.shape))
 
 
@@ -90,7 +90,7 @@ class Section:
 
     @property
     def symbol(self) -> str:
-        """What the linker script's symbols of copies begin with."""
+        """Return the prefix of the linker script's symbols for copied sections."""
         return f"{self.model}_copies_{self.region}"
 
     @property
@@ -101,7 +101,7 @@ class Section:
 
 @dataclass(frozen=True)
 class InputCode:
-    """What makes the model's input of raw data: NAME_input.c, from `template` with `context`, and NAME_input.h.
+    """Code that converts raw data to the model's input: NAME_input.c, rendered from `template`, and NAME_input.h.
 
     `kind` is "image" (NAME_put_image) or "stream" (NAME_put_samples).
     """
@@ -110,7 +110,7 @@ class InputCode:
     template: str
     context: Mapping[str, Any]
     raw_dtype: str
-    """Of raw data: a numpy dtype's name."""
+    """Element type of the raw data: a numpy dtype's name."""
     checked: tuple[Entry, ...] = ()
     """Its tables, which may have checksums."""
     most_raw: int = 1
@@ -118,7 +118,7 @@ class InputCode:
 
     @property
     def raw_type(self) -> str:
-        """Of raw data in C."""
+        """Return the C type of the raw data."""
         return DType(self.raw_dtype).c
 
     @property
@@ -129,7 +129,7 @@ class InputCode:
 
 @dataclass(frozen=True)
 class Result:
-    """What a layer computes and later ones read, or a part of that: `count` elements from byte `offset` on."""
+    """A layer's result that later layers read, or a part of it from byte `offset` on."""
 
     layer: int
     buffer: Buffer
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def dtype(self) -> DType:
-        """Of its elements."""
+        """Return the element type."""
         return self.buffer.dtype
 
 
@@ -152,7 +152,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Validation:
-    """What the firmware for validation has tables of, in their order, and what tells this code from any other."""
+    """Tables of the firmware for device validation, and the identity of the code that they belong to."""
 
     code: bytes
     results: tuple[Result, ...]
@@ -161,8 +161,9 @@ class Validation:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Arguments of `NAME_train` behind the state's: the target (the number of one of `classes` if there are some, else
-    a tensor), the learning rate, and where the loss goes.
+    """Arguments of `NAME_train` after the state: the target, the learning rate, and the destination of the loss.
+
+    The target is a class index below `classes`, or a tensor if `classes` is 0.
     """
 
     target: Port
@@ -174,7 +175,7 @@ class Lesson:
 
     @property
     def given(self) -> tuple[Port, Port]:
-        """What the caller hands over."""
+        """Return the arguments that the caller provides."""
         return self.target, self.rate
 
 
@@ -188,14 +189,13 @@ class StoredArray(NamedTuple):
 
 @dataclass(frozen=True)
 class Bundle:
-    """What `mcugen compile` writes: C files by name, and how to call them.
+    """The output of `mcugen compile`: C files by name, and how to call them.
 
-    `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
-    NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. Inputs and outputs that
-    are lent (pointers to elements, inputs first), a file of weights, a
-    reader of rows with its context, a state, and sizes that are known at run time only, are further arguments, in this
-    order. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(&NAME_model, index)` after each layer, index counting `layers`
-    from 0.
+    `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to NAME_ARENA_ALIGN. With
+    several `arena_sizes` it is `NAME_run(void *const *arenas)`. Further arguments follow in this order: lent inputs and
+    outputs (pointers to elements, inputs first), a file of weights, a reader of rows with its context, a state, and
+    sizes known only at run time. With `-DMCUGEN_ON_LAYER=f` the code calls `f(&NAME_model, index)` after each layer,
+    with `index` counting `layers` from 0.
     """
 
     name: str
@@ -232,7 +232,7 @@ class Bundle:
     """What makes the input of raw data, where there is such code: samples are raw then."""
 
     def layers_of(self, sample: Mapping[str, Array]) -> int:
-        """How many layers a sample goes through: of a model that learns, all of them if it is a lesson."""
+        """Return the number of layers that a sample passes: all of them for a training step, else those of inference."""
         lesson = self.lesson
         is_run = lesson is not None and not np.any(sample.get(lesson.rate.name, 0))
         return lesson.run_layers if lesson is not None and is_run else len(self.layers)
@@ -260,7 +260,7 @@ class Bundle:
 
     @property
     def linker_scripts(self) -> tuple[str, ...]:
-        """What says where sections lie, if there are any: one a model."""
+        """Return the linker scripts that place sections, at most one for each model."""
         return tuple(f for f in sorted(self.files) if f.endswith(".ld"))
 
     @property

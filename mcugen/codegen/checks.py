@@ -16,12 +16,12 @@ from mcugen.hir.types import Array
 from mcugen.lir.program import Param
 
 _FORMATS = {"int32_t": "<i", "int64_t": "<q", "float": "<f", "double": "<d"}
-"""Of the struct module, by C type; each is aligned to its own size."""
+"""Format of the struct module for each C type; each type is aligned to its size."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is checked: C expressions of its address and of its bytes, and the CRC-32 of these."""
+    """Data to verify: C expressions of its address and size in bytes, and its CRC-32."""
 
     address: str
     size: str
@@ -34,22 +34,22 @@ class Entry:
 
 
 def array_entry(name: str, data: Array) -> Entry:
-    """Of an array of constants."""
+    """Return the entry of an array of constants."""
     stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return Entry(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
 
 
 def table_entry(name: str, ctype: str, values: Sequence[float]) -> Entry | None:
-    """Of an array of parameters; None where the bits of its numbers are not known, as those of NaN."""
+    """Return the entry of an array of parameters; None if a number has no known bits (NaN)."""
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         return None
     return Entry(name, f"sizeof {name}", zlib.crc32(b"".join(struct.pack(_FORMATS[ctype], value) for value in values)))
 
 
 def struct_entry(name: str, values: Iterable[Param]) -> Entry | None:
-    """Of a struct of parameters; None where the bits of its numbers are not known, as those of NaN.
+    """Return the entry of a struct of parameters; None if a number has no known bits (NaN).
 
-    A compiler may lay it out otherwise than by the sizes of its members: then its size is 0 in the table.
+    A compiler may choose another layout than the members' sizes suggest; the size in the table is then 0.
     """
     data, largest = b"", 1
     for value in values:

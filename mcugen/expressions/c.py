@@ -25,7 +25,7 @@ from mcugen.hir.types import DType
 
 
 class Binding(IntEnum):
-    """How tightly operators bind. Comparisons, bits and shifts do not mix: compilers warn of those."""
+    """Precedence of C operators, except that comparisons, bit operations and shifts do not mix: compilers warn about that."""
 
     SELECT = 0
     OR = 1
@@ -43,13 +43,13 @@ _BINDING |= dict.fromkeys("*/%", Binding.PRODUCT) | dict.fromkeys(("&", "|", "^"
 
 
 def c_text(expression: Expression, within: Binding = Binding.OR) -> str:
-    """The C expression, in parentheses if it binds less tightly than `within`."""
+    """Return the C expression, in parentheses if its precedence is lower than `within`."""
     text, binding = _text(expression)
     return text if binding >= within else f"({text})"
 
 
 def c_value(expression: Expression) -> str:
-    """The C expression of what is stored: truth values are numbers there."""
+    """Return the C expression of a stored value: truth values become the numbers 0 and 1."""
     text = c_text(expression)
     return f"{text} ? 1 : 0" if _is_truth(expression) else text
 
@@ -60,7 +60,7 @@ def _is_truth(e: Expression) -> bool:
 
 
 def _condition(e: Expression, within: Binding = Binding.OR) -> str:
-    """The C expression where a truth value is asked for."""
+    """Return the C expression for a place that needs a truth value."""
     if _is_truth(e) or (isinstance(e, Convert) and e.to is DType.BOOL):
         return c_text(e, within)
     text = f"{c_text(e, Binding.SUM)} != {_constant(0, DType.UINT32 if e.dtype is DType.BOOL else e.dtype)}"
@@ -133,7 +133,7 @@ _OF_COMPOSITES = {
     (DType.UINT32, DType.INT32): "mcugen_signed",
     (DType.UINT64, DType.INT64): "mcugen_signed_long",
 }
-"""What converts sums, products and choices, which MISRA C casts to no other kind of number."""
+"""Conversion functions for sums, products and selections, which MISRA C does not cast to another kind of number."""
 
 
 def _constant(value: float, dtype: DType) -> str:

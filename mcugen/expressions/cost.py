@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long computing expressions takes, by the number of their operations."""
+"""Cost of expressions, as a number of operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_SHORT = 15
 
 
 def operations(expression: Expression) -> int:
-    """What is computed, as often as it is written."""
+    """Return the number of operations; a repeated part counts each time."""
     free = (Argument, Constant, Parameter, Shared, Table)
     return sum(not isinstance(part, free) for part in parts(expression))
 

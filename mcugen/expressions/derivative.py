@@ -61,7 +61,7 @@ def derivative(e: Expression, by: Argument) -> Expression | None:
 
 
 def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expression:
-    """The expression with other parts in the place of some."""
+    """Return the expression with some of its parts replaced."""
     if e in values:
         return values[e]
     if isinstance(e, Call):
@@ -80,7 +80,7 @@ def _present(slope: Expression | None) -> Expression:
 
 
 def _times(factor: Expression, slope: Expression | None) -> Expression | None:
-    """A product, where there is anything to multiply with."""
+    """Return factor · slope; None (zero) if the slope is None."""
     if slope is None:
         return None
     return factor if slope == Constant(1, slope.dtype) else factor * slope
@@ -91,7 +91,7 @@ def _plus(x: Expression | None, y: Expression | None) -> Expression | None:
 
 
 def _of_arithmetic(operator: str, e: Expression, slopes: Slopes) -> Expression | None:
-    """Sums, products and quotients of reals."""
+    """Return the derivative of a sum, difference, product or quotient of reals."""
     (x, y), (dx, dy) = e.operands, slopes
     match operator:
         case "+":
@@ -107,7 +107,7 @@ def _of_arithmetic(operator: str, e: Expression, slopes: Slopes) -> Expression |
 
 
 def _of_call(function: Function, e: Expression, slopes: Slopes) -> Expression | None:
-    """The chain rule."""
+    """Return the derivative of a function call, by the chain rule."""
     x, *rest = e.operands
     if function in _STEPS:
         return None
@@ -135,7 +135,7 @@ def _of_power(e: Expression, slopes: Slopes) -> Expression | None:
 
 
 _STEPS = (fn.FLOOR, fn.CEIL, fn.RINT)
-"""They are flat but for where they jump."""
+"""Functions whose derivative is 0 except where they jump."""
 
 _CHAIN: Mapping[Function, Callable[[Expression, Expression], Expression]] = {
     fn.ABS: lambda x, y: select(x > 0, 1, select(x < 0, Constant(-1, x.dtype), Constant(0, x.dtype))),
@@ -158,4 +158,4 @@ _CHAIN: Mapping[Function, Callable[[Expression, Expression], Expression]] = {
     fn.TANH: lambda x, y: 1 - y * y,
     fn.ERF: lambda x, y: Constant(2 / math.sqrt(math.pi), x.dtype) * call(fn.EXP, -(x * x)),
 }
-"""By function: its derivative, of its argument and its value."""
+"""Derivative of each function as an expression of its argument and its value."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What expressions may call: functions of the C library and of mcugen.h, with their meaning in numpy."""
+"""Functions that expressions may call, from the C library and from mcugen.h, each with its meaning in numpy."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Function:
     """Whether it rises or falls with each argument, whatever the others."""
 
     def name(self, dtype: DType) -> str:
-        """The C name for arguments of that type."""
+        """Return the C name for arguments of this type."""
         return self.double if dtype is DType.FLOAT64 and self.double else self.symbol
 
     def header(self, dtype: DType) -> str:
-        """The C header that declares it for arguments of that type."""
+        """Return the C header that declares the function for arguments of this type."""
         return "mcugen.h" if self.name(dtype).startswith("mcugen_") else "math.h"
 
 
@@ -93,7 +93,7 @@ def _positive(x: Array) -> Array:
 
 
 def _clamped(x: Array, low: Array, high: Array) -> Array:
-    """The lower end first."""
+    """Clamp x; where low exceeds high, the lower limit wins."""
     return np.asarray(np.where(x < low, low, np.where(x > high, high, x)))
 
 
@@ -122,14 +122,14 @@ REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x *
 REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
 WEIGHTED_SUM = _of_codes("weighted_sum", lambda x, m, y, n, offset, shift: (x * m + y * n + offset) >> shift)
 MULTIPLY_HIGH = Function("vmulh", lambda x, m: (x * m) >> 32, result=DType.INT32, is_monotone=True)
-"""Of vectors only."""
+"""Upper word of a 64-bit product. For vectors only."""
 ROUNDED_DOUBLE_PRODUCT = Function(
     "vqrdmlash",
     lambda x, m, zero: _saturated((2 * x * m + (zero << 32) + (1 << 31)) >> 32),
     result=DType.INT32,
     is_monotone=True,
 )
-"""Of vectors only."""
+"""Rounded upper word of a doubled product, plus an offset. For vectors only."""
 INTERPOLATE = Function(
     "mcugen_interpolate",
     lambda low, high, at, bits, shift: (
@@ -158,7 +158,7 @@ def _code(dtype: DType) -> Callable[[Array, Array], Array]:
 
 
 def _code_of(dtype: DType) -> Callable[[Array, Array, Array, Array, Array], Array]:
-    """Of a scale as its significand (24 bits) and exponent, as a float's bits have them."""
+    """Return the quantization to `dtype` by a scale given as significand (24 bits) and exponent of its float bits."""
     code = _code(dtype)
     return lambda x, significand, inverse, exponent, zero: code(
         x / np.ldexp(np.float32(significand), exponent - 150), zero
@@ -174,14 +174,14 @@ QUANTIZE = {
     8: Function("mcugen_quantize8", _code_of(DType.INT8), result=DType.INT32),
     16: Function("mcugen_quantize16", _code_of(DType.INT16), result=DType.INT32),
 }
-"""The same of a real number in whole numbers, by its bits."""
+"""Quantization of a real number in integer arithmetic on its bits, by the number of result bits."""
 QUANTIZE_BY = {
     8: Function("mcugen_quantize_by8", lambda x, scale, zero: _code(DType.INT8)(x / scale, zero), result=DType.INT32),
     16: Function(
         "mcugen_quantize_by16", lambda x, scale, zero: _code(DType.INT16)(x / scale, zero), result=DType.INT32
     ),
 }
-"""The same of real numbers, by a scale that is computed."""
+"""Quantization of a real number by a computed scale, by the number of result bits."""
 REAL = Function(
     "mcugen_real",
     lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),
@@ -191,7 +191,7 @@ REAL = Function(
 FUSED_RATIO = Function(
     "vfma", lambda x, inverse, rest: x / (1 / (inverse.astype(np.float64) + rest)).astype(np.float32)
 )
-"""The same ratio by its inverse alone. Of vectors only, as are the next."""
+"""Exact quotient by multiplications with the inverse. For vectors only, as are the functions that follow."""
 NEAREST = Function("vcvtn", lambda x: np.rint(x).astype(np.int64), result=DType.INT32, is_monotone=True)
 MAX_NUMBER = Function("vmaxnm", lambda x, y: np.fmax(x, y), is_monotone=True)
 """The number where the other is NaN."""
@@ -202,7 +202,7 @@ SIGMOID = Function("mcugen_sigmoid_four", lambda x: 1 / (1 + np.exp(-x)), is_mon
 
 
 def _truncated(x: Array, low: Array, high: Array) -> Array:
-    """The fraction cut off; NaN gives 0."""
+    """Truncate toward zero and clamp; NaN gives 0."""
     whole = np.trunc(np.nan_to_num(x).astype(np.float64))
     inside = np.where((whole > float(low)) & (whole < float(high)), whole, 0).astype(np.asarray(low).dtype)
     return np.where(whole <= float(low), low, np.where(whole >= float(high), high, inside))
@@ -233,7 +233,7 @@ POWER = Function("mcugen_power", _power, result=DType.UINT64)
 # --------------------------------------------------------------------------------------------- narrow floats
 
 _C_NAMES: dict[DType, str] = {DType.FLOAT16: "half"}
-"""Of narrow floats in mcugen.h, where that is not numpy's name."""
+"""Names of narrow floats in mcugen.h, where they differ from numpy's."""
 
 NARROW_FLOATS = tuple(dtype for dtype in DType if dtype.is_narrow_float)
 
@@ -263,7 +263,7 @@ NARROW_SATURATED = NARROW | {
     dtype: _narrow(dtype, saturates=True, suffix="_saturated")
     for dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E4M3FNUZ, DType.FLOAT8_E5M2, DType.FLOAT8_E5M2FNUZ)
 }
-"""The same, but of large numbers and infinities the last finite number."""
+"""Conversions to narrow floats that turn large numbers and infinities into the largest finite number."""
 
 DOUBLE_TO_HALF = Function("", NARROW[DType.FLOAT16].reference, "mcugen_double_to_half", result=DType.FLOAT16)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What expressions lie between, whatever their arguments: interval arithmetic, exact where no argument comes twice."""
+"""Interval arithmetic of expressions. The bounds are exact if each argument occurs once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _is_monotone(e: Expression) -> bool:
 
 
 def _corners(e: Expression, known: Sequence[Bounds]) -> Bounds:
-    """The extremes lie where operands have theirs."""
+    """Return the extremes over all combinations of the operands' bounds."""
     ends = [(low,) if low is high else (low, high) for low, high in known]
     with np.errstate(all="ignore"):
         results = [apply(e, *arrays) for arrays in product(*ends)]
@@ -97,7 +97,7 @@ BYTES = 256
 
 
 def _entries_of_codes(table: Array, codes: Bounds | None) -> Bounds | None:
-    """The extremes among entries that are found by the bytes of codes: those of negative ones stand last."""
+    """Return the extremes of a table indexed by the bytes of int8 values; entries of negative values come last."""
     low, high = DType.INT8.limits
     if codes is None or not _fits(DType.INT8, *codes):
         codes = np.asarray(low), np.asarray(high)
@@ -105,7 +105,7 @@ def _entries_of_codes(table: Array, codes: Bounds | None) -> Bounds | None:
 
 
 def _entries(table: Array, index: Bounds) -> Bounds | None:
-    """The extremes among the entries from one index to another, by those of 2^level entries from each on."""
+    """Return the extremes of the entries between two indices, by a sparse table of extremes of 2^level entries."""
     first, last = index
     if (first < 0).any() or (last >= len(table)).any():
         return None

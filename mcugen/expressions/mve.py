@@ -29,19 +29,19 @@ _ACCESS = {DType.INT8: ("b", "s32"), DType.INT16: ("h", "s32"), DType.INT32: ("w
 
 
 def load(dtype: DType, pointer: str) -> str:
-    """The intrinsic that reads four neighbouring elements and widens them to 32 bits."""
+    """Return the intrinsic that reads four adjacent elements and widens them to 32 bits."""
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_{tag}({pointer})"
 
 
 def load_few(dtype: DType, pointer: str) -> str:
-    """Those of the predicate `few`; the others are 0."""
+    """Return the intrinsic that reads the elements of the predicate `few`; other lanes are 0."""
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_z_{tag}({pointer}, few)"
 
 
 def store(dtype: DType, pointer: str, value: str) -> tuple[str, str]:
-    """The statements that store four elements, and those of the predicate `few`."""
+    """Return the statements that store four elements, and the elements of the predicate `few`."""
     size, tag = _ACCESS[dtype]
     return f"vstr{size}q_{tag}({pointer}, {value});", f"vstr{size}q_p_{tag}({pointer}, {value}, few);"
 
@@ -55,7 +55,11 @@ _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul"}
 
 
 def helium_text(e: Expression) -> str:
-    """The C expression of a vector; numbers stand beside vectors only. NotImplementedError: there is none."""
+    """Return the C expression of a vector. Scalars may occur only as operands beside vectors.
+
+    Raises:
+        NotImplementedError: Helium has no such operation.
+    """
     match e:
         case Argument():
             return e.name
@@ -163,7 +167,7 @@ def _at_least(value: str, low: str) -> str:
 
 
 def _is_below(value: str, number: str) -> str:
-    """The predicate."""
+    """Return the predicate value < number."""
     # not vcmplt, which holds for a NaN (as the condition LT does): greater does not
     return f"vcmpgtq_f32(vdupq_n_f32({number}), {value})"
 

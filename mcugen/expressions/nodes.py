@@ -32,7 +32,7 @@ class Expression:
 
     @cached_property
     def operands(self) -> tuple[Expression, ...]:
-        """What it is computed from."""
+        """Return the expressions that this one is computed from."""
         if isinstance(self, Call):
             return self.arguments
         return tuple(value for value in vars(self).values() if isinstance(value, Expression))
@@ -236,12 +236,12 @@ def joined(*dtypes: DType) -> DType:
 
 
 def unsigned_of(dtype: DType) -> DType:
-    """The unsigned type in which integers of that type wrap: at least 32 bits, else C would promote it to int."""
+    """Return the unsigned type for wrapping arithmetic: at least 32 bits, since C promotes narrower types to int."""
     return DType.UINT64 if dtype.nbytes == 8 else DType.UINT32
 
 
 def as_expression(value: Operand, like: DType) -> Expression:
-    """A number as a constant of the type `like`, if that is real, else of C's int."""
+    """Return a number as a constant: of the type `like` if that is real, else of C's int."""
     if isinstance(value, Expression):
         return value
     return Constant(value, like if like.is_float else DType.INT32)
@@ -293,6 +293,6 @@ def select(condition: Expression, yes: Operand, no: Operand) -> Expression:
 
 
 def call(function: Function, *arguments: Operand) -> Expression:
-    """The value of a function; numbers become constants of the first expression's type."""
+    """Return a function call; numbers become constants of the first expression's type."""
     like = next(a.dtype for a in arguments if isinstance(a, Expression))
     return Call(function, tuple(as_expression(a, like) for a in arguments))

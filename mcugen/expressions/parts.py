@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What expressions are made of, and what their C text needs around it."""
+"""Traversal of expressions: their parts, and the headers and parameters that their C text needs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mcugen.expressions.nodes import Call, Expression, Parameter, joined
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
-    """The expression and all within, as often as C text has them."""
+    """Yield the expression and all parts of it, as often as they occur in the C text."""
     yield expression
     for operand in expression.operands:
         yield from parts(operand)
 
 
 def parameters(expression: Expression) -> set[Parameter]:
-    """The numbers of the layer that it reads."""
+    """Return the layer parameters that the expression reads."""
     return {part for part in parts(expression) if isinstance(part, Parameter)}
 
 
 def headers(expression: Expression) -> set[str]:
-    """The headers that declare what it calls."""
+    """Return the headers that declare the called functions."""
     calls = (part for part in parts(expression) if isinstance(part, Call))
     return {call.function.header(joined(*(a.dtype for a in call.arguments))) for call in calls}

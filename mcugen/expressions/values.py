@@ -41,7 +41,7 @@ def _rest(x: Array, y: Array) -> Array:
 
 
 def _shifted(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """By fewer than all bits; of other shifts, which C leaves undefined, nothing is asked."""
+    """Return the shift with its amount clamped below the number of bits, since C leaves other shifts undefined."""
     return lambda x, y: function(x, np.clip(y, 0, 8 * x.dtype.itemsize - 1).astype(x.dtype))
 
 
@@ -71,7 +71,7 @@ _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 def evaluate(expression: Expression, arrays: Mapping[str, Array]) -> Array:
-    """The values for arrays of arguments and tables by name, which broadcast."""
+    """Return the values for arrays of arguments and tables, given by name; they broadcast."""
     return Evaluator(expression)(arrays)
 
 
@@ -91,7 +91,7 @@ class Evaluator:
         self._result = places[id(expression)]
 
     def __call__(self, arrays: Mapping[str, Array]) -> Array:
-        """The values for arrays of arguments and tables by name, which broadcast."""
+        """Return the values for arrays of arguments and tables, given by name; they broadcast."""
         values = [arrays[name].astype(dtype, copy=False) for name, dtype in self._read]
         with np.errstate(all="ignore"):
             for function, operands in self._computed:
@@ -109,12 +109,12 @@ def _parts(e: Expression, found: dict[int, Expression]) -> dict[int, Expression]
 
 
 def apply(e: Expression, *operands: Array) -> Array:
-    """The values of an expression by those of its operands, all of the types that compute."""
+    """Return the values of an expression from the values of its operands, in the types that C computes with."""
     return _function(e)(*operands)
 
 
 def _function(e: Expression) -> Callable[..., Array]:
-    """What an expression makes of its operands."""
+    """Return the function that computes an expression from its operands."""
     match e:
         case Constant() | Parameter():
             constant = np.asarray(e.value, _working(e.dtype))
@@ -144,16 +144,16 @@ def _function(e: Expression) -> Callable[..., Array]:
 
 
 def _typed(function: Callable[[Array, Array], Array], dtype: np.dtype[Any]) -> Callable[[Array, Array], Array]:
-    """Of operands of that type."""
+    """Return the function with both operands converted to a type."""
     return lambda x, y: function(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
 
 
 def working(dtype: DType, array: Array) -> Array:
-    """An array of elements of that type, as they are computed with."""
+    """Convert an array of elements of a type to the type that computes them."""
     return array.astype(_working(dtype), copy=False)
 
 
 def _working(dtype: DType) -> np.dtype[Any]:
-    """The type in which values of one are computed: integers that do not overflow in int64."""
+    """Return the numpy type that computes values of a type: int64 for integers that do not wrap."""
     exact = dtype.is_integer and dtype not in (DType.UINT32, DType.UINT64)
     return np.dtype(np.int64) if exact else dtype.numpy
