@@ -36,10 +36,10 @@ _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, err
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """Yield a temporary name in `folder` for a file or folder that will replace another. Nothing remains under that name.
+    """Yield a temporary name in `folder` for a file or folder that will replace another.
 
-    Only one writer works in a folder at a time. Remains of killed writers are removed, unless the system has no file
-    locks: then they might belong to an active writer.
+    Nothing remains under that name. Only one writer works in a folder at a time. Remains of killed writers are removed,
+    unless the system has no file locks: then they might belong to an active writer.
 
     Raises:
         OutputError: Another writer holds the folder for longer than LOCK_SECONDS.

@@ -232,7 +232,7 @@ class Bundle:
     """What makes the input of raw data, where there is such code: samples are raw then."""
 
     def layers_of(self, sample: Mapping[str, Array]) -> int:
-        """Return the number of layers that a sample passes: all of them for a training step, else those of inference."""
+        """Return the number of layers that a sample passes: all for a training step, else those of inference."""
         lesson = self.lesson
         is_run = lesson is not None and not np.any(sample.get(lesson.rate.name, 0))
         return lesson.run_layers if lesson is not None and is_run else len(self.layers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What templates are told of arrays in flash."""
+"""Template contexts of arrays in flash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_unbounded(data: Array | None) -> bool:
 
 
 def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
-    """What they are told of a constant of the model."""
+    """Return the template context of a constant of the model."""
     assert buffer.data is not None
     return array_context(
         renderer.array(buffer), buffer.dtype.c, buffer.data, constant_title(buffer, renderer.titles), place
@@ -32,13 +32,13 @@ def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
 
 
 def constant_title(buffer: Buffer, titles: Titles) -> str:
-    """What is said of a constant: whose it is, and the part that it plays there."""
+    """Return the title of a constant: its layer, and its role there."""
     title, role = buffer_title(buffer, titles)
     return f"{title}: {role}" if role else title
 
 
 def array_context(name: str, ctype: str, data: Array, title: str, place: str) -> dict[str, Any]:
-    """What templates are told of an array; `place` is the macro of what places it."""
+    """Return the template context of an array; `place` is the macro that places it."""
     return {
         "name": name,
         "ctype": ctype,

@@ -26,13 +26,13 @@ class Parameter:
 
     @property
     def declared(self) -> str:
-        """As C declares it."""
+        """Return the C declaration."""
         return f"{self.ctype}{self.name}"
 
 
 @dataclass(frozen=True)
 class Portion:
-    """What the other core does of a fork."""
+    """The part of a fork that the other core computes."""
 
     fork: int
     lines: Sequence[Line]
@@ -49,18 +49,18 @@ class Other:
 
 
 def words_of(lines: Sequence[Line]) -> set[str]:
-    """The names in lines and in the parameters that they make."""
+    """Return the names in lines and in the parameters that the lines set."""
     texts = [text for line in lines for text in (line.text, *(m[2] for m in line.members))]
     return {word for text in texts for word in _WORD.findall(text)}
 
 
 def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constants: Sequence[Any]) -> set[str]:
-    """The names in lines, and what their pointers point into: the arena, the file of weights."""
+    """Return the names, and those of the memories that their pointers refer to: the arena, the file of weights."""
     return words | ({arena} if pointers else set()) | ({"weights"} if constants else set())
 
 
 def divided(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the templates' context, what the run function keeps, and what is the `other` core's; nothing without forks."""
+    """Return the template context of the run function's own lines and of the other core's; empty without forks."""
     lines: Sequence[Line] = context["lines"]
     theirs = [line for line in lines if line.portion]
     if not theirs:

@@ -11,16 +11,17 @@ from jinja2 import meta
 from mcugen.lir.kernel import Declared, Kernel
 
 GIVEN = frozenset({"fn", "p", "signature", "flags", "needs", "types"})
-"""What every template gets; see mcugen.codegen.render."""
+"""Names that every template receives; see mcugen.codegen.render."""
 
 _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
 """A member's name, or how it begins where the template composes it."""
 
 
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
-    """A sentence for each name that only the template or only the declaration knows; one if no template can be read.
+    """Return a sentence for each name that only the template or only the declaration has.
 
-    Text that several kernels import or include may read more: what it lacks fails when it is rendered.
+    The result is one sentence if the template cannot be read. Text that several kernels import or include may read
+    further names; a missing one fails when the template is rendered.
     """
     name = f"kernels/{kernel.name}.c.j2"
     try:
@@ -67,7 +68,7 @@ def _source(env: jinja2.Environment, name: str) -> str:
 
 
 def _imported(env: jinja2.Environment, source: str) -> set[str]:
-    """The templates that it imports or includes, and those that they do."""
+    """Return the templates that `source` imports or includes, directly or indirectly."""
     found: set[str] = set()
     todo = [source]
     while todo:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a folder of C is rendered from."""
+"""Inputs of the renderer: everything that a folder of C is rendered from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcugen.memory.place import Placement
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the banner of every file says."""
+    """The facts in the banner of every file."""
 
     model: str
     """File name of the model, without its folder."""
@@ -41,8 +41,9 @@ class Sample:
 
 
 class StackNote(NamedTuple):
-    """The most bytes of stack that a call takes, by which compiler and flags; whether functions of the caller's, called
-    by the run function, take more.
+    """The largest stack use of a call in bytes, with the compiler and flags that it holds for.
+
+    `calls_back` says that functions of the caller, which the run function calls, add to it.
     """
 
     nbytes: int
@@ -64,12 +65,12 @@ MakeInputCode = Callable[[str, str], InputCode]
 
 @dataclass(frozen=True)
 class Form:
-    """What a user may choose of the folder's form."""
+    """The user's choices about the form of the generated folder."""
 
     weights: WeightsFile | None = None
-    """They are a file that the code gets a pointer to, or reads."""
+    """How weights are stored as a file that the code gets a pointer to, or reads; None for C arrays."""
     helpers: bool = False
-    """The header has functions that write inputs and read outputs."""
+    """Whether the header has functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
     """What the classes of an output are called."""
     steps: bool = False
@@ -99,7 +100,7 @@ class Form:
 
 
 class Draft(NamedTuple):
-    """What a folder of one model is rendered from."""
+    """Everything that the folder of one model is rendered from."""
 
     program: Program
     provenance: Provenance
@@ -111,5 +112,5 @@ class Draft(NamedTuple):
 
     @property
     def memory(self) -> MemoryContext:
-        """Where it lies."""
+        """Return the memory layout as templates read it."""
         return MemoryContext(self.program, self.placement, self.form.weights)

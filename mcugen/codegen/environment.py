@@ -17,9 +17,9 @@ from mcugen.resources import resource_dir
 
 @cache
 def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
-    """The project's templates, then those in `more` folders.
+    """Return the Jinja2 environment of the project's templates, then those in `more` folders.
 
-    One for all models: parsing the templates takes longer than all the rest of a compilation.
+    It is cached, since parsing the templates takes longer than the rest of a compilation.
     """
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader((resource_dir("templates"), *more)),
@@ -67,7 +67,7 @@ def _assembly(text: str) -> str:
 
 
 def _quoted(code: str) -> str:
-    """An instruction as a C string literal; a macro of mcugen.h behind it stays what it is."""
+    """Return an instruction as a C string literal. A macro of mcugen.h behind it stays outside the literal."""
     instruction, macro, arguments = code.partition(" MCUGEN_")
     wide = _BEFORE.sub(r'\1" MCUGEN_WIDE "\2', instruction)
     return f'"{wide}\\n"{macro}{arguments}' if code else ""

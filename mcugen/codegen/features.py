@@ -19,7 +19,7 @@ _MACROS: dict[str, tuple[set[str], ...]] = {
     "MCUGEN_MVE_FLOAT": ({"mve_float"},),
     "MCUGEN_RV32": ({"rv32"},),
 }
-"""What runtime_c/include/mcugen.h defines for CPUs that have all features of one of these sets."""
+"""Macros that runtime_c/include/mcugen.h defines for CPUs with all features of one of these sets."""
 
 _DIRECTIVE = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b\s*(.*?)\s*(/\*.*|//.*)?")
 _TOKEN = re.compile(r"\s*(defined\s*\(\s*\w+\s*\)|defined\s+\w+|&&|\|\||!(?!=)|\(|\))")
@@ -54,17 +54,17 @@ def for_features(text: str, features: Collection[str]) -> str:
 
 @dataclass
 class _Group:
-    """From an #if to its #endif."""
+    """An open #if directive up to its #endif."""
 
     is_written: bool = True
-    """Whether lines of the branch at hand are to be written."""
+    """Whether lines of the present branch are written."""
     is_conditional: bool = False
-    """Whether some branch stands under a condition: then there are directives."""
+    """Whether a branch depends on an unknown condition, so that directives are written."""
     is_over: bool = False
     """Whether a branch before is taken always."""
 
     def written(self, line: str, found: re.Match[str], absent: Collection[str]) -> str | None:
-        """The directive as it is to be written, or None; moves on to the branch that it begins."""
+        """Return the directive to write, or None; enter the branch that it begins."""
         word, expression, remark = found[1], found[2], found[3]
         if word == "endif":
             return line if self.is_conditional else None
@@ -84,14 +84,14 @@ class _Group:
 
 
 def _as_if(word: str, expression: str) -> str:
-    """The condition as #if has it."""
+    """Return the condition in the form of #if."""
     return {"ifdef": f"defined({expression})", "ifndef": f"!defined({expression})"}.get(word, expression)
 
 
 def resolved(condition: str, absent: Collection[str]) -> bool | str:
-    """A condition of #if where these macros are not defined: its value, or what is left of it.
+    """Evaluate a condition of #if with these macros undefined; return its value, or the part that remains.
 
-    Of what is more than `defined`, `!`, `&&`, `||` and parentheses, all is left.
+    A condition with anything but `defined`, `!`, `&&`, `||` and parentheses is returned unchanged.
     """
     tokens = []
     at = 0

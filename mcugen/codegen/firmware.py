@@ -113,7 +113,7 @@ _FILES = {
 
 
 def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
-    """A model of the firmware for itself: all files, and the sections of its own arenas first."""
+    """Return one model of the firmware as a bundle of its own: with all files, and its own arenas first."""
     own = [Section("arena", memory, whole.name) for memory in draft.placement.arenas if draft.placement.names_arena]
     sections = tuple(dict.fromkeys([*own, *whole.sections]))
     return replace(model, files=whole.files, sections=sections, libraries=whole.libraries)
@@ -123,8 +123,9 @@ def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
 
 
 class Plan:
-    """What several models have in common: functions that two of them call at least, arrays that are needed more than
-    once (of one model too), and the arena. Models of a pair in `exclusive`, by their numbers, never run together.
+    """What several models share: functions that at least two of them call, arrays used more than once, and the arena.
+
+    Models of a pair in `exclusive`, given by their indices, never run at the same time.
     """
 
     def __init__(self, name: str, drafts: Sequence[Draft], exclusive: Collection[Pair]) -> None:
@@ -150,11 +151,11 @@ class Plan:
         return sum(area.joint.nbytes for area in self.areas)
 
     def memory(self, draft: Draft) -> MemoryContext:
-        """Where a model lies that has the shared arrays no more."""
+        """Return the memory layout of a model without the shared arrays."""
         return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
 
     def context(self) -> dict[str, Any]:
-        """What templates are told."""
+        """Return the template context."""
         functions = self.shared.functions.values()
         memories = dict.fromkeys(memory for _, memory, _ in self._arrays)
         sections = {m: f".rodata.mcugen.{identifier(m)}.{self.name}" if m else "" for m in memories}
@@ -168,7 +169,7 @@ class Plan:
         }
 
     def _name(self, text: str) -> str:
-        """A free name, also with `_params` behind it."""
+        """Return a free name whose form with `_params` is free, too."""
         name = self._names.take(f"{self.name}_{identifier(text, prefix=self.name)}")
         while f"{name}_params" in self._names:
             name = self._names.take(name)
@@ -176,7 +177,7 @@ class Plan:
         return name
 
     def _common_functions(self) -> dict[FunctionKey, Function]:
-        """Of kernels that two models call at least."""
+        """Return the kernel functions that at least two models call."""
         callers: Counter[FunctionKey] = Counter()
         makers: dict[FunctionKey, tuple[Functions, Instr]] = {}
         for draft in self.drafts:
@@ -193,18 +194,18 @@ class Plan:
 
 
 def _place(memory: str) -> str:
-    """The macro of what places arrays in a memory."""
+    """Return the macro that places arrays in a memory."""
     return f"WEIGHTS_IN_{identifier(memory).upper()}" if memory else "WEIGHTS"
 
 
 def _calls(program: Program) -> Iterator[Instr]:
-    """The instructions that call functions of kernels."""
+    """Yield the instructions that call kernel functions."""
     plain = (i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing)
     return (i for i in plain if i.kernel not in (READ_ROWS, *BRINGING))
 
 
 def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:
-    """The arrays of a model: what they are known by, a title, and the elements."""
+    """Yield the arrays of a model: key, title and elements."""
     titles = titles_of(draft.program)
     for buffer, key in draft.memory.array_keys().items():
         assert buffer.data is not None
@@ -219,7 +220,7 @@ def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:
 
 
 def _banner(plan: Plan) -> dict[str, Any]:
-    """What the files begin with; the SHA-256 is that of the models' own, one a line."""
+    """Return the banner's context; the SHA-256 is that of the models' hashes, one a line."""
     told = [draft.provenance for draft in plan.drafts]
     digest = hashlib.sha256("\n".join(one.sha256 for one in told).encode()).hexdigest()
     options = "; ".join(dict.fromkeys(one.options for one in told))
@@ -280,7 +281,7 @@ def _sections(plan: Plan) -> tuple[Section, ...]:
 
 
 def _image(drafts: Sequence[Draft]) -> Memory:
-    """The memory with the initial values of copies: there can be one."""
+    """Return the memory with the initial values of copied sections; all models must use the same one."""
     images = dict.fromkeys(draft.placement.weights for draft in drafts if draft.placement.copies)
     if len(images) > 1:
         found = " and ".join(f"'{memory.name}'" for memory in images)
@@ -307,7 +308,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def _defined(name: str, files: Mapping[str, str]) -> set[str]:
-    """The external names and macros of a model: the words of its headers that begin with its name."""
+    """Return the external names and macros of a model: the words in its headers that begin with its name."""
     text = "".join(_COMMENT.sub("", files[f"{name}{ending}"]) for ending in (".h", "_kernels.h", "_weights.h"))
     words = re.findall(rf"\b(?:{name}_|{name.upper()}_)\w+", text)
     return {word for word in words if not word.endswith("_NO_DEFAULT_ARENA")}

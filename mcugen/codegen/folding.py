@@ -14,9 +14,9 @@ from mcugen.codegen.identifiers import WIDTH
 
 _INDENT = 4
 _CONTINUED = (",", "(", "=", "&&", "||", "|", " &", " +", " -", " *", " /", "?", ":")
-"""What a line ends with that goes on."""
+"""Endings of lines that continue on the next line."""
 _OPERATORS = (";", ",", "?", ":", "||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %")
-"""What a line may break at, loosest first."""
+"""Operators at which a line may be broken, loosest first."""
 _LOOSENESS = {operator: rank for rank, operators in enumerate(_OPERATORS) for operator in operators.split()}
 _PLACE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|[()\[\]{}]|[;,](?= )| (?:&&|\|\||<<|>>|[=!<>]=|[-+*/%&|^?:<>])(?= )')
 _DECLARATION = re.compile(r" *(?:(?:static|const) )*\w+ (?=\**(?:const )?\w+ =)")
@@ -46,7 +46,7 @@ def folded(text: str) -> str:
 
 
 def _refilled(comment: re.Match[str]) -> str:
-    """A comment of lines of its own, none of which is too long."""
+    """Rewrap a comment that stands alone on its lines if one of them is too long."""
     if max(map(len, comment[0].split("\n"))) <= WIDTH:
         return comment[0]
     text = re.sub(r"\n *\*(?= )", "", comment[2])
@@ -81,7 +81,7 @@ def _fold(line: str, is_continued: bool) -> list[str]:
 
 
 def _break(line: str) -> _Operator | None:
-    """The outermost of the loosest operators that nothing looser follows: the last that fits, or else the first."""
+    """Return the outermost, loosest operator to break at: the last one that fits, else the first."""
     chosen, loosest = None, (len(line), 0)
     for operator in reversed(_operators(line)):
         rank = operator.depth, operator.looseness
@@ -91,7 +91,7 @@ def _break(line: str) -> _Operator | None:
 
 
 def _operators(line: str) -> list[_Operator]:
-    """In the order in which they stand."""
+    """Return the operators of a line in order."""
     depth, operators = 0, list[_Operator]()
     for place in _PLACE.finditer(line):
         word = place.group().strip()

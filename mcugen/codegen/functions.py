@@ -21,12 +21,12 @@ from mcugen.lir.program import Access, Instr
 
 @dataclass(frozen=True)
 class KernelSource:
-    """Where the text of kernels comes from, and whom it is for."""
+    """Where the text of kernels comes from, and for which CPU."""
 
     features: frozenset[str] = frozenset()
-    """Of the CPU (mcugen.board): besides plain C, kernels have forms for these alone."""
+    """Features of the CPU (mcugen.board) that kernels may use beyond plain C."""
     templates: tuple[Path, ...] = ()
-    """Folders with kernels of the user's own."""
+    """Folders with the user's own kernels."""
 
 
 PLAIN_C = KernelSource()
@@ -57,7 +57,7 @@ class Function:
         return f"{'static ' * self.is_static}{'int' if instr.library else 'void'} {self.name}({', '.join(parts)})"
 
     def context(self) -> dict[str, object]:
-        """What templates are told of it."""
+        """Return the template context."""
         return {
             "function": self.name,
             "members": [line for member in runtime_params(self.instr) for line in _member(*member)],
@@ -67,7 +67,7 @@ class Function:
 
 
 class _Params:
-    """What a template writes `p.stride_h` for: a literal if baked, else a member of the parameter struct."""
+    """Resolves `p.stride_h` in templates: to a literal if the parameter is baked in, else to a struct member."""
 
     def __init__(self, instr: Instr) -> None:
         self._instr = instr
@@ -83,7 +83,7 @@ class _Params:
 
 
 FunctionKey = tuple[tuple[object, ...], str]
-"""What a function is rendered from: Instr.function_key, and the file of its template."""
+"""Key of what a function is rendered from: Instr.function_key, and the file of its template."""
 
 
 class Functions:
@@ -110,7 +110,7 @@ class Functions:
         return instr.function_key, str(self._env.get_template(_template(instr)).filename)
 
     def of(self, instr: Instr) -> Function:
-        """The function of an instruction."""
+        """Return the function that an instruction calls."""
         key = self.key(instr)
         if key in self._shared:
             found = self._shared[key]
@@ -122,7 +122,7 @@ class Functions:
 
     @property
     def own(self) -> list[Function]:
-        """Those that are rendered here, in the order in which they were asked for."""
+        """Return the functions rendered here, in order of first use."""
         return list(self._own.values())
 
     @property
@@ -164,7 +164,7 @@ def runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
 
 
 def _member(name: str, ctype: str, meaning: str) -> list[str]:
-    """The lines of a parameter in its struct."""
+    """Return the lines that declare a parameter in its struct."""
     line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
     if not meaning:
         return [line]

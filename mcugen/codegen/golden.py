@@ -28,10 +28,15 @@ def golden_sample(
     amplitude: float = 1.0,
     given: Mapping[str, Array] | None = None,
 ) -> Sample:
-    """The same for the same graph, on every machine. `kept` names the inputs that are state: they start as zeros.
+    """Return the self-test sample of a graph, the same on every machine.
 
-    `references` are of nodes whose kernels do not round as their operators do. Random inputs span `amplitude` of their
-    range; those that are `given` are taken as they are.
+    Args:
+        graph: Graph to evaluate.
+        kept: Names of the inputs that are states: they start as zeros.
+        seed: Seed of random inputs.
+        references: Replacements for operators whose kernels round differently.
+        amplitude: Share of their range that random inputs span.
+        given: Inputs to use instead of random ones.
     """
     random = np.random.default_rng(seed)
     made = {v.name: first_state(graph, v) if v.name in kept else _random(v, random, amplitude) for v in graph.inputs}
@@ -45,7 +50,7 @@ def golden_sample(
 
 
 def first_state(graph: Graph, state: Value) -> Array:
-    """What a state holds before the first call: real zeros, or the weights that learning begins with."""
+    """Return a state before the first call: real zeros, or the weights that training starts from."""
     type_ = state.type
     if graph.lesson is not None and state.name in graph.lesson.first:
         return graph.lesson.first[state.name]

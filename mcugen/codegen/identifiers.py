@@ -26,13 +26,13 @@ _RESERVED = frozenset(
 """Words of C, C++ and their dialects, names that the templates use, and headers that a model must not hide."""
 
 _TAKEN = ("mcugen", "arm_", "cmsis_nn")
-"""What names of the runtime, and of the library that generated code may call, begin with."""
+"""Prefixes of names of the runtime, and of the library that generated code may call."""
 
 _LONGEST = 40
 """Characters of a name that are kept, a role behind it apart."""
 
 _LONGEST_OF_TWO = 64
-"""The same of a name with the model's before it."""
+"""Largest length of a name together with the model's prefix."""
 
 WIDTH = 120
 """Columns of a line of generated C."""
@@ -44,11 +44,11 @@ _NOISE = re.compile(
 )
 _NUMBERED = re.compile(r"_\d+$")
 _WORD_ENDS = re.compile(r"( +)|(?<=;)")
-"""Where lines of a comment may be broken; exporters join the names of nodes by semicolons."""
+"""Positions at which comments may be broken; exporters join names of nodes by semicolons."""
 
 
 def tensor_name(text: str) -> str:
-    """What a reader calls a tensor: of fused exporter names the first, without the exporter's own endings."""
+    """Return a readable name of a tensor: the first of fused exporter names, without the exporter's suffixes."""
     role = _ROLE.search(text)
     name = text[: role.start()] if role else text
     first = name.split(";")[0] or name
@@ -56,8 +56,9 @@ def tensor_name(text: str) -> str:
 
 
 def identifier(text: str, taken: Names | None = None, role: str = "", prefix: str = "") -> str:
-    """A lower-case C identifier that recalls `text`, and behind it the whole `role`; unique in `taken`, to which it is
-    added. It is the shorter the longer a `prefix` is that it gets.
+    """Return a lower-case C identifier made from `text`, followed by the whole `role`.
+
+    With `taken` it is unique, and is added there. It is shortened so that it fits behind `prefix`.
     """
     longest = min(_LONGEST, max(_LONGEST_OF_TWO - len(prefix), _LONGEST // 2))
     word = "_".join(part for part in (_shortened(_word(text), longest), _word(role)[:_LONGEST]) if part)
@@ -113,12 +114,12 @@ def _cut(plain: str, longest: int) -> str:
 
 
 def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
-    """The same on as many lines of a comment as it needs, which stand so many columns further right."""
+    """Return harmless comment text on as many lines as it needs, indented by `indent` columns."""
     wrapper = textwrap.TextWrapper(WIDTH - indent - 6, break_on_hyphens=False)  # "/* " or " * ", and " */"
     wrapper.wordsep_simple_re = _WORD_ENDS
     return f"\n{' ' * indent} * ".join(wrapper.wrap(comment(text, longest)))
 
 
 def c_string(text: str) -> str:
-    """A string literal of what a comment would say."""
+    """Return a C string literal of text made harmless."""
     return '"' + _cut(_harmless(text), 120).replace('"', "'") + '"'

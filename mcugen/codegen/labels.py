@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the classes of an output are called: untrusted text → C strings."""
+"""Class names of an output: untrusted text to C strings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ def has_order(output: Endpoint) -> bool:
 
 
 def labelled(outputs: Sequence[Endpoint], labels: Sequence[str]) -> Endpoint:
-    """The output whose classes the labels name: the first that has as many elements. UsageError if none has."""
+    """Return the output whose classes the labels name: the first with as many elements.
+
+    Raises:
+        UsageError: No output has as many elements as there are labels.
+    """
     found = next((e for e in outputs if has_order(e) and e.buffer.count == len(labels)), None)
     if found is None:
         counts = ", ".join(f"'{shortened(e.name, 80)}' has {e.buffer.count}" for e in outputs)

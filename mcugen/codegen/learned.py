@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model that learns tells of itself: names of parameters, and whose state a stored one is."""
+"""Descriptions of trainable models: parameter names, and the identity of a stored state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcugen.lir.program import STOP, Program
 
 
 def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
-    """What templates are told; `model` is the hash of the model's file."""
+    """Return the template context of training, or None; `model` is the hash of the model's file."""
     lesson = renderer.program.lesson
     if lesson is None:
         return None
@@ -41,7 +41,7 @@ def _identity(program: Program, model: str) -> list[str]:
 
 
 def lesson_ports(program: Program) -> Lesson | None:
-    """Of a model that learns, what callers of its functions have."""
+    """Return the arguments of training functions, or None for models without training."""
     lesson = program.lesson
     if lesson is None:
         return None

@@ -32,7 +32,7 @@ class Library:
 
     @property
     def pack_range(self) -> str:
-        """As packs write it: "7.0.0:7.99.99"."""
+        """Return the accepted versions as packs write them: "7.0.0:7.99.99"."""
         return f"{self.first_version}:{self._major}.99.99"
 
     @property
@@ -46,17 +46,17 @@ class Library:
 
     @property
     def word(self) -> str:
-        """What names of variables begin with: "CMSIS_NN"."""
+        """Return the prefix of variables: "CMSIS_NN"."""
         return self.key.upper().replace("-", "_")
 
     @property
     def options(self) -> tuple[str, str]:
-        """Of the command line: the folder of headers, the archive."""
+        """Return the command-line options for the header folder and the archive."""
         return f"--{self.key}-include", f"--{self.key}-lib"
 
     @property
     def variables(self) -> tuple[str, str]:
-        """Of the environment: the same."""
+        """Return the environment variables for the header folder and the archive."""
         return f"MCUGEN_{self.word}_INCLUDE", f"MCUGEN_{self.word}_LIB"
 
 
@@ -66,4 +66,4 @@ LIBRARIES = {
         Library(CMSIS_NN, "CMSIS-NN", "arm_nnfunctions.h", "7.0.0", ("ARM", "CMSIS-NN"), ("CMSIS", "NN Lib")),
     )
 }
-"""By the names of families of kernels."""
+"""Libraries by the name of their kernel family."""

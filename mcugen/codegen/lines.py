@@ -17,12 +17,12 @@ _BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
 
 
 def fitted(text: str, indent: int = 0, width: int = WIDTH) -> str:
-    """A statement that stands `indent` columns to the right; too long a one is broken behind commas and operators."""
+    """Return a statement indented by `indent` columns, broken behind commas and operators if it is too long."""
     return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
 
 
 def fitted_call(function: str, arguments: Sequence[str], indent: int = 0) -> str:
-    """A call as a statement, broken before arguments where it is too long."""
+    """Return a call as a statement, broken before arguments if it is too long."""
     parts = [f"{argument}," for argument in arguments[:-1]] + [f"{argument});" for argument in arguments[-1:]]
     first, *others = parts or [");"]
     return _filled([f"{function}({first}", *others], indent, f"\n{' ' * (indent + 4)}", WIDTH)
@@ -34,7 +34,7 @@ def filled_rows(items: Sequence[str], indent: int = 4) -> list[str]:
 
 
 def fitted_macro(text: str) -> str:
-    """A #define, broken at any space where it is too long."""
+    """Return a #define, broken at spaces if it is too long."""
     return _filled(text.split(" "), 0, " \\\n    ", WIDTH - 2)
 
 

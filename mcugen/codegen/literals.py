@@ -13,7 +13,7 @@ from mcugen.lir.program import Double, Wide, param_dtype
 
 
 def c_float(value: float) -> str:
-    """The shortest decimal that gives back the same float32."""
+    """Return the shortest decimal literal of a float32 number."""
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):
@@ -33,14 +33,14 @@ def c_float(value: float) -> str:
 
 
 def c_double(value: float) -> str:
-    """The shortest decimal that gives back the same float64."""
+    """Return the shortest decimal literal of a float64 number."""
     if math.isnan(value) or math.isinf(value):
         return c_float(value)
     return repr(float(value))
 
 
 def c_int(value: int) -> str:
-    """An integer literal; the most negative ones have no literal of their own in C."""
+    """Return an integer literal; C has no literals for the least integers, which become expressions."""
     if value == -(2**31):
         return "(-2147483647 - 1)"
     if value == -(2**63):
@@ -51,19 +51,19 @@ def c_int(value: int) -> str:
 
 
 def c_param(value: float) -> str:
-    """The literal of a kernel parameter."""
+    """Return the literal of a kernel parameter."""
     if isinstance(value, float):
         return c_double(value) if isinstance(value, Double) else c_float(value)
     return f"INT64_C({value})" if isinstance(value, Wide) and -(2**31) <= value < 2**31 else c_int(value)
 
 
 def c_param_type(value: float) -> str:
-    """The C type of a kernel parameter."""
+    """Return the C type of a kernel parameter."""
     return param_dtype(value).c
 
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
-    """The elements of a constant, as lines of an initializer: each as full as it can be, with a comma behind each."""
+    """Yield the elements of a constant as full lines of an initializer, each element followed by a comma."""
     texts, lengths = _texts(as_stored(data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # a comma and a space
     fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")
@@ -76,7 +76,7 @@ def c_rows(data: Array, width: int = 108) -> Iterator[str]:
 
 
 def _texts(flat: Array) -> tuple[list[str], Array]:
-    """The elements' literals and their lengths; numbers that come often are written once."""
+    """Return the elements' literals and their lengths; frequent numbers are formatted once."""
     codes = flat.view(f"u{flat.itemsize}")
     if flat.itemsize == 1:
         codes, which = np.arange(256, dtype=np.uint8), codes
@@ -103,7 +103,7 @@ def _literals(numbers: Array) -> list[str]:
 
 
 def _float_literals(numbers: Array) -> list[str]:
-    """As c_float gives them; numpy writes most of them at once."""
+    """Return the literals that c_float gives; numpy formats most of them at once."""
     magnitudes, texts = np.abs(numbers), numbers.astype("U16")
     has_exponent = np.strings.find(texts, "e") >= 0
     plain = (numbers == 0) | ((magnitudes >= 1e-4) & (magnitudes < 1e7) & ~has_exponent)

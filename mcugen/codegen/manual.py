@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the header says of a model besides its functions: memory, accuracy, hooks, rules."""
+"""The manual in the header: memory, accuracy, hooks and rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = (40, 30)
 
 
 def layer_table(layers: Sequence[Layer]) -> list[str]:
-    """A line for each layer: number, title, results, kernel."""
+    """Return a line for each layer: number, title, results, kernel."""
     rows = [(comment(layer.title, _COLUMNS[0]), comment(layer.result, _COLUMNS[1]), layer.kernel) for layer in layers]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [
@@ -27,13 +27,13 @@ def layer_table(layers: Sequence[Layer]) -> list[str]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the manual is written from; sizes in bytes."""
+    """The facts that the manual states; sizes are in bytes."""
 
     name: str
     model: str
     board: str
     accuracy: str
-    """How exact a quantized model was found to be, or ""."""
+    """Measured accuracy of a quantized model, or ""."""
     areas: Sequence[Area]
     sections: Sequence[Section]
     state: int
@@ -59,7 +59,7 @@ class Facts:
 
 
 def manual(facts: Facts) -> list[str]:
-    """A paragraph for each question, in an order that does not change."""
+    """Return one paragraph for each question, in a fixed order."""
     return [
         f"RAM: {_ram(facts)}.",
         f"Flash: {facts.weights:,} bytes of weights{_file(facts)}, and the code.",

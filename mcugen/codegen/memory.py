@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the generated code lies in memory: arenas, sections of the linker, and the file of weights."""
+"""Memory of the generated code: arenas, linker sections and the file of weights."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ HEADER_BYTES = 32
 """Little-endian words: magic, format, bytes of the file, 4 words that tell the code it is for, CRC-32 of the rest."""
 
 HEAD_BYTES = HEADER_BYTES - 4
-"""Of the header without its checksum: the same in all files for some code."""
+"""Bytes of the header without its checksum. They are equal in all files for the same code."""
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """That weights are a file. An updatable one has all numbers that training changes, and a version."""
+    """The choice to store weights as a file.
+
+    An updatable file holds all numbers that training changes, and a version.
+    """
 
     updatable: bool = False
     version: int = 0
     is_read: bool = False
-    """Whether the code gets a function that reads it, in place of a pointer."""
+    """Whether the code receives a function that reads the file, in place of a pointer."""
 
     @property
     def option(self) -> str:
-        """By which it is asked for."""
+        """Return the command-line option that requests such a file."""
         return "--weights-reader" if self.is_read else "--updatable" if self.updatable else "--weights-blob"
 
     @property
     def ctype(self) -> str:
-        """Of the parameter of C functions."""
+        """Return the type of the C functions' parameter."""
         return f"const {'mcugen_reader' if self.is_read else 'void'} *"
 
     @property
@@ -53,12 +56,12 @@ class WeightsFile:
 
     @property
     def header_bytes(self) -> int:
-        """Of all that precedes the constants: an updatable file has its version behind the checksum."""
+        """Return the bytes before the constants: an updatable file has its version after the checksum."""
         return HEADER_BYTES + (ALIGNMENT if self.updatable else 0)
 
     @property
     def second_header(self) -> bytes:
-        """What follows the checksum."""
+        """Return the bytes that follow the checksum."""
         return self.version.to_bytes(4, "little") + bytes(ALIGNMENT - 4) if self.updatable else b""
 
 
@@ -81,7 +84,7 @@ NUMBERS = {
     DType.INT32: "numbers",
     DType.FLOAT32: "real_numbers",
 }
-"""What parameters in a file are called in C, by their types."""
+"""C names of the parameter arrays in a file, by element type."""
 
 
 class Blob:
@@ -103,7 +106,7 @@ class Blob:
         self.arrays = [(NUMBERS[dtype], dtype, self._add(data), data.nbytes) for dtype, data in found.items()]
 
     def _add(self, constant: Array) -> int:
-        """Where a constant begins that is put behind all others."""
+        """Append a constant and return its offset."""
         offset = len(self)
         data = np.ascontiguousarray(constant)
         self._payload += data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -111,7 +114,7 @@ class Blob:
         return offset
 
     def _trained(self, program: Program) -> dict[DType, Array]:
-        """The parameters that training changes, by their types."""
+        """Return the parameters that training changes, by type."""
         found: dict[DType, list[Param]] = {dtype: [] for dtype in NUMBERS}
         for instr in program.instrs:
             for key, value in instr.params.items():
@@ -123,7 +126,7 @@ class Blob:
         return {dtype: np.array(values, dtype.numpy) for dtype, values in found.items() if values}
 
     def place(self, instr: Instr, parameter: str) -> str:
-        """A parameter in C, if it is read from the file; else ""."""
+        """Return the C expression of a parameter that is read from the file; "" for other parameters."""
         return self._places.get((id(instr), parameter), "")
 
     def __len__(self) -> int:
@@ -138,7 +141,7 @@ class Blob:
 
 
 def words(file: bytes) -> list[str]:
-    """What a file of weights begins with, its checksum left out, as C literals."""
+    """Return the beginning of a file of weights, without its checksum, as C literals."""
     return [f"0x{int(word):08x}u" for word in np.frombuffer(file[:HEAD_BYTES], "<u4")]
 
 
@@ -151,7 +154,7 @@ def weights_bytes(program: Program, file: WeightsFile | None) -> int:
 
 
 class MemoryContext:
-    """What templates are told of memory."""
+    """The memory layout as templates read it."""
 
     def __init__(
         self, program: Program, placement: Placement, file: WeightsFile | None, shared: Shared = ALONE
@@ -174,7 +177,7 @@ class MemoryContext:
         """The constants that exist already, by their C names."""
 
     def _area(self, index: int) -> Area:
-        """As simple as can be where there is one."""
+        """Return the names and size of an arena; they have no number if there is only one."""
         number, memory = str(index) if self.several else "", self._placement.arenas[index]
         return Area(
             array=f"default_arena{number}",
@@ -217,7 +220,7 @@ class MemoryContext:
         return [b for b in self._program.buffers if b.space is Space.CONST and b not in in_file]
 
     def array_keys(self) -> dict[Buffer, ArrayKey]:
-        """What must be equal for arrays to be one: of constants that have elements, and no copies in RAM."""
+        """Return the keys by which equal arrays are shared, for constants with elements and no copy in RAM."""
         return {
             b: array_key(b.dtype.c, b.data, self.weights_memory)
             for b in self._apart_from_file
@@ -230,7 +233,7 @@ class MemoryContext:
         return self._placement.weights.name if self._placement.names_weights else ""
 
     def place(self, constant: Buffer) -> str:
-        """The macro of what places a constant."""
+        """Return the macro that places a constant."""
         memory = self._placement.copies.get(constant)
         return "WEIGHTS" if memory is None else f"WEIGHTS_IN_{identifier(memory.name).upper()}"
 
@@ -284,7 +287,7 @@ class MemoryContext:
 
 
 def regions(sections: Sequence[Section], image: Memory) -> list[dict[str, object]]:
-    """The memories that the linker script must know; `image` holds the initial values of copies."""
+    """Return the memories for the linker script; `image` holds the initial values of copies."""
     copied = any(section.kind == "copies" for section in sections)
     memories = dict.fromkeys([*(section.memory for section in sections), *[image] * copied])
     return [

@@ -60,10 +60,10 @@ _LENT = 16
 """Elements: a multiple of them is as aligned as any type asks for."""
 
 STATE_MARK = 0x6E756765
-"""What NAME_reset leaves in a state struct of which zeros would be no state of the model."""
+"""Mark that NAME_reset leaves in a state struct for which all zeros would be no valid state."""
 
 ABI_VERSION = 2
-"""Of the contract between generated code and runtime_c/include/mcugen.h."""
+"""Version of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
 def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
@@ -72,7 +72,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
 
 
 def settled(drafts: Sequence[Draft]) -> list[Draft]:
-    """With literals in place of parameters on which all layers of a function agree, unless they may come to differ."""
+    """Replace parameters on which all layers of a function agree by literals, unless an update may change them."""
     if any(map(_is_updatable, drafts)):
         return list(drafts)
     programs = with_literals([draft.program for draft in drafts])
@@ -147,7 +147,7 @@ def _is_updatable(draft: Draft) -> bool:
 
 
 def _headers(begin: tuple[str, ...]) -> dict[str, str]:
-    """Those of the runtime whose names begin so."""
+    """Return the runtime headers whose names begin with one of the prefixes."""
     found = runtime_headers().items()
     return {file: path.read_text("utf-8") for file, path in found if file.startswith(begin)}
 
@@ -163,7 +163,7 @@ def _constants(renderer: Renderer, memory: MemoryContext) -> tuple[StoredArray, 
 
 
 def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> dict[str, Any]:
-    """What all templates are told of a model, but for its code."""
+    """Return the template context of a model without its code."""
     program, form, memory = draft.program, draft.form, renderer.memory
     given = arguments(program.symbols, renderer.symbols)
     parameters = _run_parameters(program, memory, renderer.names, given)
@@ -198,7 +198,7 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
 
 
 def _plausible_context(program: Program, ports: Sequence[Port], renderer: Renderer, form: Form) -> dict[str, object]:
-    """What is said of plausible outputs."""
+    """Return the template context of plausible outputs."""
     rows = []
     for endpoint, port in zip(program.outputs, ports, strict=True):
         if form.plausible is None or endpoint.name not in form.plausible.ranges:
@@ -227,7 +227,7 @@ def _encoder(name: str, tensor: Mapping[str, Any]) -> str:
 
 
 def _input_files(env: jinja2.Environment, code: InputCode | None, context: Mapping[str, Any]) -> dict[str, str]:
-    """The files that make the input of raw data."""
+    """Return the files that convert raw data to the model's input."""
     if code is None:
         return {}
     files = {".c": code.template, ".h": "pipeline/input.h.j2"}
@@ -268,11 +268,11 @@ CORES_HEADERS, STORE_HEADER = "mcugen_cores", "mcugen_store.h"
 """How the names begin of what a model on two cores, or one that learns, needs of the runtime besides."""
 
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
-"""What the header's inline functions do with inputs and outputs."""
+"""Verbs of the header's inline functions for inputs and outputs."""
 
 
 def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
-    """What the header has for the caller's comfort: `labelled` is the accessor of the output with labels."""
+    """Return the context of the header's helper functions; `labelled` is the accessor of the output with labels."""
     accessors = {e.name: port.accessor for e, port in zip(program.outputs, outputs, strict=True)}
     return {
         "helpers": form.helpers,
@@ -284,7 +284,7 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
 def _taken(
     name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool, is_learning: bool
 ) -> set[str]:
-    """Identifiers that nothing of the model may have."""
+    """Return the identifiers that no part of the model may use."""
     own: tuple[str, ...] = (
         "run",
         "selftest",
@@ -321,7 +321,7 @@ def _taken(
 def _interface(
     renderer: Renderer, memory: MemoryContext, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> dict[str, Any]:
-    """What callers pass and get: tensors, sizes that the model computes, and states."""
+    """Return the context of tensors, computed sizes and states, which callers pass and receive."""
     program = renderer.program
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
     entries = [_tensor(e, p, renderer, memory) for e, p in zip(program.inputs, inputs, strict=True)]
@@ -342,7 +342,7 @@ def _interface(
 def _run_parameters(
     program: Program, memory: MemoryContext, names: Mapping[Buffer, str], sizes: Sequence[Mapping[str, object]]
 ) -> list[tuple[str, str]]:
-    """Of the run function: what stands before their names, and these."""
+    """Return the run function's parameters: the C type before each name, and the name."""
     lent = [e for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers]
     const = {e.buffer: "const " * (e.buffer.space is Space.GIVEN) for e in lent}
     return [
@@ -356,7 +356,11 @@ def _run_parameters(
 
 
 def _checked(renderer: Renderer, memory: MemoryContext, sized: SizedParams) -> list[Entry]:
-    """What has a checksum: constants, then tables and parameters. VerificationError where there is nothing."""
+    """Return the checksum entries: constants, then tables and parameters.
+
+    Raises:
+        VerificationError: There is nothing to check.
+    """
     arrays = [array_entry(renderer.array(b), b.data) for b in memory.arrays if b.data is not None and b.data.size]
     tables = [table.entry for table in (*sized.tables, *renderer.events) if table.entry is not None]
     return [*arrays, *renderer.checked, *tables]
@@ -373,12 +377,12 @@ def _checks_context(name: str, checked: Sequence[Entry], check_all: str, ending:
 
 
 def _check_all(memory: MemoryContext) -> str:
-    """A file of weights has a NAME_check_weights of its own."""
+    """Return the name of the check function; a file of weights has its own NAME_check_weights."""
     return "check_weights" if memory.blob is None else "check_parameters"
 
 
 def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:
-    """How many cases the steps are, and how often they are called."""
+    """Return the context of step functions: the number of cases, and of calls."""
     return {
         "steps": max(sum(line.opens for line in lines), 1) if form.steps else 0,
         "step_calls": max(len(step_layers(lines)), 1),
@@ -390,14 +394,14 @@ def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def _read_by_steps(context: Mapping[str, Any]) -> list[dict[str, object]]:
-    """The parameters of the run function, and whether what it does after its checks reads them."""
+    """Return the run function's parameters, and whether its body reads them after the checks."""
     pointers, constants = context["locals"], context["constant_locals"]
     words = with_memories(words_of(context["lines"]), context["arena"], pointers, constants)
     return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in context["parameters"]]
 
 
 def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> Facts:
-    """What the header's manual is written from."""
+    """Return the facts of the header's manual."""
     provenance, weights = context["provenance"], ", weights" * bool(context["weights_head"])
     return Facts(
         program.name,
@@ -419,7 +423,7 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
 
 
 def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[str, object]) -> dict[str, bytes]:
-    """The file of weights, if there is to be one. It fits any code that is the same but for the banner."""
+    """Return the file of weights, if there is one. It fits all code that is equal except for the banner."""
     if memory.blob is None:
         return {}
     files = (env.get_template(template).render(context) for template in ("kernels.h.j2", "model.c.j2"))
@@ -431,7 +435,10 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
 
 
 def _outside_of_file(context: Mapping[str, Any]) -> str:
-    """What training may change and an updatable file has not: codes at the borders, and outputs that are constant."""
+    """Return what training may change but an updatable file lacks.
+
+    That is the quantization of inputs and outputs, and constant outputs.
+    """
     codes = [(t["accessor"], t["scale"], t["zero_point"]) for t in (*context["all_inputs"], *context["outputs"])]
     return json.dumps([codes, [constant["rows"] for constant in context["constants"]]])
 
@@ -448,7 +455,7 @@ _MODEL_FILES = {
 
 
 def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapping[str, str]) -> dict[str, str]:
-    """The texts of files, given by their templates."""
+    """Return the texts of files, given by their templates."""
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     return {file: text.rstrip("\n") + "\n" for file, text in texts.items()}  # templates may end with what is left out
 
@@ -456,7 +463,7 @@ def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapp
 def folder_texts(
     env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], others: Collection[str]
 ) -> dict[str, str]:
-    """What a folder has once: the runtime, CMake, the linker's script, the report, and the pack with all `others`."""
+    """Return the files that a folder has once: runtime, CMake, linker script, report, and the pack with `others`."""
     name = context["name"]
     texts = {"mcugen.h": runtime_headers()["mcugen.h"].read_text("utf-8")}
     if context["memory_sections"]:
@@ -467,11 +474,11 @@ def folder_texts(
 
 
 _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
-"""What a CMSIS-Pack calls files by their endings; all else is "other"."""
+"""Categories of files in a CMSIS-Pack, by suffix; other files are "other"."""
 
 
 def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str, object]) -> str:
-    """The description of a CMSIS-Pack of these files."""
+    """Return the description of a CMSIS-Pack of these files."""
     kinds = [(file, _PACK_CATEGORIES.get(Path(file).suffix, "other")) for file in sorted(files)]
     return env.get_template("pack.pdsc.j2").render(**context, pack_files=kinds)
 
@@ -489,7 +496,7 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
 
 
 def _input_ports(program: Program) -> tuple[Port, ...]:
-    """The one that the caller hands over row by row says so."""
+    """Return the inputs; one that the caller provides row by row is marked."""
     ports = _ports(program.inputs, "input", program.name)
     streamed, readers = program.streamed, [i for i in program.instrs if i.kernel == READ_ROWS]
     if streamed is None:
@@ -502,7 +509,7 @@ def _input_ports(program: Program) -> tuple[Port, ...]:
 
 
 def _output_ports(program: Program) -> tuple[Port, ...]:
-    """Those that tell sizes are called so."""
+    """Return the outputs; those that tell sizes are named as sizes."""
     telling = {s.output for s in program.symbols}
     plain = [e for e in program.outputs if e.name not in telling]
     sizes = [e for e in program.outputs if e.name in telling]
@@ -542,7 +549,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: Renderer, memory: MemoryCo
 
 
 def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
-    """A member of the state struct, and what it holds before the first call: real zeros, or the array `first`."""
+    """Return the context of a state struct's member, with its initial value: zeros or the array `first`."""
     lesson = renderer.program.lesson
     first = lesson.first.get(endpoint.name) if lesson is not None else None
     return {
@@ -558,7 +565,7 @@ def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
 
 
 class _Closeness(NamedTuple):
-    """How the self-test compares elements of a type: as `real` numbers, got by the function `read` if there is one."""
+    """How the self-test compares elements of a type: as `real` numbers, read by the function `read` if there is one."""
 
     name: str
     ctype: str
@@ -568,7 +575,7 @@ class _Closeness(NamedTuple):
 
 
 def _closeness(dtype: DType, tolerance: float) -> _Closeness:
-    """A narrow float may also fall on the neighbour of the golden value."""
+    """Return the comparison of a type. A narrow float may also be a neighbor of the golden value."""
     if not dtype.is_narrow_float:
         return _Closeness(dtype.c, dtype.c, dtype.c, "", c_float(tolerance))
     step = float(ml_dtypes.finfo(dtype.numpy).eps)
@@ -576,9 +583,9 @@ def _closeness(dtype: DType, tolerance: float) -> _Closeness:
 
 
 def _golden(port: Port, arrays: Sequence[Array]) -> dict[str, object]:
-    """The literals of an endpoint's samples, and C expressions of where one begins and of its bytes.
+    """Return the literals of an endpoint's samples, and C expressions of a sample's address and size.
 
-    Where the run function gets a pointer to it, each begins as aligned as the first.
+    If the run function receives a pointer to a sample, each sample is aligned like the first.
     """
     name, count = f"golden_{port.accessor}", arrays[0].size
     stride = max(-(-count // _LENT) * _LENT if port.is_lent else count, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the run function does: one line after the other, with the names and functions that these use."""
+"""The body of the run function: its lines in order, and the names and functions that they use."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Renderer:
             self.names[buffer] = self.unique(*buffer_title(buffer, self.titles), prefix)
 
     def array(self, constant: Buffer) -> str:
-        """The C name of a constant's array."""
+        """Return the C name of a constant's array."""
         return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
-        """A free identifier that is free with `prefix` and `suffix` too."""
+        """Return an identifier that is free with and without `prefix` and `suffix`."""
         word = identifier(text, self.taken, role, prefix)
         while prefix + word + suffix != word and prefix + word + suffix in self.taken:
             word = identifier(text, self.taken, role, prefix)
@@ -97,17 +97,17 @@ class Renderer:
         return word
 
     def of_layer(self, instr: Instr, role: str) -> str:
-        """A free identifier for something of a layer."""
+        """Return a free identifier for a part of a layer."""
         return self.unique(self.titles[instr.name], role)
 
     def function_name(self, instr: Instr) -> str:
-        """A free name for a kernel's function."""
+        """Return a free name for a kernel's function."""
         suffix = f"_{instr.variant}" if instr.variant else ""
         return self.unique(instr.kernel + suffix, suffix="_params")
 
 
 def step_layers(lines: Sequence[Line]) -> tuple[int, ...]:
-    """The number of the layer that each step is a part of."""
+    """Return the index of the layer that each step belongs to."""
     found: list[int] = []
     begun = 0
     for line in lines:
@@ -119,7 +119,7 @@ def step_layers(lines: Sequence[Line]) -> tuple[int, ...]:
 
 
 def size_expressions(renderer: Renderer) -> dict[str, str]:
-    """How the run function reads a size: an argument, or what an instruction has computed."""
+    """Return the C expression of each size: an argument, or the result of an instruction."""
     buffers = {e.name: e.buffer for e in renderer.program.outputs}
     return {
         s.name: f"{argument(renderer, buffers[s.output])}[0]" if s.output else renderer.symbols[s.name]
@@ -129,13 +129,13 @@ def size_expressions(renderer: Renderer) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Line:
-    """What the run function does next: a call, or where a block begins or ends."""
+    """One statement of the run function: a call, or the begin or end of a block."""
 
     text: str
     heading: tuple[str, ...] = ()
-    """What the comment above it tells, by parts."""
+    """Parts of the comment above the line."""
     function: str = ""
-    """Of a call."""
+    """Name of the called function."""
     params: str = ""
     """The name of its parameters, if it has any."""
     members: tuple[tuple[str, str, str], ...] = ()
@@ -159,7 +159,7 @@ class Line:
     closes: bool = False
 
     def passing(self, given: str) -> Line:
-        """The line with the arguments of portions, if it calls them."""
+        """Return the line with the arguments of portions, if it calls them."""
         return replace(self, text=self.text.replace(_GIVEN, given))
 
 
@@ -177,10 +177,14 @@ class Local:
 def lines_of(
     renderer: Renderer, sized: SizedParams, steps: bool, cached: tuple[bool, bool] = (False, False)
 ) -> list[Line]:
-    """What the run function does in order: calls and the braces of blocks.
+    """Return the statements of the run function: calls and the braces of blocks.
 
-    Where the caller asks for `steps`, each line that is in no block is one, and each block as a whole. Of a stream that
-    is in no block, each event is a step: it has the cases, and no loop.
+    Args:
+        renderer: Names and functions of the program.
+        sized: Parameters that depend on run-time sizes.
+        steps: Whether to divide the function into steps: each line outside of blocks, and each block as a whole. A
+            stream outside of blocks has one step for each event, with cases instead of a loop.
+        cached: Whether each core has a data cache.
     """
     program, begun = renderer.program, list[Instr]()
     lines: list[Line] = []
@@ -232,7 +236,10 @@ class _Forks:
     hands_over: bool = False
 
     def part_of(self, index: int) -> list[Line]:
-        """Of a pipeline, whose second part is the only portion of the other core: what comes before an instruction."""
+        """Return the statements before an instruction that begins a part of a pipeline on two cores.
+
+        The second part is the only portion of the other core.
+        """
         program, (ours, theirs) = self.renderer.program, self.cached
         handover = program.handover
         if handover is None:
@@ -253,7 +260,7 @@ class _Forks:
         return instr.control is Control.FORK or (self.is_open and instr.control is not Control.NONE)
 
     def lines(self, instr: Instr) -> list[Line]:
-        """What a marker becomes: the portion is posted; it is waited for, or computed here; nothing."""
+        """Return the statements of a marker: post a portion, wait for it or compute it here, or nothing."""
         if instr.control is Control.FORK:
             self.count, self.is_open = self.count + 1, True
             return [Line(f"mcugen_cores_post(link, {self.count});", calls=0)]
@@ -274,7 +281,7 @@ class _Forks:
         return []
 
     def _stale(self, middle: Instr) -> tuple[list[str], list[str]]:
-        """What a core's cache must forget: before the other core's portion what it reads, behind it what it wrote."""
+        """Return the cache invalidations around the other core's portion: of what it reads, and of what it wrote."""
         instrs = self.renderer.program.instrs
         begin = next(i for i, instr in enumerate(instrs) if instr is middle)
         end = next(i for i in range(begin, len(instrs)) if instrs[i].control is Control.END)
@@ -295,7 +302,7 @@ def _changes(buffer: Buffer) -> bool:
 
 
 def _states(instrs: Sequence[Instr]) -> list[Buffer]:
-    """What a pipeline's second part keeps: the first core computes that part, too, when no frame follows."""
+    """Return the states of a pipeline's second part. The first core computes that part, too, when no frame follows."""
     return [o.buffer for instr in instrs for o in instr.operands if o.buffer.space is Space.STATE]
 
 
@@ -307,7 +314,7 @@ _GIVEN = "{given}"
 
 
 def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> Line:
-    """The C text that begins a block."""
+    """Return the C text that begins a block."""
     names = {o.role: f"*{argument(renderer, o.buffer)}" for o in instr.operands}
     if instr.control is Control.CASE:
         return Line(f"case {instr.case}: {{")
@@ -327,21 +334,21 @@ def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> 
 
 
 def _begin_of_event(renderer: Renderer, instr: Instr, depth: int) -> Line:
-    """The C text that begins what one event of a stream does, as a step."""
+    """Return the C text that begins one event of a stream as a step."""
     table = _events(renderer, instr)
     text = fitted(f"switch ({table.name}[steps->event]) {{", 4 + depth)
     return Line(text, _heading(renderer, instr), calls=len(instr.events))
 
 
 def _end_of_event(begun: Instr, depth: int) -> Line:
-    """The C text that ends it: the next event is the next step."""
+    """Return the C text that ends an event: the next event is the next step."""
     again = f"if (++steps->event < {len(begun.events)}) {{"
     left = [again, "    steps->next = next;", "    return MCUGEN_AGAIN;", "}"]
     return Line(_stacked(["default:", "    break;", "}", *left, "steps->event = 0;"], depth))
 
 
 def _end(begun: Instr, instr: Instr, depth: int) -> Line:
-    """The C text that ends a block, or its first half."""
+    """Return the C text that ends a block or its first half."""
     last = {
         Control.STREAM: ["    default:", "        break;", "    }", "}"],
         Control.CASE: ["    break;", "}"],
@@ -356,7 +363,7 @@ def _stacked(lines: list[str], depth: int) -> str:
 
 
 def _events(renderer: Renderer, instr: Instr) -> CodeTable:
-    """The table of a stream: its events' cases in order."""
+    """Return the table of a stream: the cases of its events in order."""
     numbers = event_numbers(instr)
     ctype = DType.of(numbers).c
     known = renderer.shared.arrays.get(array_key(ctype, numbers))
@@ -369,7 +376,7 @@ def _events(renderer: Renderer, instr: Instr) -> CodeTable:
 
 
 def event_numbers(instr: Instr) -> Array:
-    """The cases of a stream's events, in as few bytes as they need."""
+    """Return the cases of a stream's events in the smallest type that holds them."""
     numbers = np.array(instr.events)
     return numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
 
@@ -399,7 +406,7 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
 
 
 def _parameters(renderer: Renderer, instr: Instr, values: tuple[object, ...]) -> tuple[str, bool]:
-    """The name of a call's parameters, and whether they are new: layers that are alike share them."""
+    """Return the name of a call's parameters, and whether they are new: layers with equal parameters share them."""
     if not renderer.shares_parameters:
         return renderer.of_layer(instr, "params"), True
     is_new = values not in renderer.parameters
@@ -409,7 +416,7 @@ def _parameters(renderer: Renderer, instr: Instr, values: tuple[object, ...]) ->
 
 
 def _heading(renderer: Renderer, instr: Instr) -> tuple[str, ...]:
-    """What stands above a call: what it computes, the ONNX nodes that it comes from if that says more, its tensors."""
+    """Return the comment above a call: its result, its ONNX nodes if they say more, and its tensors."""
     title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
     nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
     told = [instr.note] * (not renderer.memory.updatable)  # it has scales
@@ -417,14 +424,14 @@ def _heading(renderer: Renderer, instr: Instr) -> tuple[str, ...]:
 
 
 def _callback(renderer: Renderer, instr: Instr, indent: int) -> Line:
-    """The caller writes rows of the streamed input."""
+    """Return the statements in which the caller writes rows of the streamed input."""
     first, rows = (argument(renderer, instr.operand(role).buffer) for role in ("next", "y"))
     check = [f"if (read(context, *{first}, {rows}) != 0) {{", "    return MCUGEN_ERROR_INPUT;", "}"]
     return Line(_stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8), _heading(renderer, instr))
 
 
 def _stop(renderer: Renderer, instr: Instr, indent: int) -> Line:
-    """The call ends here if it goes no further, or cannot."""
+    """Return the statements that end the call if it was asked to go no further, or cannot."""
     phase, lesson = int(instr.params["phase"]), renderer.program.lesson
     assert lesson is not None, "what learns has one"
     further = ((lesson.target, lesson.loss), (lesson.rate,))[phase]  # what a call that ends here was not given
@@ -441,7 +448,7 @@ _STOPS = ("a run ends here", "the loss is known")
 
 
 def _reading(renderer: Renderer, instr: Instr, indent: int) -> Line:
-    """The caller reads constants of a layer."""
+    """Return the statements in which the caller reads constants of a layer."""
     blob = renderer.memory.blob
     assert blob is not None, "what is read is in a file"
     constant, to = instr.operand("x").buffer, argument(renderer, instr.operand("y").buffer)
@@ -455,7 +462,7 @@ _STAGING = {
     BEGIN_WEIGHTS: "MCUGEN_STAGE_BEGIN",
     END_WEIGHTS: "MCUGEN_STAGE_END",
 }
-"""What is called for constants that are copied to the arena."""
+"""Functions that copy constants to the arena."""
 
 
 def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
@@ -466,13 +473,13 @@ def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
 
 
 def _passed(renderer: Renderer, operand: Operand) -> str:
-    """What is passed for an operand: its buffer, or the first of some lanes of it."""
+    """Return the argument for an operand: its buffer, or the first of its lanes."""
     first = operand.lanes.first if operand.lanes else 0
     return argument(renderer, operand.buffer) + f" + {first}" * (first > 0)
 
 
 def argument(renderer: Renderer, buffer: Buffer) -> str:
-    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
+    """Return the argument for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
 
     Empty working memory begins where the arena does: compilers see a NULL into calls that are never made, and warn.
     """

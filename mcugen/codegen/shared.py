@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models of one firmware have together: C functions and arrays that exist once."""
+"""C functions and arrays that the models of one firmware share."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
 
 @dataclass(frozen=True)
 class Shared:
-    """Of the firmware `name` what is there already when a model is rendered; nothing, for a model alone."""
+    """The functions and arrays of the firmware `name` that exist before a model is rendered; none for a single model."""
 
     name: str = ""
     functions: Mapping[FunctionKey, Function] = field(default_factory=dict)
     arrays: Mapping[ArrayKey, str] = field(default_factory=dict)
-    """Their C names."""
+    """C names of the arrays."""
 
     @property
     def names(self) -> set[str]:

@@ -21,12 +21,12 @@ Expressions = Mapping[str, str]
 
 
 def symbol_names(symbols: Sequence[Symbol], taken: Names) -> dict[str, str]:
-    """A C identifier for each symbol; they are added to `taken`."""
+    """Return a C identifier for each symbol, and add them to `taken`."""
     return {s.name: identifier(s.name, taken) for s in symbols}
 
 
 def c_polynomial(formula: Polynomial, names: Expressions, cast: str = "") -> str:
-    """A C expression, computed in the type of a cast like `(int64_t)`, or in int32_t."""
+    """Return a C expression, computed in the type of a cast like `(int64_t)`, or in int32_t."""
     if not cast and len(formula.terms) == 1 and formula.terms[0][0] == 1 and len(formula.terms[0][1]) == 1:
         return _quotient(formula.terms[0][1][0], names)  # alone it needs no parentheses
     parts = [_term(factor, [_atom(a, names, cast) for a in atoms]) for factor, atoms in _sorted(formula)]
@@ -35,7 +35,7 @@ def c_polynomial(formula: Polynomial, names: Expressions, cast: str = "") -> str
 
 
 def _sorted(formula: Polynomial) -> list[tuple[int, tuple[Atom, ...]]]:
-    """The constant last, and what is taken away after what it is taken from."""
+    """Return the terms with the constant last and negative terms after positive ones."""
     return sorted(formula.terms, key=lambda term: (not term[1], term[0] < 0))
 
 
@@ -128,7 +128,7 @@ class SizedParams:
 
 
 def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, object]]:
-    """The sizes that the caller of the run function gives."""
+    """Return the sizes that the caller of the run function passes."""
     return [
         {"name": names[s.name], "low": s.low, "high": s.high, "onnx_name": comment(s.name)}
         for s in symbols
@@ -137,7 +137,7 @@ def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, o
 
 
 def sized_tensor(endpoint: Endpoint, names: Expressions) -> dict[str, object]:
-    """What the header says of an input or output: its shape with symbols, and macros of the sizes it depends on."""
+    """Return an input's or output's shape with symbols, and the macros of the sizes it depends on, for the header."""
     used = {a.symbol for f in endpoint.sizes.values() for _, atoms in f.terms for a in atoms}
     parameters = [name for symbol, name in names.items() if symbol in used]
     in_macro = {symbol: f"({name})" for symbol, name in names.items()}

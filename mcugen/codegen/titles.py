@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers are called in C: as the author of the ONNX graph would know them."""
+"""Titles of layers in C: the names that the author of the ONNX graph knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcugen.codegen.identifiers import identifier, tensor_name
 from mcugen.lir.program import Buffer, Instr, Program
 
 Titles = Mapping[str, str]
-"""By the names of instructions."""
+"""Titles by the names of instructions."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Layer:
 
 
 def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object, ...], str]) -> list[Layer]:
-    """The layers in order; `functions` are the C functions of kernels, by Instr.function_key."""
+    """Return the layers in order; `functions` maps Instr.function_key to C functions of kernels."""
     ends = [(program.head(layer), program.completing(layer)) for layer in program.layers()]
     return [
         Layer(end.name, titles[end.name], _result(end), functions.get(head.function_key, head.kernel))
@@ -36,16 +36,17 @@ def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object,
 
 
 def _result(instr: Instr) -> str:
-    """Of "1x3 int8(0.5, 3) -> 1x4 int8(0.25, 0) NHWC" the end: "1x4 int8"."""
+    """Return the end of a note: "1x4 int8" of "1x3 int8(0.5, 3) -> 1x4 int8(0.25, 0) NHWC"."""
     return re.sub(r"\([^()]*\)| NHWC", "", instr.note.rpartition(" -> ")[2])
 
 
 def titles_of(program: Program) -> Titles:
-    """A title for all instructions of one name, which comments, identifiers and the table of layers share.
+    """Return the title of each instruction name. Comments, identifiers and the table of layers use it.
 
-    That is the name of the tensor that they compute, if one of the ONNX nodes behind them is called so too, or it is an
-    output of the model; else the name of the last of these nodes that its operator is named after, or the last of all.
-    What several share goes to the last: those before prepare its input, and keep their own names.
+    The title is the name of the computed tensor, if an ONNX node behind the instructions has the same name or the
+    tensor is an output of the model. Otherwise it is the name of the last of these nodes that the operator is named
+    after, or of the last node. If several names share an origin, the last one gets the title; the earlier ones prepare
+    its input and keep their own names.
     """
     outward = {endpoint.name for endpoint in program.outputs}
     owners = {instr.origin: instr.name for instr in program.instrs}
@@ -64,7 +65,7 @@ def _title(instr: Instr) -> str:
 
 
 def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
-    """What a buffer is called after, and the part that it plays there: ("conv1/Relu", "weights"), ("image", "")."""
+    """Return the title that a buffer belongs to, and its role there: ("conv1/Relu", "weights"), ("image", "")."""
     owner, role = buffer.name, ""
     while owner not in titles and "." in owner:
         owner, _, part = owner.rpartition(".")

@@ -45,7 +45,11 @@ class Installed:
         return cls(folder, found[0].name.removesuffix(_SUFFIX), version, start[:HEAD_BYTES])
 
     def update(self, bundle: Bundle) -> bytes:
-        """The file of weights of `bundle`. UsageError, with a difference, where that has other code than the folder."""
+        """Return the file of weights of `bundle`.
+
+        Raises:
+            UsageError: The bundle has other code than the folder; the message shows a difference.
+        """
         file = bundle.weights_blob
         assert file is not None, "an update is a file of weights"
         if file[:HEAD_BYTES] != self.head:
@@ -55,7 +59,7 @@ class Installed:
         return file
 
     def _difference(self, bundle: Bundle) -> str:
-        """The first: of layers by what the reports say, else of the code by its lines."""
+        """Return the first difference: of layers by the reports, else of lines of the code."""
         report = f"{self.name}_report.json"
         if layers := _layer_difference(self._text(report), bundle.files[report]):
             return layers
@@ -91,7 +95,7 @@ def _layer(layer: dict[str, object]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Of the code, without the banner, comments and what the file of weights begins with."""
+    """Return the lines of the code, without banner, comments and the words of the weights' header."""
     code = text[text.find("\n#") + 1 :]
     lines = [line.strip() for line in code.splitlines()]
     return [line for line in lines if line and not line.startswith(("/*", "*", "0x"))]

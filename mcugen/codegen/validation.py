@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What validation on the target looks at: results of layers, constants, and which code it is (templates/validate)."""
+"""Tables for validation on the target: results of layers, constants, and the code's identity (templates/validate)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _PATTERN = "{name}_validate.{ending}"
 
 
 def validation_files(name: str) -> tuple[str, str]:
-    """What its C file and its header are called."""
+    """Return the names of the C file and its header."""
     return _PATTERN.format(name=name, ending="c"), _PATTERN.format(name=name, ending="h")
 
 
 def results_of_layers(program: Program) -> tuple[Result, ...]:
-    """What each layer leaves for later ones, for the caller, or for the next call; not where sizes are known at run
-    time only: what lies behind the elements is nothing.
+    """Return what each layer leaves for later layers, the caller, or the next call.
+
+    The result is empty if sizes are known only at run time, since tensors are then partly undefined.
     """
     return () if program.symbols else tuple(_results(program))
 
@@ -84,7 +85,7 @@ def validation_texts(
     names: Mapping[Buffer, str],
     context: Mapping[str, object],
 ) -> dict[str, str]:
-    """The C file and the header; `names` are those of buffers in C."""
+    """Return the C file and the header; `names` are the C names of buffers."""
     bases = _Bases(program, memory, names)
     results = [
         {
@@ -129,11 +130,11 @@ def validation_texts(
 
 
 _CHECKS = ("check_some", "check_all")
-"""What of the context names functions that compare checksums."""
+"""Keys of the context that name functions which compare checksums."""
 
 
 def _ordered(program: Program, context: Mapping[str, object]) -> list[object]:
-    """The outputs, those that tell sizes among them, in the program's order."""
+    """Return all outputs in the program's order, including those that tell sizes."""
     tensors = [*_list(context["outputs"]), *_list(context["size_outputs"])]
     computed = {symbol.output for symbol in program.symbols}
     plain, sizes = iter(tensors), iter(tensors[len(_list(context["outputs"])) :])
@@ -150,7 +151,7 @@ def _bytes(data: bytes) -> list[str]:
 
 
 class _Bases:
-    """What tensors' offsets count from, as C expressions: areas of the arena, members of the state, lent buffers."""
+    """C expressions that tensors' offsets count from: areas of the arena, members of the state, lent buffers."""
 
     def __init__(self, program: Program, memory: MemoryContext, names: Mapping[Buffer, str]) -> None:
         arena = "MCUGEN_ARENA"
@@ -160,7 +161,7 @@ class _Bases:
         self.expressions: list[str] = []
 
     def number(self, buffer: Buffer) -> int:
-        """Of the expression in the table."""
+        """Return the index of a buffer's expression in the table."""
         text = self._expression(buffer)
         if text not in self.expressions:
             self.expressions.append(text)

@@ -38,13 +38,15 @@ _OWN = (
     ),
     *("{}_kernels.c", "{}_report.json", "mcugen.{}.pdsc"),
 )
-"""What the files of a model, or of a firmware, are called."""
+"""Patterns of the file names of a model or a firmware."""
 
 
 def write_folder(bundle: Bundle, folder: Path) -> Path:
-    """Replaces `folder` by the bundle's files, at once: readers see the old or the new, never a mixture.
+    """Replace `folder` by the bundle's files atomically: readers see the old or the new folder, never a mixture.
 
-    OutputError if it cannot be written; UsageError for anything there that mcugen did not write.
+    Raises:
+        OutputError: The folder cannot be written.
+        UsageError: Something is there that mcugen did not write.
     """
     target = Path(os.path.realpath(folder))
     if target in (Path.cwd(), target.parent):
@@ -83,7 +85,7 @@ def _foreign(folder: Path) -> list[str]:
 
 
 def _fill(fresh: Path, bundle: Bundle, target: Path) -> None:
-    """Writes the files; permissions of the folder are those of `target`, if there is one."""
+    """Write the files; the folder gets the permissions of `target` if that exists."""
     fresh.mkdir()
     texts = {name: text.encode() for name, text in bundle.files.items()}
     for name, data in sorted({**texts, **bundle.blobs}.items()):
@@ -97,7 +99,7 @@ def _write(data: bytes, file: IO[bytes]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces one text file as a whole."""
+    """Replace a text file atomically."""
     replace_file(path, partial(_write, text.encode()))
 
 
@@ -136,7 +138,7 @@ _KINDS = {
 
 
 def _kind(path: Path) -> str:
-    """What a path that is no folder names."""
+    """Return the kind of a path that is no folder, in words."""
     return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "something else")
 
 

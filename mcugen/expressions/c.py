@@ -25,7 +25,10 @@ from mcugen.hir.types import DType
 
 
 class Binding(IntEnum):
-    """Precedence of C operators, except that comparisons, bit operations and shifts do not mix: compilers warn about that."""
+    """Precedence of C operators.
+
+    Comparisons, bit operations and shifts do not mix without parentheses: compilers warn about that.
+    """
 
     SELECT = 0
     OR = 1
