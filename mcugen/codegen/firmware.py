@@ -123,9 +123,10 @@ def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
 
 
 class Plan:
-    """What several models share: functions that at least two of them call, arrays used more than once, and the arena.
+    """Functions, arrays and arenas that several models share.
 
-    Models of a pair in `exclusive`, given by their indices, never run at the same time.
+    A function is shared if at least two models call it, an array if it is needed more than once. Models of a pair in
+    `exclusive`, given by their indices, never run at the same time.
     """
 
     def __init__(self, name: str, drafts: Sequence[Draft], exclusive: Collection[Pair]) -> None:
@@ -239,7 +240,7 @@ def _banner(plan: Plan) -> dict[str, Any]:
 
 
 def _arena_context(plan: Plan) -> dict[str, Any]:
-    """The arrays, and where each model's areas begin in them."""
+    """Return the context of the arena arrays, and where each model's areas begin in them."""
     name, drafts, areas = plan.name, plan.drafts, plan.areas
     told, places = [], dict[tuple[int, int], dict[str, Any]]()
     for area in areas:
@@ -272,7 +273,7 @@ def _arena_context(plan: Plan) -> dict[str, Any]:
 
 
 def _sections(plan: Plan) -> tuple[Section, ...]:
-    """What must lie in memories of its own: the joint arenas, what models have for themselves, and what they share."""
+    """Return the sections in memories of their own: joint arenas, sections of single models, shared arrays."""
     arenas = [Section("arena", area.memory, plan.name) for area in plan.areas if area.is_named]
     own = [section for draft in plan.drafts for section in draft.memory.sections if section.kind != "arena"]
     weights = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}

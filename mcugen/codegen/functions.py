@@ -21,7 +21,7 @@ from mcugen.lir.program import Access, Instr
 
 @dataclass(frozen=True)
 class KernelSource:
-    """Where the text of kernels comes from, and for which CPU."""
+    """Source of the kernels' text, and the CPU that it is for."""
 
     features: frozenset[str] = frozenset()
     """Features of the CPU (mcugen.board) that kernels may use beyond plain C."""

@@ -565,7 +565,7 @@ def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
 
 
 class _Closeness(NamedTuple):
-    """How the self-test compares elements of a type: as `real` numbers, read by the function `read` if there is one."""
+    """Comparison of a type's elements in the self-test: as `real` numbers, read by `read` if that is set."""
 
     name: str
     ctype: str

@@ -22,7 +22,7 @@ def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
 
 @dataclass(frozen=True)
 class Shared:
-    """The functions and arrays of the firmware `name` that exist before a model is rendered; none for a single model."""
+    """Functions and arrays of the firmware `name` that exist before a model is rendered; none for a single model."""
 
     name: str = ""
     functions: Mapping[FunctionKey, Function] = field(default_factory=dict)

@@ -23,14 +23,14 @@ from mcugen.simulate.profile import LAYER_MARK, MARK, build_plugin
 
 _SIGNAL = "harness_signal"
 _WAITING = (MARK, LAYER_MARK, _SIGNAL, "harness_wait", "harness_settle")
-"""What is not counted: the chip's own signals, and waiting for them."""
+"""Functions that are not counted: the chip's own signals, and waiting for them."""
 
 _FIRST, _OTHER = 0, 1
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Of a layer that both cores compute, the instructions of each, from when it is posted until both are done."""
+    """Instructions of a layer that both cores compute, from the post until both are done."""
 
     first: int
     """From the post to the end of the first core's portion."""
@@ -41,18 +41,18 @@ class Fork:
 
     @property
     def instructions(self) -> int:
-        """Of the slower core, waiting aside."""
+        """Return the instructions of the slower core, without waiting."""
         return max(self.first, self.other) + self.end
 
 
 @dataclass(frozen=True)
 class BothCores:
-    """Of one sample: what both runs gave, and their instructions."""
+    """Results of one sample on one core and on both, and the instructions of each run."""
 
     alone: dict[str, np.ndarray]
     together: dict[str, np.ndarray]
     instructions: int
-    """On one core."""
+    """Instructions of the run on one core."""
     each: tuple[int, int]
     """Of the first core and of the other, when both run."""
     forks: tuple[Fork, ...]
@@ -71,9 +71,12 @@ class BothCores:
 def run_on_both_cores(
     bundle: Bundle, board: Board, sample: Sample, folder: Path, *, counts: bool = True, timeout: float = 120.0
 ) -> BothCores:
-    """Runs the sample on one core, then on both; without `counts` cores wait by WFE and signal by SEV, as on boards.
+    """Run the sample on one core, then on both.
 
-    UsageError: the bundle is not for two cores of an Arm board, or takes more than an arena.
+    Without `counts` the cores wait by WFE and signal by SEV, as on boards.
+
+    Raises:
+        UsageError: The bundle is not for two cores of an Arm board, or needs more than an arena.
     """
     more = (bundle.has_state, bundle.weights_blob, bundle.arguments, bundle.streamed, len(bundle.arena_sizes) > 1)
     lent = any(port.is_lent for port in (*bundle.inputs, *bundle.outputs))
@@ -115,7 +118,7 @@ def _marks(path: Path, image: Path) -> list[_Told]:
 
 
 def _read(alone: dict[str, np.ndarray], together: dict[str, np.ndarray], told: Sequence[_Told]) -> BothCores:
-    """The first two marks are around the run on one core, the last two around that on both."""
+    """Return the results: the first two marks enclose the run on one core, the last two the run on both."""
     ends = [i for i, each in enumerate(told) if each.function == MARK]
     begin, end = told[ends[-2]].counts, told[ends[-1]].counts
     inside = told[ends[-2] + 1 : ends[-1]]
@@ -125,7 +128,11 @@ def _read(alone: dict[str, np.ndarray], together: dict[str, np.ndarray], told: S
 
 
 def _forks(told: Sequence[_Told], begin: tuple[int, int]) -> list[Fork]:
-    """The first core signals when it posts, and its layers end behind its portion and when both are done."""
+    """Return the forks.
+
+    The first core signals when it posts; its layer marks follow at the end of its portion, and when both cores are
+    done.
+    """
     done = [each.counts[_OTHER] for each in told if each.core == _OTHER and each.function == _SIGNAL]
     others = [b - a for a, b in zip([begin[_OTHER], *done], done, strict=False)]
     ours = [(each.function, each.counts[_FIRST]) for each in told if each.core == _FIRST]

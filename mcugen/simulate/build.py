@@ -22,17 +22,20 @@ from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compile
 
 
 class Checks(Enum):
-    """What a program for this computer does about undefined behaviour."""
+    """Treatment of undefined behavior in a program for this computer."""
 
     NONE = "none"
     TRAP = "trap"
-    """It ends without a word; wrong addresses are told."""
+    """End without a message; wrong addresses are reported."""
     TELL = "tell"
-    """It says where and what: that takes gcc twice as long to compile."""
+    """Report place and kind; compiling takes gcc twice as long."""
 
 
 HARNESS = resource_dir("templates") / "harness"
-"""Its files are compiled where they are; what is generated of it for a model goes to `harness` in the build folder."""
+"""Folder of the harness, whose files are compiled in place.
+
+Files generated for a model go to `harness` in the build folder.
+"""
 
 _COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", str(HARNESS))
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -79,9 +82,9 @@ class TargetImages:
 
 
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
-    """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
+    """Build the program that runs the model on this computer, with address and UB sanitizers if `checks` asks for them.
 
-    A program that $CC makes static has the UB sanitizer alone, and traps.
+    A program that $CC links statically has the UB sanitizer alone, and traps.
     """
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
@@ -96,7 +99,7 @@ def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles
 
 
 def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: LibraryFiles | None = None) -> Path:
-    """The same by gcc, not optimized, with counters of the model's code for gcov, as these options ask for them."""
+    """Build the host program by gcc without optimization, with counters for gcov in the model's code."""
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     compiler = Compiler((find_program("gcc"),), (*_COMMON, *_HOST, *library.flags, "-O0"), folder)
@@ -107,9 +110,9 @@ def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: 
 
 
 def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
-    """The program that flips bits of constants, which are not constant there, and of a state (mcugen.simulate.flips).
+    """Build the program that flips bits of constants (which are writable there) and of a state (mcugen.simulate.flips).
 
-    Arithmetic may overflow: values are wrong then, and nothing else.
+    Arithmetic may overflow, which only makes values wrong.
     """
     harness = _write_model(bundle, folder)
     (folder / "model" / f"{bundle.name}_selftest.c").write_text(bundle.files[f"{bundle.name}_selftest.c"])
@@ -137,7 +140,7 @@ def build_target(
     stacks: bool = False,
     files: LibraryFiles | None = None,
 ) -> TargetImages:
-    """The firmware images for `machine`, compiled with the board's flags; all but the model's own if asked for."""
+    """Build the firmware images for `machine` with the board's flags; with `empty`, also all but the model's code."""
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -165,10 +168,14 @@ def build_target(
 
 
 def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path, joins: Sequence[str] = ()) -> Path:
-    """The firmware for a board's machine (for `host` a program of this computer) whose model another compiler makes.
+    """Build the firmware for a board's machine, or a host program, with the model compiled by another compiler.
 
-    `command`: that compiler with all its options; `joins`: a linker that makes one object of its objects. gcc compiles
-    the harness.
+    Args:
+        command: The compiler with all its options.
+        bundle: The model.
+        board: The board; `host` builds a program for this computer.
+        folder: Build folder.
+        joins: A linker that merges the compiler's objects into one. gcc compiles the harness.
     """
     _write_sources(bundle, folder)
     units = [replace(unit, flags=()) for unit in _model_units(bundle)]
@@ -189,7 +196,7 @@ def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path,
 
 
 def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tuple[str, ...]) -> Path:
-    """Of a harness, which is compiled, and the model's objects."""
+    """Compile a harness and link it with the model's objects."""
     compiler.compile(harness)
     return compiler.link("model.out", [*(unit.object for unit in harness), *model], flags)
 
@@ -210,7 +217,7 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
 
 
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
-    """The firmware for validation as a program of this computer, whose standard input and output are the wire."""
+    """Build the validation firmware as a program for this computer, whose standard input and output are the wire."""
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     command = host_compiler()
@@ -226,7 +233,7 @@ def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: Library
 def build_wire_target(
     bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
 ) -> Path:
-    """The firmware for validation on the machine's first serial port, compiled with the board's flags."""
+    """Build the validation firmware with the board's flags; the machine's first serial port is the wire."""
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -243,7 +250,7 @@ def build_wire_target(
 
 
 def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
-    """The model's files and those for validation, which are given `flags` besides."""
+    """Return the model's files and those for validation, which are compiled with further `flags`."""
     source, _ = validation_files(bundle.name)
     return [*_model_units(bundle), Unit(f"model/{source}", "model/validate.o", (*_STRICT, *flags))]
 
@@ -251,7 +258,7 @@ def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
 def build_parts(
     bundle: Bundle, board: Board, folder: Path, roots: Sequence[str], files: LibraryFiles | None = None
 ) -> tuple[Path, Path]:
-    """A program that does nothing but holds what the functions `roots` need, and one without them."""
+    """Build a program that only contains what the functions `roots` need, and one without them."""
     library, machine = Linked.of(bundle, files, board.cpu), find_machine(board)
     _write_model(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -267,21 +274,21 @@ def build_parts(
 
 
 def flags_of(board: Board) -> str:
-    """Those that shape a model's code for a board."""
+    """Return the flags that determine a model's code for a board."""
     return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
 
 
 def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
-    """The board's flags come last: they may ask for another optimization level."""
+    """Return the compiler with the board's flags last: they may ask for another optimization level."""
     toolchain = machine.toolchain
     flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS / machine.harness), *library.flags)
     return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
 
 def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
-    """The harness of firmware that is measured, with room for the readings of so many layers.
+    """Return the harness of measured firmware, with room for the readings of `layers` layers.
 
-    Room comes in powers of two: so the object of one model serves others.
+    The room is a power of two, so that the object of one model serves others.
     """
     stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
     room = {"measure": (f"-DHARNESS_LAYERS={max(_LEAST_ROOM, 1 << (layers - 1).bit_length())}",)}
@@ -311,7 +318,7 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
 
 
 def _write_model(bundle: Bundle, folder: Path) -> Path:
-    """The model's files, and the folder of the harness's beside."""
+    """Write the model's files, and return the folder for the harness's files beside them."""
     model, harness = folder / "model", folder / "harness"
     model.mkdir(parents=True, exist_ok=True)
     validation = [file for file in validation_files(bundle.name) if bundle.validation is not None]
@@ -322,7 +329,10 @@ def _write_model(bundle: Bundle, folder: Path) -> Path:
 
 
 def _linker_script(bundle: Bundle, machine: Machine) -> str:
-    """What has a memory of the board to itself gets one of the machine; initial values lie with the weights."""
+    """Return the linker script.
+
+    A memory of the board that holds a section gets a memory of the machine. Initial values lie with the weights.
+    """
     named = {section.region: section.memory.size for section in bundle.sections}
     copies = [section for section in bundle.sections if section.kind == "copies"]
     images = {bundle.image_region} if copies else set()
@@ -371,9 +381,10 @@ def _host_units(bundle: Bundle) -> list[Unit]:
 
 
 def _joined_units(bundle: Bundle, folder: Path) -> list[Unit]:
-    """The same in fewer files: the harness, whose macros must not meet the model's code, comes last of those joined.
+    """Return the host program's units with several files joined in one, which compiles faster.
 
-    What other models of a folder are made of stays as it is: their kernels may have the same names.
+    The harness comes last, so that its macros do not meet the model's code. Files of other models in the folder stay
+    separate, since their kernels may have the same names.
     """
     joined = [f"model/{bundle.name}.c", f"model/{bundle.name}_weights.c", "harness/main.c"]
     units = _host_units(bundle)
@@ -385,7 +396,7 @@ def _joined_units(bundle: Bundle, folder: Path) -> list[Unit]:
 
 
 def _hooked_units(bundle: Bundle, model: Sequence[Unit]) -> list[Unit]:
-    """The model's files with the layer hook; the weights have no code and are shared."""
+    """Return the model's files with the layer hook; files of weights have no code and are shared."""
     weights = {_model_unit(stem).source for stem in _weights_stems(bundle)}
     return [
         unit
@@ -396,7 +407,7 @@ def _hooked_units(bundle: Bundle, model: Sequence[Unit]) -> list[Unit]:
 
 
 def _painting(unit: Unit) -> Unit:
-    """Of the harness: what measures does so layer by layer."""
+    """Return the harness file that measures stacks layer by layer in place of `measure.c`; other files unchanged."""
     if unit.source != str(HARNESS / "measure.c"):
         return unit
     return Unit(unit.source, "harness/measure_stacks.o", (*unit.flags, "-DHARNESS_LAYER_STACKS"))
@@ -407,5 +418,5 @@ def _model_unit(stem: str) -> Unit:
 
 
 def _weights_stems(bundle: Bundle) -> list[str]:
-    """The files of weights: of a model in a firmware several."""
+    """Return the names of the files of weights; a model in a firmware can have several."""
     return [Path(source).stem for source in bundle.sources if source.endswith("_weights.c")]

@@ -56,7 +56,10 @@ def _m4_stall(before: Instruction, after: Instruction) -> int:
 
 
 def _address_stall(before: Instruction, after: Instruction) -> int:
-    """Of a load or store. A single one overlaps with a single load before it unless that loads its address."""
+    """Return the stall cycles of a load or store.
+
+    A single access overlaps with a single load before it, unless that load provides its address.
+    """
     depends = bool(before.results & after.address_registers)
     if not is_one_of(_MEMORY, before):
         return int(depends) + _float_stall(before, after)
@@ -65,7 +68,7 @@ def _address_stall(before: Instruction, after: Instruction) -> int:
 
 
 def _float_stall(before: Instruction, after: Instruction) -> int:
-    """A result of floating-point arithmetic comes a cycle late, but not too late to be an addend."""
+    """Return the stall cycle of a floating-point result that is read at once, except as an addend."""
     is_arithmetic = before.mnemonic.startswith("v") and not is_one_of(rf"{_MEMORY}|vmov|vmrs|vmsr", before)
     reads_first = after.is_store or is_one_of(r"vcmpe?", after)
     read = registers(" ".join(after.operands if reads_first else after.operands[1:]))
@@ -147,7 +150,7 @@ def _m7_float_latency(instruction: Instruction) -> int:
 
 
 def _m7_rule(instruction: Instruction) -> Rule:
-    """How the Cortex-M7 runs it."""
+    """Return the timing of an instruction on the Cortex-M7."""
     if is_one_of(_BRANCH, instruction):
         return Rule({"branch": 1}, last=True)
     if is_one_of(_MEMORY, instruction):
@@ -183,7 +186,7 @@ M7 = Scoreboard(2, {"load": 2, "alu": 2, "port": 2}, _m7_rule, _m7_needed)
 
 
 def _m85_rule(instruction: Instruction) -> Rule:
-    """As the M7, but shifts need no shifter, and a vector takes its part twice, for half of it each."""
+    """Return the timing on the Cortex-M85: as on the M7, without a separate shifter, and vectors in two halves."""
     if is_one_of(_LOOP, instruction):
         return Rule({}, cycles=0)
     if not _is_vector(instruction):
@@ -220,7 +223,7 @@ def _is_simple(instruction: Instruction) -> bool:
 
 
 def _m33_rule(instruction: Instruction) -> Rule:
-    """As the M4 in floating point; of integers, a load's or product's result waits a cycle, but the load does not."""
+    """Return the timing on the Cortex-M33: floats as on the M4; loads and products deliver one cycle late."""
     if is_one_of(_BRANCH, instruction):
         return Rule({}, last=True)
     if is_one_of(rf"{_MULTIPLE}|(ld|st)rd|v(ld|st)r", instruction):
@@ -237,7 +240,7 @@ def _m33_rule(instruction: Instruction) -> Rule:
 
 
 def _m33_needed(instruction: Instruction, register: str) -> int:
-    """A sum of floating-point products is in time as the next one's addend: as on the M4."""
+    """Return when an operand is needed: a floating-point product's sum is in time as the next addend, as on the M4."""
     return -1 if is_one_of(_MAC, instruction) and register in instruction.results else 0
 
 
@@ -270,7 +273,7 @@ def _m55_vector(instruction: Instruction) -> Rule:
 
 
 def _m55_rule(instruction: Instruction) -> Rule:
-    """Of scalars as the M33, but products and shifted operands come late, and two words are loaded a cycle."""
+    """Return the timing on the Cortex-M55: scalars as on the M33, late products and shifts, two words a cycle."""
     if is_one_of(_LOOP, instruction):
         return Rule({}, cycles=0)  # from its second round on, a loop does not come by its end any more
     if _is_vector(instruction):

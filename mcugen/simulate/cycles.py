@@ -38,7 +38,7 @@ class Cycles:
 
     @property
     def layers_without_waits(self) -> tuple[int, ...] | None:
-        """The same of each layer."""
+        """Return the cycles of each layer without wait states."""
         if self.layers is None or self.layer_waits is None:
             return self.layers
         each = zip(self.layers, self.layer_waits, strict=True)
@@ -55,14 +55,18 @@ class Code:
     """Of what stands for another bus master, where it is begun and where it is waited for."""
 
     def block(self, edge: Edge) -> list[Instruction]:
-        """The instructions that ran."""
+        """Return the instructions of the block that ran."""
         block = [self.at(edge.begin)]
         while block[-1].address < edge.last:
             block.append(self.at(block[-1].end))
         return block
 
     def at(self, address: int) -> Instruction:
-        """The instruction there; VerificationError if there is none."""
+        """Return the instruction at an address.
+
+        Raises:
+            VerificationError: There is no instruction.
+        """
         if address not in self.instructions:
             raise VerificationError("what ran must be code of the program", f"address {address:#x}")
         return self.instructions[address]
@@ -72,7 +76,7 @@ class Code:
         return edge.to != self.at(edge.last).end
 
     def edges(self, span: Span) -> list[Edge]:
-        """Those of blocks that count."""
+        """Return the edges of blocks that are counted."""
         return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
 
 
@@ -114,7 +118,7 @@ def _core_cycles(span: Span, code: Code, timing: Timing, board: Board) -> int:
 
 
 def _memory(profiler: Profiler, image: Path) -> str:
-    """What is taken for granted of the memories that the firmware uses."""
+    """Return the assumption about the memories that the firmware uses."""
     board = profiler.board
     unknown = untimed(board, image, profiler.bundle, profiler.machine)
     if unknown:
@@ -136,19 +140,19 @@ def _prices(code: Code, timing: Timing) -> Iterator[str]:
 
 
 def read_code(image: Path, timing: Timing) -> Code:
-    """The code of firmware, of which the harness's own does not count."""
+    """Return the code of firmware; the harness's own functions are not counted."""
     known = functions(image)
     copies = [known[name] for name in (COPIES, AWAITS) if name in known]
     return Code(timing.read(image), [area for name, area in known.items() if name in HARNESS], copies)
 
 
 def instructions_of(span: Span, code: Code) -> int:
-    """How many instructions ran."""
+    """Return the number of executed instructions."""
     return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
 
 
 def units_of(span: Span, code: Code) -> Mapping[str, int]:
-    """How many instructions ran, by the part of the CPU that they occupy."""
+    """Return the number of executed instructions by the CPU unit that they occupy."""
     units: Counter[str] = Counter()
     for edge in code.edges(span):
         for instruction in code.block(edge):
@@ -163,10 +167,10 @@ def cycles_of(span: Span, code: Code, timing: Timing) -> int:
 
 
 def _whole_blocks(edges: Sequence[Edge], code: Code) -> list[Edge]:
-    """With blocks as one where the first always goes on to the second, and nothing else leads there.
+    """Merge blocks where the first always continues to the second and nothing else leads there.
 
-    QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions. Where pages
-    end depends on the linker, and pairs of instructions must not.
+    QEMU also begins a block inside straight code: at a page, or after a number of instructions. Page boundaries depend
+    on the linker; the timing of instruction pairs must not.
     """
     begun, led = defaultdict[int, list[Edge]](list), Counter[int](edge.to for edge in edges)
     for edge in edges:

@@ -20,8 +20,10 @@ _IF_THEN = re.compile(r"it[te]{0,3}")
 
 
 def registers(text: str) -> tuple[str, ...]:
-    """Registers that the text names, in order; ranges are written out, double registers are two single ones, vectors
-    four."""
+    """Return the registers that a text names, in order.
+
+    Ranges are expanded, double registers are two single ones, and vectors four.
+    """
     return tuple(name for match in _REGISTERS.finditer(text) for name in _expand(match))
 
 
@@ -77,7 +79,7 @@ class Instruction:
 
     @cached_property
     def unit(self) -> str:
-        """What part of a CPU it occupies: branch, memory, float (vectors too), multiply, shift (unpacks too) or alu."""
+        """Return the CPU unit: branch, memory, float (with vectors), multiply, shift (with unpacking) or alu."""
         stem = self.mnemonic.partition(".")[0]
         unit = next((unit for unit, pattern in _UNITS if re.fullmatch(pattern, stem)), "alu")
         shifted = re.search(r"\b(lsl|lsr|asr|ror) ", " ".join(self.operands[1:]))
@@ -95,7 +97,7 @@ class Instruction:
 
     @cached_property
     def address_registers(self) -> frozenset[str]:
-        """Those that an address is computed from."""
+        """Return the registers that the address is computed from."""
         if re.fullmatch(r"v?(push|pop)", self.mnemonic):
             return frozenset(("sp",))
         if re.match(r"v?(ld|st)m", self.mnemonic):
@@ -121,7 +123,7 @@ class Instruction:
 
 
 def disassemble(program: Path, architecture: str = "") -> dict[int, Instruction]:
-    """The code of an Arm program by address. For that of Helium, objdump must be told the architecture."""
+    """Return the code of an Arm program by address. For Helium, objdump needs the architecture."""
     machine = ["-m", architecture] if architecture else []
     command = [find_program(ARM.objdump), "-d", *machine, "-M", "reg-names-std", str(program)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -129,7 +131,7 @@ def disassemble(program: Path, architecture: str = "") -> dict[int, Instruction]
 
 
 def parse(lines: Iterable[str]) -> Iterator[Instruction]:
-    """The instructions of objdump's lines; all that is no instruction is passed over."""
+    """Yield the instructions in objdump's lines; skip all other lines."""
     conditional = 0  # how many instructions are still under an IT
     for match in filter(None, map(_LINE.match, lines)):
         address, code, mnemonic, operands = match.groups("")

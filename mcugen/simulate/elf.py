@@ -28,7 +28,7 @@ class Cpu:
 
 
 def cpu_of(program: Path) -> Cpu:
-    """The CPU of an ELF file; that of this computer for a program in its own format."""
+    """Return the CPU of an ELF file, or this computer's CPU for a program in its own format."""
     try:
         with program.open("rb") as file:
             elf = ELFFile(file)
@@ -77,7 +77,7 @@ class Range:
 
 
 def functions(program: Path) -> dict[str, Range]:
-    """Where each function lies."""
+    """Return the address range of each function."""
     found = {}
     with program.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".symtab")
@@ -103,14 +103,14 @@ def function_at(program: Path, address: int) -> str | None:
 
 
 def sections(program: Path) -> dict[str, Range]:
-    """Where each section lies that takes memory, by addresses."""
+    """Return the address range of each section that takes memory."""
     with program.open("rb") as file:
         found = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
     return {str(s.name): Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in found}
 
 
 def words(program: Path) -> dict[int, int]:
-    """What lies at each word of the code of a 32-bit program, by address."""
+    """Return the words of a 32-bit program's code by address."""
     found: dict[int, int] = {}
     with program.open("rb") as file:
         elf = ELFFile(file)

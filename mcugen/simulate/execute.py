@@ -39,7 +39,7 @@ class TrapError(VerificationError):
 
 
 class Measure(IntEnum):
-    """What the harness measures in the call for the first sample; the numbers of harness.h."""
+    """What the harness measures in the call for the first sample. The values are those of harness.h."""
 
     NOTHING = 0
     STACK = 1
@@ -57,18 +57,19 @@ class Program:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left: outputs of each sample by port name, and the lines the harness printed."""
+    """The results of a run: outputs of each sample by port name, and the lines that the harness printed."""
 
     outputs: list[dict[str, np.ndarray]]
     findings: Findings
     crcs: tuple[int, ...] = ()
-    """CRC-32 of the input that was made of each raw sample, where such code is; of models that learn, of the state that
-    each sample left.
+    """CRC-32 of the input converted from each raw sample, if there is such code.
+
+    For trainable models: CRC-32 of the state after each sample.
     """
 
 
 def host_program(image: Path) -> Program:
-    """The program itself; QEMU's user mode running it where it is for another CPU, as $CC may make it."""
+    """Return the program itself, or QEMU's user mode running it if $CC made it for another CPU."""
     cpu = cpu_of(image)
     is_foreign = cpu in USER_MODE and cpu != cpu_of(Path(sys.executable))
     return Program((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
@@ -104,9 +105,20 @@ def execute(
     progress: Callable[[int], None] | None = None,
     first: int = 0,
 ) -> Run:
-    """Runs the samples through the program, in `folder`. In messages the first of them has the number `first`.
+    """Run samples through a program in `folder`.
 
-    VerificationError if the model returns an error or faults, or no sample is done within `timeout` seconds.
+    Args:
+        program: The program to run.
+        bundle: Its model.
+        samples: Inputs by port name.
+        folder: Working folder.
+        measure: What to measure for the first sample.
+        timeout: Seconds within which a sample must be done.
+        progress: Called with the number of samples done.
+        first: Number of the first sample in messages.
+
+    Raises:
+        VerificationError: The model returns an error or faults, or a sample takes longer than `timeout`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     swaps = cpu_of(program.image).is_little_endian != (sys.byteorder == "little")
@@ -127,7 +139,7 @@ def execute(
 def _write_inputs(
     path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure, swaps: bool, first: int
 ) -> None:
-    """`swaps`: the program's CPU has the other byte order than this computer."""
+    """Write the harness's input file. `swaps` says that the program's CPU has the other byte order."""
     with path.open("wb") as file:
         file.write(_swapped(np.array([measure, len(samples)], np.uint32), swaps).tobytes())
         for index, sample in enumerate(samples, first):
@@ -165,7 +177,7 @@ def _raw(bundle: Bundle, sample: Sample, swaps: bool) -> bytes:
 
 
 def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
-    """The sizes that the shapes of a sample tell, of those that the caller of the model gives."""
+    """Return the sizes that the caller of the model passes, read from the shapes of a sample."""
     sizes = {}
     for symbol in bundle.arguments:
         plain = Polynomial(((1, (Atom(symbol.name),)),))
@@ -183,12 +195,16 @@ def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
 
 
 def _swapped(array: np.ndarray, swaps: bool) -> np.ndarray:
-    """The array, with the bytes of each element in the other order if it `swaps`."""
+    """Return the array, with the bytes of each element reversed if `swaps` is set."""
     return array.byteswap() if swaps else array
 
 
 def input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndarray:
-    """An input as the code takes it; UsageError unless the sample has it in that type and shape."""
+    """Return an input as the code reads it.
+
+    Raises:
+        UsageError: The sample lacks the input, or has it in another type or shape.
+    """
     where = f"input '{port.name}' of sample {index}"
     if port.name not in sample:
         raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
@@ -202,7 +218,7 @@ def input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndar
 def _read_outputs(
     path: Path, bundle: Bundle, samples: Sequence[Sample], swaps: bool
 ) -> tuple[list[dict[str, np.ndarray]], tuple[int, ...]]:
-    """The program leaves the largest outputs."""
+    """Return the outputs of each sample, and the CRCs. The program writes outputs in their largest sizes."""
     outputs: list[dict[str, np.ndarray]] = []
     crcs: list[int] = []
     with path.open("rb") as file:
@@ -217,12 +233,12 @@ def _read_outputs(
 
 
 def _written(bundle: Bundle) -> tuple[Port, ...]:
-    """What the harness writes of each sample; the loss of a run is 0."""
+    """Return the ports that the harness writes for each sample; the loss of an inference is 0."""
     return (*bundle.outputs, *([bundle.lesson.loss] if bundle.lesson else []))
 
 
 def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.ndarray]:
-    """Outputs of the largest sizes, cut to their actual ones, which some outputs tell."""
+    """Cut outputs from their largest sizes to their actual ones, which some outputs tell."""
     telling = {s.output: s for s in bundle.symbols if s.output}
     sizes = sizes_of(bundle, sample)
     sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}
@@ -238,7 +254,7 @@ def _told(symbol: Symbol, array: np.ndarray) -> int:
 
 
 def _cut(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The elements lie without gaps from the beginning."""
+    """Return the first elements in a smaller shape; elements lie without gaps from the start."""
     return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
@@ -273,7 +289,7 @@ def _watch(
 
 @contextlib.contextmanager
 def _process(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The running program, its console going to a file; it does not outlive the block."""
+    """Yield the running program with its console in a file; end it with the block."""
     with (folder / "console.txt").open("wb") as console:
         process = subprocess.Popen(
             program.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT
@@ -286,7 +302,7 @@ def _process(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]
 
 
 def _findings(console: str) -> Findings:
-    """The harness's lines: a key, then numbers of eight hexadecimal digits."""
+    """Return the harness's lines: a key, then numbers of eight hexadecimal digits."""
     matches = (_FINDING.fullmatch(line) for line in console.splitlines())
     return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
 

@@ -20,13 +20,15 @@ function or of the check of weights, by an access that is stopped, not in time."
 
 @dataclass(frozen=True)
 class Flips:
-    """Bits that are flipped at once: by byte the number of its array, its place, and a mask. Arrays are those of
-    Bundle.constants, and behind them the state."""
+    """Bits to flip together: for each byte the index of its array, its offset, and a mask.
+
+    Arrays are those of Bundle.constants, followed by the state.
+    """
 
     places: tuple[tuple[int, int, int], ...]
 
     def __str__(self) -> str:
-        """As the program reads it."""
+        """Return the text that the program reads."""
         return f"{len(self.places)} " + " ".join(f"{array} {at} {mask}" for array, at, mask in self.places)
 
 

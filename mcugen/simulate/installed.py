@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed of the programs that build and run generated code, and how to install what is missing."""
+"""Detection of the programs that build and run generated code, and how to install missing ones."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _tool(name: str, purpose: str) -> Tool:
 
 
 def _has_library(toolchain: Toolchain) -> bool:
-    """A compiler finds the small C library if it can preprocess with its flags."""
+    """Return whether the compiler finds the small C library: whether it can preprocess with the library's flags."""
     command = [find_program(toolchain.gcc), *toolchain.library, "-E", "-x", "c", os.devnull]
     with suppress(subprocess.SubprocessError, OSError):
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)

@@ -16,12 +16,12 @@ from mcugen.limits import open_regular
 from mcugen.options import LibraryFiles
 
 _ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
-"""What archives of object files begin with."""
+"""First bytes of archives of object files."""
 
 
 @dataclass(frozen=True)
 class Linked:
-    """What a build takes of the user's library: nothing, where the model calls none."""
+    """The parts of the user's library that a build uses; empty if the model calls none."""
 
     library: Library | None = None
     include: Path = Path()
@@ -29,7 +29,11 @@ class Linked:
 
     @classmethod
     def of(cls, bundle: Bundle, files: LibraryFiles | None, cpu: str) -> Linked:
-        """The library that the bundle calls, for a CPU; UsageError unless its files are there."""
+        """Return the library that the bundle calls, for a CPU.
+
+        Raises:
+            UsageError: Files of the library are missing.
+        """
         if not bundle.libraries:
             return cls()
         (library,) = bundle.libraries
@@ -59,16 +63,16 @@ class Linked:
         return (str(self.archive),) if self.library else ()
 
     def blamed_for_headers(self) -> AbstractContextManager[None]:
-        """What does not compile is a matter of the library's headers, if there are any."""
+        """Report compilation failures within the block as a problem of the library's headers."""
         return self._blamed("compile with the headers of", 0, "they")
 
     def blamed_for_archive(self, flags: Sequence[str]) -> AbstractContextManager[None]:
-        """What does not link is a matter of the library's archive, which is to be built with `flags`."""
+        """Report link failures within the block as a problem of the library's archive, which needs `flags`."""
         return self._blamed("link with", 1, "it", f", built with {' '.join(flags)}")
 
     @contextmanager
     def _blamed(self, what: str, option: int, files: str, built: str = "") -> Iterator[None]:
-        """A failure is a matter of what an option of the library names."""
+        """Report failures within the block as a problem of the files that an option of the library names."""
         try:
             yield
         except VerificationError as error:

@@ -30,12 +30,12 @@ from mcugen.simulate.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulate.stack_steps import Step, read_steps
 
 MOVES = ("mem", "__aeabi_mem")
-"""What functions of the C library begin with whose loops go by sizes."""
+"""Prefixes of C library functions whose loops depend on sizes only."""
 DIVISIONS = dict.fromkeys(("__udivsi3", "__divsi3", "__aeabi_uidiv", "__aeabi_idiv", "__aeabi_uidivmod"), 32)
 """Rounds of a loop of libgcc's (lib1funcs.S), which shifts 32 bits by one at least."""
 
 Jump = tuple[int, int]
-"""From the address of an instruction to that of the next one."""
+"""Addresses of an instruction and of the next executed one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LongestPath:
 
 @dataclass(frozen=True)
 class Paths:
-    """How many instructions runs took, and the most that any run can take."""
+    """Instructions of the runs, and an upper bound for any run."""
 
     counts: tuple[int, ...]
     longest: LongestPath
@@ -62,10 +62,18 @@ def paths(
     library: LibraryFiles | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Paths:
-    """Of a model that runs on samples for a board that QEMU plays. No loop that goes by data goes round more than
-    `rounds` times in all; None: nothing is known of that.
+    """Return the instructions of runs on samples, and an upper bound for any input, for a board that QEMU emulates.
 
-    Errors are those of `simulate`; ToolMissingError, too, without a compiler for the plugin that counts.
+    Args:
+        bundle: The model.
+        board: The board.
+        samples: Inputs of the runs.
+        rounds: Largest total number of iterations of loops that depend on data; None if unknown.
+        library: Files of the library that the model calls.
+        progress: Called with the number of samples done.
+
+    Raises:
+        ToolMissingError: There is no compiler for the counting plugin. Other errors are those of `simulate`.
     """
     machine, root = find_machine(board), f"{bundle.name}_run"
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:

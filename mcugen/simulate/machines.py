@@ -92,7 +92,7 @@ _AN500 = _mps2("mps2-an500", 0x6000_0000)
 # The secure aliases: these CPUs start in the secure state.
 _AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB)), 0x5020_0000)
 _ALIKE = ("-global", "sse-200.CPU0_FPU=on", "-global", "sse-200.CPU0_DSP=on")
-"""Of the two cores only the second has these on Arm's board."""
+"""QEMU options that give the first core of Arm's board the FPU and DSP instructions that only the second one has."""
 SSE200 = replace(_AN505, name="mps2-an521", options=("-M", "mps2-an521", *_ALIKE))
 """Two Cortex-M33, of which the second waits for the first to start it."""
 _AN547 = _cortex_m(
@@ -137,7 +137,11 @@ _MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN50
 
 
 def find_machine(board: Board) -> Machine:
-    """The machine that a board names; UsageError if mcugen has no harness for it, or its toolchain is another."""
+    """Return the machine that a board names.
+
+    Raises:
+        UsageError: mcugen has no harness for the machine, or the board's toolchain is another.
+    """
     if board.qemu not in _MACHINES:
         near = difflib.get_close_matches(board.qemu, _MACHINES) or sorted(_MACHINES)
         rule = "a board's 'qemu' must be a machine mcugen knows"

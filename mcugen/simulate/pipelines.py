@@ -30,13 +30,13 @@ def is_one_of(pattern: str, instruction: Instruction) -> bool:
 
 
 def price(prices: Prices, instruction: Instruction) -> int:
-    """What a table says of an instruction: 1 where nothing matches."""
+    """Return the cycles of an instruction in a table; 1 if no entry matches."""
     found = next((price for pattern, price in prices if is_one_of(pattern, instruction)), 1)
     return found if isinstance(found, int) else found(instruction)
 
 
 def words(instruction: Instruction) -> int:
-    """How many registers a load or store of one or more moves."""
+    """Return the number of registers that a load or store moves."""
     listed = [operand for operand in instruction.operands if operand.startswith("{")]
     return len(registers(listed[0] if listed else instruction.operands[0]))
 
@@ -56,10 +56,10 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Rule:
-    """How an instruction passes a pipeline that issues in order."""
+    """Timing of an instruction in a pipeline that issues in order."""
 
     units: Mapping[str, int]
-    """For how many cycles it occupies which parts."""
+    """Cycles for which the instruction occupies each unit."""
     latency: int = 1
     """Cycles from its issue until others can use its results."""
     moves: int = 1
@@ -88,7 +88,7 @@ class Scoreboard:
     """Whether two may issue in one cycle, as far as rules do not tell."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
-        """From the issue of one to that of the next; of the last until the next could issue."""
+        """Return the cycles from the issue of each instruction to that of the next; of the last, until one could issue."""
         now, end = 0, 0  # the cycle of the group that issues, the one behind it
         group: list[Instruction] = []
         ready: dict[str, int] = {}
@@ -116,7 +116,7 @@ class Scoreboard:
     def _usable(
         self, instruction: Instruction, rule: Rule, ready: Mapping[str, int], free: dict[str, list[int]]
     ) -> int:
-        """The cycle in which operands and parts are there."""
+        """Return the first cycle in which operands and units are available."""
         operands = [ready[r] + self.needed(instruction, r) for r in instruction.registers if r in ready]
         parts = [min(free.setdefault(part, [0] * self.parts.get(part, 1))) for part in rule.units]
         return max(*operands, *parts, 0, 0)

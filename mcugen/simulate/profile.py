@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which blocks of instructions a program ran how often, counted by a plugin of QEMU (templates/harness)."""
+"""Execution counts of instruction blocks, from a QEMU plugin (templates/harness)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Edge:
 
 @dataclass(frozen=True)
 class Span:
-    """What ran between two marks."""
+    """Execution counts between two marks."""
 
     edges: tuple[Edge, ...]
     unaligned: int
-    """Bus transfers that unaligned accesses took beyond one each."""
+    """Bus transfers of unaligned accesses beyond one each."""
     mark: int
-    """Where it ended: the address of a mark."""
+    """Address of the mark that ended the span."""
     waits: tuple[tuple[int, ...], ...] = ()
     """Of each memory of the setup: its number, and for instructions and for data accesses, misses and cycles."""
 
@@ -65,10 +65,15 @@ class Profiler:
     timeout: float
 
     def spans(self, image: Path, setup: Iterable[str] = ()) -> list[Span]:
-        """Of one call of the run function: one, or of an image with hooks one a layer and what follows them.
+        """Return the spans of one call of the run function: one; for an image with hooks, one a layer and the rest.
 
-        `setup` are lines for the plugin. ToolMissingError: no compiler for the plugin. VerificationError: QEMU does not
-        run plugins, or not this one.
+        Args:
+            image: The firmware.
+            setup: Further lines for the plugin.
+
+        Raises:
+            ToolMissingError: There is no compiler for the plugin.
+            VerificationError: QEMU cannot run this plugin, or none.
         """
         folder, known = image.with_suffix(".profile"), functions(image)
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +97,7 @@ class Profiler:
 
 
 def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
-    """A plugin, built in `folder` with the host's compiler unless it is there; its name tells its source."""
+    """Build a plugin in `folder` with the host's compiler, unless it exists; its name contains a hash of the source."""
     source = resource_dir("templates") / "harness" / f"{name}.c"
     plugin = folder / f"{name}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if plugin.is_file():
@@ -103,7 +108,7 @@ def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
 
 
 def read_spans(lines: Iterable[str]) -> Iterator[Span]:
-    """What the plugin wrote; the first span is what ran before the first mark."""
+    """Yield the spans that the plugin wrote; the first one precedes the first mark."""
     edges: list[Edge] = []
     waits: list[tuple[int, ...]] = []
     unaligned = 0

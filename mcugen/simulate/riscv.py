@@ -43,7 +43,7 @@ class RiscvInstruction(Instruction):
 
     @cached_property
     def unit(self) -> str:
-        """As of Arm's."""
+        """Return the CPU unit, by the same names as for Arm."""
         return next((unit for unit, pattern in _UNITS if is_one_of(pattern, self)), "alu")
 
     @cached_property
@@ -65,19 +65,19 @@ class RiscvInstruction(Instruction):
 
     @cached_property
     def moved(self) -> frozenset[str]:
-        """None: there is no such addressing."""
+        """Return an empty set: RISC-V has no addressing that changes registers."""
         return frozenset()
 
 
 def disassemble(program: Path) -> dict[int, Instruction]:
-    """The code of a RISC-V program by address."""
+    """Return the code of a RISC-V program by address."""
     command = [find_program(RISCV.objdump), "-d", str(program)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {instruction.address: instruction for instruction in parse(text.splitlines())}
 
 
 def parse(lines: Iterable[str]) -> Iterator[Instruction]:
-    """The instructions of objdump's lines; all that is no instruction is passed over."""
+    """Yield the instructions in objdump's lines; skip all other lines."""
     for match in filter(None, map(_LINE.match, lines)):
         address, code, mnemonic, operands = match.groups("")
         if not mnemonic.startswith("."):
@@ -99,7 +99,7 @@ def _hazard3_rule(instruction: Instruction) -> Rule:
 
 
 def _stored_late(instruction: Instruction, register: str) -> int:
-    """What is stored may come from the load before."""
+    """Return when an operand is needed: a stored value may come from the load just before."""
     return -1 if instruction.is_store and register not in instruction.address_registers else 0
 
 

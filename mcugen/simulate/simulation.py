@@ -46,13 +46,13 @@ MOST_SHARE = 256
 """Samples that a worker of a cluster gets at once: so many are done again where one is lost."""
 
 LEAST_SHARES = 8
-"""Of a cluster, whose workers may be many."""
+"""Least number of shares for a cluster, which may have many workers."""
 
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
 
 PROFILED = 10
-"""How many times as long a profile may take: of a program that ended before it is known that it will."""
+"""Factor of the time limit of a profiled run; the program is known to end."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class Execution:
 
 @dataclass(frozen=True)
 class Setup:
-    """How a simulation is built and run."""
+    """Options of how a simulation is built and run."""
 
     sanitize: bool = False
-    """On the host, with the sanitizers of addresses and undefined behaviour."""
+    """Whether to build for the host with address and undefined-behavior sanitizers."""
     timeout: float = SECONDS_PER_SAMPLE
-    """The longest time in seconds that one sample may take."""
+    """Longest time for one sample, in seconds."""
     progress: Callable[[int], None] | None = None
     """Is told how many samples are done."""
     workdir: Path | None = None
@@ -119,14 +119,22 @@ def simulate(
     wait_states: int | None = None,
     setup: Setup | None = None,
 ) -> Execution:
-    """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
+    """Run the model on each sample, under QEMU or, for board `host`, on this computer.
 
-    `measure`, `per_layer` and `cycles` (estimated where all is measured; `wait_states` of flash instead of the board's)
-    apply to QEMU.
+    Args:
+        bundle: The model.
+        board: The board.
+        samples: Arrays by port name.
+        measure: Whether to measure stack, instructions and sizes (QEMU only).
+        per_layer: Whether to measure each layer (QEMU only).
+        cycles: Whether to estimate cycles of what is measured (QEMU only).
+        wait_states: Wait states of flash, in place of the board's.
+        setup: Further options.
 
-    UsageError: a sample does not match the ports, or the library is not the model's. VerificationError: the C does not
-    compile without warnings, returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not
-    installed.
+    Raises:
+        UsageError: A sample does not match the ports, or the library is not the model's.
+        VerificationError: The C code does not compile without warnings, returns an error, faults or hangs.
+        ToolMissingError: A compiler or QEMU is not installed.
     """
     if not samples:
         raise UsageError("a simulation must have samples", "none")
@@ -166,7 +174,7 @@ def _run_all(
     setup: Setup,
     measure: Measure = Measure.NOTHING,
 ) -> Run:
-    """Runs all samples, several parts of them at once; what is measured is the first sample's, in the first part."""
+    """Run all samples in parallel shares. The first sample of the first share is measured."""
     ends = _shares(len(samples), 1 if bundle.has_state else setup.workers.jobs)
     count = len(ends) - 1
     done = [0] * count
@@ -193,13 +201,13 @@ def _run_all(
 
 
 def _shares(total: int, most: int) -> list[int]:
-    """Where the shares of so many samples begin, and where the last ends."""
+    """Return the begins of the shares of `total` samples, and the end of the last."""
     count = max(min(most, total // LEAST_SHARE), 1)
     return [total * i // count for i in range(count + 1)]
 
 
 def _joined(runs: Sequence[Run]) -> Run:
-    """Of all samples; what was measured is the first's."""
+    """Join the runs of all shares; measurements are those of the first."""
     outputs = [output for run in runs for output in run.outputs]
     return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.crcs))
 
@@ -221,7 +229,7 @@ def _run_on_cluster(
     setup: Setup,
     measure: Measure = Measure.NOTHING,
 ) -> Run:
-    """The same as `_run_all`, by simulators of the same version on other computers."""
+    """Run all samples on other computers, whose simulators must have the same version."""
     ends = _shares(len(samples), max(LEAST_SHARES, -(-len(samples) // MOST_SHARE)))
     shares = [Share(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)]
     work = partial(_run_share, program.image, board, tool_versions(board)[1], bundle, setup.timeout)
@@ -234,7 +242,11 @@ def _run_on_cluster(
 
 
 def _run_share(image: Path, board: Board, simulator: str | None, bundle: Bundle, timeout: float, share: Share) -> Run:
-    """What a worker of a cluster does. ToolMissingError where its simulator is another."""
+    """Run one share on a worker of a cluster.
+
+    Raises:
+        ToolMissingError: The worker has another version of the simulator.
+    """
     own = tool_versions(board)[1]
     if own != simulator:
         rule = "workers of a cluster must have the simulator of this computer"
@@ -247,7 +259,7 @@ def _run_share(image: Path, board: Board, simulator: str | None, bundle: Bundle,
 
 
 def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
-    """Whose program has room for the largest raw sample, where samples are raw."""
+    """Return the bundle with room in its program for the largest raw sample."""
     if bundle.input_code is None:
         return bundle
     most = max(array.size for array in raw_samples(bundle, samples))
@@ -298,7 +310,7 @@ def simulate_layer_stacks(
 
 
 def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
-    """Times one sample, in a run of its own beside the image: counting instructions is slow."""
+    """Measure the time of one sample in a separate run, since counting instructions is slow."""
     program = qemu_program(image, machine, count_instructions=True)
     folder = image.with_suffix(".run")
     findings = execute(program, bundle, [sample], folder, measure=Measure.TIME, timeout=timeout).findings
@@ -312,15 +324,17 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
 
 
 def roots_of(bundle: Bundle) -> list[str]:
-    """The functions that callers of a model use."""
+    """Return the functions that callers of a model use."""
     ports = [p.accessor for p in (*bundle.inputs, *bundle.outputs) if not p.is_lent and not p.rows]
     return [f"{bundle.name}_run", *ports, *[f"{bundle.name}_reset"] * bundle.has_state]
 
 
 def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None) -> Sizes:
-    """What functions of a bundle add to a firmware, with all that they need: built for the board, and not run.
+    """Return what functions of a bundle add to a firmware, with all that they need. The firmware is built, not run.
 
-    ToolMissingError where the compiler is not installed; UsageError for a board without one (`host`).
+    Raises:
+        ToolMissingError: The compiler is not installed.
+        UsageError: The board has no compiler (`host`).
     """
     with _folder(None) as folder:
         model, empty = map(read_sizes, build_parts(bundle, board, folder, roots, library))

@@ -32,7 +32,7 @@ class StackBound:
 
 
 class _UnknownError(Exception):
-    """What the code does with its stack is not known."""
+    """Raised if the code's use of the stack is unknown."""
 
 
 class _LoopError(_UnknownError):
