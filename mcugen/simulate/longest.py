@@ -98,18 +98,18 @@ def paths(
 
 
 class _UnknownError(Exception):
-    """What the code does is not known."""
+    """Raised if the code's behavior is unknown."""
 
 
 def _require_all_that_ran(blocks: Mapping[int, _Block], taken: Sequence[Counter[Jump]]) -> None:
-    """What no jump leads to, as far as its text is understood, would not count."""
+    """Check that every executed instruction is in a known block; others would not be counted."""
     known = {address for block in blocks.values() for address in block.addresses}
     for at in sorted({source for run in taken for source, _ in run} - known):
         raise _UnknownError(f"it is not known how code comes to {at:#x}")
 
 
 def _jumps(run: Span, steps: Mapping[int, Step], ignored: Sequence[Range]) -> Counter[Jump]:
-    """How often each instruction went on to which."""
+    """Return how often each instruction continued to which next one."""
     found: Counter[Jump] = Counter()
     for edge in run.edges:
         if not any(edge.begin in area for area in ignored):
@@ -140,7 +140,7 @@ class _Block:
 
 @dataclass
 class _Flow:
-    """What may follow what, from an address on."""
+    """Control flow of a function from its first address on."""
 
     steps: Mapping[int, Step]
     begin: int
@@ -176,13 +176,13 @@ class _Flow:
         return block
 
     def step(self, at: int) -> Step:
-        """The instruction there."""
+        """Return the instruction at an address."""
         if at not in self.steps:
             raise _UnknownError(f"{at:#x} is no code")
         return self.steps[at]
 
     def after(self, at: int) -> list[int]:
-        """Where the function goes on."""
+        """Return the addresses at which the function continues."""
         step = self.step(at)
         if step.computed:
             return sorted({to for run in self.taken for source, to in run if source == at})
@@ -206,7 +206,7 @@ class _Flow:
 
 @dataclass(frozen=True)
 class _Names:
-    """Which function an address is in, and whether it is the model's."""
+    """Names of functions by address, and whether they belong to the model."""
 
     known: Mapping[str, Range]
     bundle: Bundle
@@ -217,7 +217,7 @@ class _Names:
         return before[max(before)].partition(".")[0]
 
     def is_own(self, name: str) -> bool:
-        """As its text tells, where the name of a function of libraries does not stand at a line's beginning."""
+        """Return whether the model's text defines a function: its name followed by a parenthesis on a definition's first line."""
         defined = re.compile(rf"(?m)^[A-Za-z][^;#\n]*\b{re.escape(name)}\(")
         return any(isinstance(text, str) and defined.search(text) for text in self.bundle.files.values())
 
@@ -274,7 +274,7 @@ def _retreating(blocks: Mapping[int, _Block], root: int) -> Iterator[Jump]:
 
 
 def _solved(blocks: Mapping[int, _Block], begin: int, loops: Sequence[_Loop]) -> LongestPath:
-    """The largest sum of instructions."""
+    """Return the path with the largest sum of instructions, by linear programming."""
     from ortools.linear_solver import pywraplp  # half a second, which most commands do not need
 
     solver = pywraplp.Solver.CreateSolver("GLOP")

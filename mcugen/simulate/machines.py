@@ -20,7 +20,7 @@ _MIB = 1024 * _KIB
 
 
 def tool_versions(board: Board) -> tuple[str, str | None]:
-    """What builds for a board, and what runs that: None where it is this computer."""
+    """Return the versions of the compiler and of the simulator, None for a program of this computer."""
     if not board.qemu:
         return program_version(host_compiler()[0]), None
     tools = find_machine(board).toolchain
@@ -54,9 +54,9 @@ class Machine:
     """Address of its first serial port; 0 where the harness has no driver for that."""
 
     def with_memories(self, sizes: Mapping[str, int]) -> tuple[Region, ...]:
-        """The regions, and one of its own for each memory (bytes by name), at the expense of the arena's.
+        """Return the regions with a separate one for each memory (bytes by name), taken from the arena's region.
 
-        The largest memories are cut to what there is.
+        The largest memories are cut to the space that is left.
         """
         (bulk,) = (r for r in self.regions if r.name == self.arena_region)
         origin, left, cut = bulk.origin, bulk.size, list[Region]()

@@ -88,7 +88,7 @@ class Scoreboard:
     """Whether two may issue in one cycle, as far as rules do not tell."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
-        """Return the cycles from the issue of each instruction to that of the next; of the last, until one could issue."""
+        """Return the cycles from each instruction's issue to the next one's; for the last, until one could issue."""
         now, end = 0, 0  # the cycle of the group that issues, the one behind it
         group: list[Instruction] = []
         ready: dict[str, int] = {}

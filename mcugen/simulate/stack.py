@@ -40,7 +40,11 @@ class _LoopError(_UnknownError):
 
 
 def stack_bound(image: Path, root: str, toolchain: Toolchain) -> StackBound:
-    """That of the function `root` of a linked program. ToolMissingError where there is no disassembler."""
+    """Return an upper bound of the stack that the function `root` of a linked program uses.
+
+    Raises:
+        ToolMissingError: There is no disassembler.
+    """
     known = functions(image)
     if root not in known:
         return StackBound(None, reason=f"no function {root}")
@@ -86,7 +90,7 @@ class _Walk:
         return most
 
     def path(self, entry: int) -> Iterator[tuple[str, int]]:
-        """The calls that take the most."""
+        """Yield the chain of calls that uses most stack."""
         at: int | None = entry
         while at is not None:
             depth, callee = self._worst[at]
@@ -97,7 +101,7 @@ class _Walk:
         return self.functions.get(address, (f"{address:#x}", 0))[0]
 
     def _depths(self, entry: int) -> dict[int, int]:
-        """What is pushed at most before each instruction that the function may reach."""
+        """Return the most bytes pushed before each instruction that the function may reach."""
         found: dict[int, int] = {}
         try:
             self._follow(entry, 0, found)
@@ -111,9 +115,9 @@ class _Walk:
         return found
 
     def _follow(self, at: int, depth: int, found: dict[int, int], guessing: bool = False) -> None:
-        """Adds what can be reached from an address with so many bytes pushed; `guessing` that it is reached at all.
+        """Add everything reachable from an address with `depth` bytes pushed. `guessing` says that reaching it is a guess.
 
-        More than all instructions push that were met, each once, is what only a loop can.
+        Only a loop can push more than all visited instructions push once each.
         """
         todo, most, met = [(at, depth, guessing)], depth, set[int]()
         while todo:
@@ -139,9 +143,10 @@ class _Walk:
                 todo.append((step.target, after, guessing))
 
     def _of_loops(self, entry: int) -> dict[int, int]:
-        """The same where loops push or pop, as often as counters or constants tell. Such a loop is at its deepest when
-        it is entered, known from what was pushed before, or left, known from what is popped until the function
-        returns, which leaves the stack as it was.
+        """Return the most bytes pushed where loops push or pop as often as counters or constants say.
+
+        Such a loop is deepest when it is entered, which follows from what was pushed before, or when it is left, which
+        follows from what is popped until the function returns.
         """
         entered, before = {entry: 0}, dict[int, list[int]]()
         for at in (todo := [entry]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each instruction of a program does to the stack, and where it goes on, by objdump's text."""
+"""Effect of each instruction on the stack, and its successors, read from objdump's text."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CONDITIONS = "eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
 
 @dataclass(frozen=True)
 class Step:
-    """What an instruction does that matters here: bytes pushed, where it goes on, and what it calls."""
+    """The relevant effects of an instruction: bytes pushed, successors, and the called function."""
 
     name: str
     """Mnemonic and operands, for messages."""
     end: int
-    """Address behind it."""
+    """Address of the next instruction in memory."""
     pushed: int | None = 0
     """None: by a register."""
     target: int | None = None
@@ -41,7 +41,7 @@ class Step:
 
 
 def read_steps(image: Path, toolchain: Toolchain) -> dict[int, Step]:
-    """The code of a program by address."""
+    """Return the code of a program by address."""
     machine = ("-m", "armv8.1-m.main", "-M", "reg-names-std") if toolchain is ARM else ()
     command = [find_program(toolchain.objdump), "-d", "--no-show-raw-insn", *machine, str(image)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -76,7 +76,7 @@ class _Line:
 
 
 class _Constants:
-    """What registers hold that were given a number just before."""
+    """Values of registers that were set to a number just before."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw readings of a CPU's counter to retired instructions, exactly."""
+"""Conversion of raw readings of a CPU's counter to retired instructions, exactly."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Counter(Protocol):
 
 @dataclass(frozen=True)
 class SysTick:
-    """The timer of an Arm M-profile CPU, at `clock_hz`. It is read with the number of interrupts handled so far, and
-    the register that tells a pending one.
+    """The timer of an Arm M-profile CPU, at `clock_hz`.
+
+    A reading holds the counter, the number of interrupts handled so far, and the register that shows a pending one.
     """
 
     clock_hz: int
@@ -69,14 +70,17 @@ class Minstret:
 
     @staticmethod
     def count(reading: Reading) -> int:
-        """The 64 bits. If the upper half changed, the lower one was read just before or just after."""
+        """Return the 64-bit count.
+
+        If the upper half changed, the lower half was read just before or after the change.
+        """
         high, low, again = reading
         return ((high if low >> 31 else again) << 32) + low
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What the harness printed: readings around calls (`run` being the model's), and one per layer."""
+    """The readings that the harness printed: around calls (`run` is the model's), and one a layer."""
 
     counter: Counter
     nothing: Sequence[Reading]

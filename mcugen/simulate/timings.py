@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many cycles the cores take for instructions that follow each other, from memory without wait states.
+"""Cycles of instruction sequences on each core, from memory without wait states.
 
-Sources stand with the rules, in cortex_m and riscv; docs/performance.md says what is left out.
+Sources stand with the rules, in cortex_m and riscv; docs/performance.md lists what is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Refill = Callable[[Instruction, Instruction], int]
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the instructions of a core take."""
+    """The timing rules of a core."""
 
     title: str
     pipeline: Pipeline
@@ -32,17 +32,17 @@ class Timing:
     """The code of a program by address."""
 
     def cycles(self, instructions: Sequence[Instruction]) -> int:
-        """Of instructions that run one after the other, of which only the last may branch, and does not."""
+        """Return the cycles of consecutive instructions, of which only the last may be a branch, and is not taken."""
         return sum(self.pipeline.each(instructions))
 
 
 def _always(cycles: int) -> Refill:
-    """A pipeline is refilled in one to three cycles by an M3 or M4: two are taken."""
+    """Return a constant refill. The manuals give one to three cycles for an M3 or M4; two are assumed."""
     return lambda branch, target: cycles
 
 
 def _but_loops(cycles: int) -> Refill:
-    """The end of a low-overhead loop is no branch from its second round on."""
+    """Return a constant refill, but none at the end of a low-overhead loop, which is no branch from round two on."""
     return lambda branch, target: 0 if branch.mnemonic in ("le", "letp") else cycles
 
 
@@ -60,4 +60,4 @@ TIMINGS = {
     "esp32c6": Timing("a model of an ESP32-C6", riscv.ESP32, riscv.esp32_refill, False, riscv.disassemble),
     "gd32vf103": Timing("a model of a Bumblebee", riscv.BUMBLEBEE, riscv.bumblebee_refill, False, riscv.disassemble),
 }
-"""By a board's `core`."""
+"""Timing rules by a board's `core`."""

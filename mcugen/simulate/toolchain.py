@@ -21,10 +21,10 @@ from mcugen.simulate.elf import Cpu
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What builds for a family of CPUs, and runs what was built."""
+    """The programs that build for a family of CPUs, and run what was built."""
 
     name: str
-    """What the names of its programs begin with."""
+    """Prefix of the programs' names."""
     qemu: str
     library: tuple[str, ...]
     """Flags that choose the small C library, for compiling and linking."""
@@ -80,7 +80,7 @@ DEBIAN_PACKAGES: Mapping[str, str] = {
     **RISCV.packages,
     **dict.fromkeys(USER_MODE.values(), "qemu-user"),
 }
-"""What to install for a program that is missing."""
+"""Debian package of each program."""
 
 HOST_COMPILER = "gcc"
 
@@ -117,7 +117,11 @@ class Compiler:
         return self.folder / program
 
     def join(self, objects: Sequence[str], joined: str) -> None:
-        """Makes one object of several; VerificationError if that fails."""
+        """Merge several objects into one.
+
+        Raises:
+            VerificationError: The linker fails.
+        """
         self._run([*objects, "-o", joined], f"{joined} must be made")
 
     def _compile(self, unit: Unit) -> None:
@@ -145,7 +149,11 @@ class Compiler:
 
 
 def find_program(name: str) -> str:
-    """The program's path; ToolMissingError names the Debian package that holds it."""
+    """Return the path of a program.
+
+    Raises:
+        ToolMissingError: It is not installed; the message names the Debian package.
+    """
     found = shutil.which(name)
     if found is None:
         package = DEBIAN_PACKAGES.get(name)
@@ -156,7 +164,11 @@ def find_program(name: str) -> str:
 
 @cache
 def program_version(program: str) -> str:
-    """The first line that a program says of its version; ToolMissingError if it is not there."""
+    """Return the first line of a program's version.
+
+    Raises:
+        ToolMissingError: It is not installed.
+    """
     done = subprocess.run(
         [find_program(program), "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
     )
@@ -164,13 +176,13 @@ def program_version(program: str) -> str:
 
 
 def programs_of(command: Sequence[str]) -> dict[str, Path]:
-    """What a gcc runs to compile, assemble and link, by name; of another compiler what it has of these."""
+    """Return the programs that a compiler runs to compile, assemble and link, by name, as far as it tells them."""
     told = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
     return {name: Path(path) for name, path in told.items() if path is not None}
 
 
 def libraries_of(command: Sequence[str]) -> dict[str, Path]:
-    """The archives that a cross gcc with these flags looks for functions in, by file name."""
+    """Return the archives in which a cross gcc with these flags looks for functions, by file name."""
     with tempfile.TemporaryDirectory() as folder:  # a linker that root runs may put a file in place of /dev/null
         nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", f"{folder}/a.out")
         opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)
@@ -178,7 +190,7 @@ def libraries_of(command: Sequence[str]) -> dict[str, Path]:
 
 
 def _told(command: Sequence[str], *flags: str) -> str:
-    """What a compiler prints; what it complains of goes nowhere."""
+    """Return a compiler's standard output; its complaints are dropped."""
     line = [find_program(command[0]), *command[1:], *flags]
     return subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=60, check=False).stdout
 
@@ -205,7 +217,7 @@ def host_command() -> list[str]:
 
 
 def first_lines(text: str) -> str:
-    """The head of a program's output, for an error message."""
+    """Return the first lines of a program's output, for an error message."""
     lines = [line for line in text.splitlines() if line.strip()]
     more = [f"({len(lines) - _SHOWN_LINES} more lines)"] if len(lines) > _SHOWN_LINES else []
     return "\n".join(lines[:_SHOWN_LINES] + more) or "no output"

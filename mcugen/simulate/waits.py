@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which memory of the board each part of test firmware stands for, and how the plugin is told of them.
+"""Memories of the board: which one each part of test firmware stands for, and how the plugin learns of them.
 
-QEMU's machines have memories of their own. Parts that lie in one memory of the board are laid one behind the other from
-its beginning on, as a linker would: code, weights, arenas, static variables and stack.
+QEMU's machines have other memories. Parts in one memory of the board are laid out from its start on, as a linker would:
+code, weights, arenas, static variables and stack.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Wait:
-    """What the CPU waits for one memory: accesses (lines of instructions, reads of data), those that had to be made
-    since nothing held the line, and cycles of the CPU."""
+    """Accesses to one memory and the cycles that they stall the CPU.
+
+    Accesses are lines of instructions and reads of data; a miss is an access whose line nothing held.
+    """
 
     memory: str
     fetches: int
@@ -52,7 +54,7 @@ class Wait:
 
 
 def waiting(board: Board) -> list[Memory]:
-    """The memories for which the CPU may have to wait, as far as the board tells."""
+    """Return the memories for which the CPU may have to wait, as far as the board file says."""
     return [
         m for m in board.memories if m.access is not None and (board.wait_cycles(m, m.line_bytes) or _hits(board, m))
     ]
@@ -110,6 +112,6 @@ def told(board: Board, laid: Sequence[Part]) -> Iterator[str]:
 
 
 def read_wait(board: Board, values: Sequence[int]) -> Wait:
-    """What the plugin wrote of one memory: its number and what was counted."""
+    """Return the counts that the plugin wrote for one memory."""
     number, *counts = values
     return Wait(waiting(board)[number].name, *counts)
