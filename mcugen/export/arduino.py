@@ -36,7 +36,7 @@ def _properties(package: Package) -> str:
 
 
 def _keywords(package: Package) -> str:
-    """What the editor colours: a tab, and the kind."""
+    """Return the words that the editor highlights: each with a tab and its kind."""
     ports = [
         port.accessor for port in (*package.bundle.inputs, *package.bundle.outputs) if not (port.is_lent or port.rows)
     ]

@@ -10,7 +10,7 @@ from mcugen.export.zipped import zipped
 
 
 def package_files(package: Package, format_: Format) -> Files:
-    """The package as a folder."""
+    """Return the files of the package as a folder."""
     code = {format_.code + name: text for name, text in package.code.items()}
     beside = {format_.beside + name: content for name, content in package.beside.items()}
     return {
@@ -23,7 +23,11 @@ def package_files(package: Package, format_: Format) -> Files:
 
 
 def package_archive(package: Package, format_: Format) -> Files:
-    """The package as the one file that the tool takes zipped; UsageError if it takes none."""
+    """Return the package as the single zipped file that the tool accepts.
+
+    Raises:
+        UsageError: The tool accepts no such file.
+    """
     if not format_.archive:
         raise UsageError("--zip is for formats whose tools take one zipped file", f"'{format_.name}'", "leave it out")
     inside = format_.archived(package) if format_.archived else package_files(package, format_)
@@ -31,7 +35,7 @@ def package_archive(package: Package, format_: Format) -> Files:
 
 
 def _readme(package: Package, format_: Format) -> str:
-    """What it is, and where to click: a line each."""
+    """Return a README: what the package is, and the steps to add it to a project."""
     lines = [f"# {package.name}", "", f"{package.title}; for {format_.tool}.", ""]
     lines += [f"{number}. {package.filled(step)}" for number, step in enumerate(format_.steps, 1)]
     return "\n".join([*lines, "", "Licence: 0BSD (LICENSE)."]) + "\n"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cmake_library(package: Package) -> Files:
-    """The generated CMakeLists.txt: a static library with libm, optimized unless the project says otherwise."""
+    """Return the generated CMakeLists.txt: a static library with libm, optimized unless the project says otherwise."""
     return {"CMakeLists.txt": package.bundle.files["CMakeLists.txt"]}
 
 

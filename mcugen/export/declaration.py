@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a format of packages is declared."""
+"""Declaration of a package format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Files = Mapping[str, str | bytes]
 
 
 def nothing(package: Package) -> Files:
-    """A format whose files are all templates."""
+    """Return no files: for formats whose files are all templates."""
     return {}
 
 

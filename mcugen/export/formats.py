@@ -13,7 +13,7 @@ from mcugen.export.packs import CMSIS_PACK
 _ALL = (CMAKE, MAKE, ARDUINO, PLATFORMIO, ZEPHYR, ESP_IDF, PICO_SDK, CMSIS_PACK, MCUXPRESSO, STM32CUBE, IAR, KEIL)
 
 FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
-"""By name, in the order of docs/export.md."""
+"""Formats by name, in the order of docs/export.md."""
 
 
 def format_table() -> str:

@@ -34,7 +34,7 @@ _MAKE_SETTINGS = {
     f"{_MAKE}.stopOnError": "true",
     f"{_CDT}.errorOutputParser": ";".join(_ERROR_PARSERS),
 }
-"""Of a project that Eclipse builds with its Makefile; CMake's Eclipse projects have the same."""
+"""Settings of a Makefile project in Eclipse, as CMake's Eclipse projects have them."""
 
 
 def _xml(root: ET.Element, instructions: str = "") -> str:
@@ -100,9 +100,9 @@ def _cproject() -> str:
 
 
 def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
-    """A format of an IDE made of Eclipse's C tools: a Makefile project, and the pack.
+    """Return the format of an IDE that is based on Eclipse: a Makefile project, and the pack.
 
-    Of projects that the IDE has made, what lies in the folder `source` is compiled.
+    In projects that the IDE has created, the folder `source` is compiled.
     """
     return Format(
         name=name,
@@ -148,7 +148,7 @@ def _iar_files(package: Package) -> Files:
 
 
 def _connection(package: Package) -> str:
-    """A project connection: what IAR adds to a project, and keeps up to date."""
+    """Return a project connection: what IAR adds to a project and keeps up to date."""
     root = ET.Element("iarProjectConnection", version="1.2", name=package.name, oneShot="false")
     place = f"${package.macro}_DIR$"
     _text(ET.SubElement(root, "includePath"), "path", f"{place}/src")
@@ -193,7 +193,7 @@ _KEIL_DEVICES = {
     "cortex-m33": "ARMCM33",
     "cortex-m55": "ARMCM55",
 }
-"""By CPU: Arm's own device in the pack ARM.Cortex_DFP."""
+"""Arm's own device in the pack ARM.Cortex_DFP, by CPU."""
 
 
 def _keil_files(package: Package) -> Files:
@@ -201,7 +201,7 @@ def _keil_files(package: Package) -> Files:
 
 
 def _uvision(package: Package) -> str:
-    """A project for Arm's model of the CPU, with the component from the pack, and a main program."""
+    """Return a project for Arm's model of the CPU, with the component from the pack and a main program."""
     device = _KEIL_DEVICES.get(package.board.cpu)
     if device is None:
         raise UsageError(
@@ -237,7 +237,7 @@ def _uvision(package: Package) -> str:
 
 
 def _components(parent: ET.Element, package: Package) -> None:
-    """The run-time environment: start-up code of Arm's pack, and the model's component."""
+    """Add the run-time environment: start-up code of Arm's pack, and the model's component."""
     components = ET.SubElement(parent, "components")
     for names, vendor, version, source in (
         (("CMSIS", "CORE", ""), "ARM", "6.1.0", ("ARM", "CMSIS", "6.1.0")),

@@ -35,12 +35,12 @@ _FINAL = ".final"
 
 @dataclass(frozen=True)
 class Installed:
-    """What an export did to a folder; paths are relative to it."""
+    """The result of an export: what it did to a folder. Paths are relative to the folder."""
 
     folder: Path
     written: tuple[str, ...]
     removed: tuple[str, ...]
-    """Files of an older export."""
+    """Removed files of an older export."""
     kept: tuple[str, ...]
     """Files of an older export that do not belong any more, but were edited."""
 
@@ -52,10 +52,11 @@ class _Manifest:
 
 
 def install(files: Files, folder: Path, package: str, *, force: bool = False) -> Installed:
-    """Writes the files of a package called `package`; nothing else in the folder changes.
+    """Write the files of a package called `package`; leave everything else in the folder unchanged.
 
-    OutputError, with nothing changed, for a file that mcugen did not write so (edited, or the user's own), and where
-    the folder holds another package, unless `force` is given; also where nothing can be written.
+    Raises:
+        OutputError: Nothing can be written, or, without `force`, a file was edited or is the user's own, or the folder
+            holds another package. Nothing is changed.
     """
     target = Path(os.path.realpath(folder))
     is_new = not target.exists()
@@ -76,12 +77,16 @@ def install(files: Files, folder: Path, package: str, *, force: bool = False) ->
 
 
 def digest(data: bytes) -> str:
-    """What an edit changes: line ends do not count, as version control changes those."""
+    """Return a hash that changes with edits; line ends do not count, as version control changes them."""
     return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _known(target: Path, package: str, force: bool) -> _Manifest:
-    """What the manifest says, or that nothing is known. OutputError for a damaged one, or another package's."""
+    """Return the folder's manifest, or an empty one.
+
+    Raises:
+        OutputError: The manifest is damaged, or belongs to another package.
+    """
     none = _Manifest(package, {})
     path = target / MANIFEST
     if not path.is_file() or path.is_symlink():
@@ -158,7 +163,7 @@ def _write(content: bytes, file: IO[bytes]) -> None:
 
 
 def _put(target: Path, fresh: Path, paths: Sequence[str], removed: Sequence[str]) -> None:
-    """Moves what is staged to its place, and removes the rest; all is as before if any of it fails."""
+    """Move staged files to their places and remove others; restore everything if any step fails."""
     done: list[str] = []
     try:
         for path in [*paths, *removed]:

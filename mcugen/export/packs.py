@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcugen.export.package import Package
 
 PACK_NAME = "mcugen.{name}.{version}.pack"
-"""As tools want it: vendor, name, version."""
+"""File name that tools expect: vendor, name, version."""
 
 _MAIN = "template/main.c"
 _DESCRIBED = "mcugen.{name}.pdsc"
@@ -21,7 +21,7 @@ _LAYER = "{name}.clayer.yml"
 
 
 def pack_contents(package: Package) -> Files:
-    """What is in the pack: its description, the code, and a main program that is offered as a template."""
+    """Return the pack's files: description, code, and a main program that is offered as a template."""
     layer, main = package.filled(_LAYER), package.rendered("main.c.j2")
     return {
         package.filled(_DESCRIBED): _description(package),
@@ -34,7 +34,7 @@ def pack_contents(package: Package) -> Files:
 
 
 def pack(package: Package) -> Files:
-    """The zipped pack, by its name."""
+    """Return the zipped pack by its file name."""
     return {package.filled(PACK_NAME): zipped(pack_contents(package))}
 
 
@@ -44,7 +44,7 @@ def component(package: Package) -> tuple[str, str, str]:
 
 
 def _description(package: Package) -> str:
-    """The .pdsc of the generated folder under the package's version, with a licence, a template and a layer."""
+    """Return the generated folder's .pdsc with the package's version, a licence, a template and a layer."""
     document = minidom.parseString(package.bundle.files[package.filled(_DESCRIBED)])
     (root,) = document.getElementsByTagName("package")[:1]
     for tag, attribute in (("release", "version"), ("component", "Cversion")):

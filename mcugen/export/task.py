@@ -20,9 +20,9 @@ from mcugen.version import __version__
 
 @dataclass(frozen=True)
 class Packaging:
-    """How a model is packed: under which version (MAJOR.MINOR.PATCH), as one zipped file or as a folder.
+    """How to pack a model: the version (MAJOR.MINOR.PATCH), and whether as a zipped file or a folder.
 
-    `force` overwrites files that were edited, or are not mcugen's.
+    `force` overwrites files that were edited, or that mcugen did not write.
     """
 
     version: str = __version__
@@ -32,31 +32,35 @@ class Packaging:
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export did to the folder, what people should know of it, and the report of the compilation."""
+    """The result of an export: what it did to the folder, notes for the user, and the report of the compilation."""
 
     format_: Format
     installed: Installed
     notes: list[str]
     steps: list[str]
-    """How a person brings it into a project."""
+    """Steps to add the package to a project."""
     report: Report
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the result as JSON data."""
         done = self.installed
         files = {"written": list(done.written), "removed": list(done.removed), "kept": list(done.kept)}
         return {"format": self.format_.name, **files, "notes": self.notes, "report": self.report.to_json()}
 
 
 def declared(name: str) -> Format:
-    """The format of that name; UsageError if there is none."""
+    """Return the format of that name.
+
+    Raises:
+        UsageError: There is no such format.
+    """
     if name not in FORMATS:
         raise UsageError("--format must be known", f"'{name}'", f"one of: {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def export(compiled: CompiledModel, format_: Format, folder: Path | None, packaging: Packaging) -> Exported:
-    """Writes the package, to a folder called like the model unless told otherwise. See `Package` and `install`."""
+    """Write the package to a folder, by default one named like the model. See `Package` and `install`."""
     package = Package(compiled, packaging.version)
     files = (package_archive if packaging.zipped else package_files)(package, format_)
     done = install(files, folder or Path(package.name), package.name, force=packaging.force)

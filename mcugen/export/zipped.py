@@ -13,7 +13,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def zipped(files: Files, top: str = "") -> bytes:
-    """A zip archive of the files, in a folder `top/` if given."""
+    """Return a zip archive of the files, in a folder `top/` if given."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(files.items()):

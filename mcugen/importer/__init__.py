@@ -35,17 +35,24 @@ def import_model(
     *,
     keeps_statistics: bool = False,
 ) -> Graph:
-    """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
+    """Return the HIR of a checked model.
 
-    A leading dimension that nobody fixes is 1, unless its name says that it counts no samples (`Graph.notes`).
+    A leading dimension without a fixed size is 1, unless its name shows that it counts no samples; `Graph.notes` says
+    so.
 
-    `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
-    `composed` takes up what stands in the place of composed operators (see `composition.spelled_out`).
+    Args:
+        model: The model, as `load` returns it.
+        name: Name of the graph.
+        dims: Sizes of symbolic dimensions.
+        bound: Values of inputs that become constants.
+        sizes: Assumed lengths of dimensions that the model computes (`Graph.sizes`); each also becomes an output.
+        composed: Receives the nodes that replace composed operators (see `composition.spelled_out`).
+        registry: Importers of operators.
+        keeps_statistics: Whether batch normalization stays an operator (`ops.norm.BatchNormalize`).
 
-    With `keeps_statistics` batch normalization stays an operator (`ops.norm.BatchNormalize`).
-
-    `registry` knows the operators. Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError
-    listing every node that cannot be compiled.
+    Raises:
+        ModelError: A dimension has no size, or the model is inconsistent.
+        UnsupportedError: Nodes cannot be compiled; the message lists all of them.
     """
     composed = {} if composed is None else composed
     while True:
@@ -68,7 +75,7 @@ def _imported(
     registry: Registry,
     keeps_statistics: bool,
 ) -> Scope:
-    """A model as it is spelled: its graph, and its values by name."""
+    """Import a model with its nodes as they are; return its graph and its values by name."""
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {short_domain(e.domain): int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph), registry=registry)
@@ -100,7 +107,7 @@ def _imported(
 
 
 def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The outputs by name, as callers know them: one that is listed again is the same."""
+    """Return the outputs in order, each name once; note outputs that are listed several times."""
     outputs = {output.name: output for output in reversed(source.output)}
     counts = Counter(output.name for output in source.output)
     repeated = {name: count for name, count in counts.items() if count > 1}
@@ -109,7 +116,7 @@ def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueI
 
 
 def size_output(symbol: str) -> str:
-    """The name of the output that tells a computed size."""
+    """Return the name of the output that tells a computed size."""
     return f"{symbol}.size"
 
 
@@ -152,9 +159,9 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
 
 
 def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
-    """Of each axis the name that --dim knows it by, and its size, if that is known.
+    """Return, for each axis, the name that --dim accepts, and the size if it is known.
 
-    "?" is no name: some exporters write it on every axis that is free.
+    "?" is no name: some exporters write it on every free axis.
     """
     dims = info.type.tensor_type.shape.dim
     names = [dim.dim_param.strip("?") or _place(info, axis) for axis, dim in enumerate(dims)]
@@ -162,7 +169,7 @@ def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
 
 
 def _place(info: onnx.ValueInfoProto, axis: int) -> str:
-    """The name of one axis of one input, which --dim takes as well: a symbol may stand for several axes."""
+    """Return the name of one axis of one input. --dim accepts it too, since a symbol may stand for several axes."""
     return f"{info.name}:{axis}"
 
 
@@ -171,7 +178,7 @@ _NO_BATCH = re.compile(r"(?!.*batch)(.*(seq|time|len|frame|step|token|word|char|
 
 
 def _batches(scope: Scope, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[str, int]) -> dict[str, int]:
-    """The leading dimensions without a size that count samples: a call gets one. Each is noted."""
+    """Return 1 for each leading dimension that counts samples and has no size, and note it."""
     leading: dict[str, list[str]] = {}
     for info in inputs:
         symbol = _batch(info)
@@ -185,9 +192,9 @@ def _batches(scope: Scope, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[
 
 
 def _batch(info: onnx.ValueInfoProto) -> str:
-    """The leading dimension of an input if its size is free, and neither its name nor a second use speaks against it.
+    """Return the name of an input's leading dimension if it counts samples and has no size, else "".
 
-    A matrix of neighbours, say, has as many rows as columns; these are no samples.
+    It counts no samples if its name says otherwise or the input has it twice, as a matrix of neighbors.
     """
     symbols = [symbol for symbol, size in _dimensions(info) if size is None]
     first = next(iter(info.type.tensor_type.shape.dim), None)
@@ -208,7 +215,11 @@ def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...
 
 
 def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
-    """A value given for an input, in its element type; UsageError if its shape or value cannot be the input's."""
+    """Return a value given for an input, in the input's element type.
+
+    Raises:
+        UsageError: The shape or a value does not fit the input.
+    """
     sizes = sizes_of(info)
     has_shape = info.type.tensor_type.HasField("shape")
     if has_shape and (

@@ -19,9 +19,12 @@ MOVES = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "I
 
 
 def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -> onnx.ModelProto:
-    """A copy whose inputs are codes where they are only quantized, and whose outputs are where they are dequantized.
+    """Return a copy with quantized inputs and outputs, where the model only quantizes or dequantizes them.
 
-    Inputs and outputs that are `states` stay. UsageError if none is converted, nor was before.
+    Inputs and outputs in `states` stay.
+
+    Raises:
+        UsageError: No input or output can be quantized, or is already.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -39,9 +42,12 @@ def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -
 
 
 def with_input_types(model: onnx.ModelProto, types: Mapping[str, str]) -> onnx.ModelProto:
-    """A copy with other types for real inputs: the caller passes the same numbers, all of them whole.
+    """Return a copy with other element types for real inputs. The caller passes the same integers in that type.
 
-    UsageError for what is no real input, or an output, too. Inputs that have the type already stay.
+    Inputs that already have the type stay.
+
+    Raises:
+        UsageError: A name is no real input, or is also an output.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -67,7 +73,7 @@ def with_input_types(model: onnx.ModelProto, types: Mapping[str, str]) -> onnx.M
 
 
 def _read_as(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Renames what nodes read, those of bodies included: ONNX has no name twice in what a body sees."""
+    """Rename an input of nodes, also in bodies: in ONNX an inner name never hides an outer one."""
     for node in graph.node:
         _rename(node.input, old, new)
         for attribute in node.attribute:
@@ -103,7 +109,7 @@ class _Borders:
         self._retyped: set[str] = set()
 
     def open_input(self, value: onnx.ValueInfoProto) -> bool:
-        """Makes an input codes, if nothing but conversions of one kind reads it, perhaps after movements."""
+        """Quantize an input if only equal conversions read it, perhaps after data movements; return whether it did."""
         names, found = [value.name], list[onnx.NodeProto]()
         for name in names:
             for node in self._readers[name]:
@@ -125,7 +131,7 @@ class _Borders:
         return True
 
     def open_output(self, value: onnx.ValueInfoProto) -> bool:
-        """Makes an output codes, if it is what a conversion made, perhaps moved."""
+        """Quantize an output if a conversion computes it, directly or before data movements; return whether it did."""
         chain: list[onnx.NodeProto] = []
         node = self._producers.get(value.name)
         while node is not None and _moves(node, node.input[0]) and self._is_private(node.input[0]):
@@ -147,7 +153,7 @@ class _Borders:
         return True
 
     def sweep(self) -> None:
-        """Drops what was replaced, and the types of what has others now."""
+        """Remove replaced nodes, and stored types of values whose type changed."""
         for node in self._removed:
             self._graph.node.remove(node)
         kept = [info for info in self._graph.value_info if info.name not in self._retyped]
@@ -158,7 +164,7 @@ class _Borders:
         return len(self._readers[name]) == 1 and name not in self._fixed
 
     def _zero_point(self, node: onnx.NodeProto) -> onnx.TensorProto | None:
-        """Of a conversion with constants for a whole tensor; it tells the type."""
+        """Return the zero point, which tells the type, of a per-tensor conversion with constants; else None."""
         constants = [self._constants.get(name) for name in node.input[1:]]
         if len(constants) < 2 or any(c is None or numpy_helper.to_array(c).size != 1 for c in constants):
             return None

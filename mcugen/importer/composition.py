@@ -18,7 +18,7 @@ from mcugen.ops.onnx_node import Operand
 
 @dataclass
 class Parts:
-    """What a node is composed of: nodes in order, then those that name its results; constants that they read."""
+    """The nodes that a node is composed of: nodes in order, nodes that name its results, and constants."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     ends: list[onnx.NodeProto] = field(default_factory=list)
@@ -27,20 +27,20 @@ class Parts:
     def call(
         self, prefix: str, op_type: str, inputs: Sequence[str], outputs: int, domain: str = "", **attributes: object
     ) -> Sequence[str]:
-        """Adds a node; the names of its outputs, which begin with `prefix`."""
+        """Add a node and return the names of its outputs, which begin with `prefix`."""
         stem = f"{prefix}/{op_type}{len(self.nodes)}"
         results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
         self.nodes.append(helper.make_node(op_type, inputs, results, stem, domain=domain, **attributes))
         return results
 
     def keep(self, name: str, array: Array) -> str:
-        """Adds a constant; its name."""
+        """Add a constant and return its name."""
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 
 
 Composed = dict[str, Parts]
-"""By the first output of the node in whose place they stand."""
+"""Parts by the first output of the node that they replace."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Recorder:
         return tuple(made)
 
     def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
-        """Adds to `composed` what was called for a node with these outputs, unless it is not all that it is made of."""
+        """Add the recorded calls for a node with these outputs to `composed`, if they are all that computes it."""
         wanted = [(name, value) for name, value in zip(outputs, results, strict=False) if name and value]
         if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in wanted):
             return
@@ -81,7 +81,7 @@ class Recorder:
         return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", array)
 
     def _name(self, value: Value) -> str:
-        """What ONNX calls a value; constants that it does not know are added to the parts."""
+        """Return the ONNX name of a value; a constant without one is added to the parts."""
         if value not in self.names:
             self.names[value] = value.name
             if value.data is None:
@@ -92,7 +92,7 @@ class Recorder:
 
 
 def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Callable[[str], str]) -> Parts:
-    """The nodes of a branch in the place of an If with these outputs; `full_name` tells what its tensors are called."""
+    """Return the nodes of a branch that replace an If with these outputs; `full_name` maps the names of its tensors."""
     nodes, constants = [], []
     for node in branch.node:
         copy = onnx.NodeProto()
@@ -114,7 +114,7 @@ def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
 
 
 def spelled_out(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
-    """The model with what its nodes are composed of in their place, wherever that is known as ONNX."""
+    """Return the model with composed operators replaced by their parts, where these are known as ONNX nodes."""
     if not composed:
         return model
     result = onnx.ModelProto()

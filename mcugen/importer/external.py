@@ -24,7 +24,7 @@ _MOST_DIGITS = 18
 
 
 def external_tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """Those of a model, graph or node that refer to files, in the order of the file, wherever they are."""
+    """Yield the tensors of a model, graph or node that refer to files, in the order of the file."""
     if isinstance(message, onnx.TensorProto):
         if message.data_location == onnx.TensorProto.EXTERNAL:
             yield message
@@ -63,14 +63,18 @@ def require_internal(model: onnx.ModelProto, place: str) -> None:
 
 
 class _External:
-    """Where the elements of one tensor lie."""
+    """A reference to the elements of one tensor in a file."""
 
     def __init__(self, tensor: onnx.TensorProto, model: Path) -> None:
         self.name, self.model = shortened(tensor.name, 80), model
         self.entries: dict[str, str] = {entry.key: entry.value for entry in tensor.external_data}
 
     def read(self, most: int) -> bytes:
-        """The bytes; DoesNotFitError for more than `most`."""
+        """Return the bytes.
+
+        Raises:
+            DoesNotFitError: There are more than `most` bytes.
+        """
         file = self._file()
         try:
             size = file.stat().st_size
@@ -91,7 +95,7 @@ class _External:
         return data
 
     def _file(self) -> Path:
-        """A regular file in the model's folder, or, if the model is a link, in the one that the link leads to."""
+        """Return the file, which must be regular and lie in the model's folder, or in the folder that a link leads to."""
         location = self.entries.get("location", "")
         folders = {self.model.parent.resolve(), self.model.resolve().parent}
         try:

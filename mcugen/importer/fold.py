@@ -25,7 +25,7 @@ def can_fold(node: onnx.NodeProto) -> bool:
 
 
 def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
-    """The node's outputs by name, or None where the reference cannot compute them or they would be too large."""
+    """Return the node's outputs by name, or None if the reference cannot compute them or they would be too large."""
     if hazard(node, opset) or _is_far_outside(node, inputs):
         return None
     model = _single_node_model(node, inputs, opset)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX's own code is not shown: what its checker refuses and ONNX Runtime takes (operators below their opset, and
-domains nobody imports), and what it does not survive."""
+"""Models that ONNX's own code cannot handle although ONNX Runtime accepts them.
+
+These are operators below their first opset, and domains without an import.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _FATAL = {("ai.onnx.ml", "LabelEncoder"), ("ai.onnx.ml", "TreeEnsemble"), ("", "
 
 
 def import_domains(model: onnx.ModelProto) -> None:
-    """Adds the operator sets that nodes name without an import: the newest that ONNX knows, else version 1."""
+    """Add imports for domains that nodes use without one: the newest version that ONNX knows, else version 1."""
     for owner in (model, *model.functions):
         known = {entry.domain for entry in owner.opset_import}
         known |= set(STANDARD_DOMAINS) if known.intersection(STANDARD_DOMAINS) else set()
@@ -93,7 +95,7 @@ def _check_attributes(node: onnx.NodeProto) -> None:
 
 
 def reveal(model: onnx.ModelProto) -> None:
-    """The opposite of `hide`; functions are inlined by then, or hold what is hidden still."""
+    """Undo `hide`. Functions that hold hidden nodes must be inlined before."""
     for owner in (model, *model.functions):
         for node in _nodes(owner):
             node.domain = shown_domain(node.domain)

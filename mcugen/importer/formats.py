@@ -12,7 +12,7 @@ from mcugen.limits import open_regular
 
 @dataclass(frozen=True)
 class Format:
-    """What a file is, and what its owner can do to get an ONNX model."""
+    """A file format, and how its owner can get an ONNX model from it."""
 
     name: str
     remedy: str
@@ -59,7 +59,7 @@ _BEGINNINGS = {
     rb"\x08\x01\x12.*(saved_model|serve|tensorflow)": _SAVED_MODEL,
     rb"\n.*\x12[\x04\x05\x0b](Placeholder|Const|NoOp)": _GRAPH_DEF,
 }
-"""By what a file begins with; the first that fits."""
+"""Formats by the first bytes of a file; the first match counts."""
 
 _SUFFIXES = {
     ".tflite": _TFLITE,
@@ -78,7 +78,11 @@ _LOOKED_AT = 1 << 16
 
 
 def format_of(path: Path) -> Format | None:
-    """What a file or folder that is no ONNX model might be; None if nothing is known. OSError if it cannot be read."""
+    """Return the format of a file or folder that is no ONNX model; None if unknown.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     if path.is_dir():
         return _SAVED_MODEL if (path / "saved_model.pb").is_file() else _SUFFIXES.get(path.suffix.lower())
     with open_regular(path) as file:

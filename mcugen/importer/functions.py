@@ -15,19 +15,19 @@ from onnx import helper
 from mcugen.hir.types import DType, TensorType
 
 MOST_INPUTS = 64
-"""Of a variadic operator whose element types are checked."""
+"""Largest number of inputs of a variadic operator whose element types are checked."""
 
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 def short_domain(domain: str) -> str:
-    """The domain under which importers and schemas are found: ONNX's own has two names."""
+    """Return the domain name of importers and schemas: ONNX's own domain has two names."""
     return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
-    """The definition in the model's opset; of a standard operator that came later, its first one."""
+    """Return the definition in the model's opset, or the first definition of a later standard operator."""
     standard = domain in STANDARD_DOMAINS
     try:
         return onnx.defs.get_schema(op_type, opset, "" if standard else domain)
@@ -64,13 +64,13 @@ def restored_version(op_type: str, opset: int) -> int:
 
 
 def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:
-    """Those that the operator does not have in that opset."""
+    """Return the attributes that the operator does not have in this opset."""
     schema = _schema(node.op_type, opset, node.domain)
     return [a.name for a in node.attribute if schema is not None and a.name not in schema.attributes]
 
 
 def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:
-    """The formal parameters by position; the last one of a variadic operator many times."""
+    """Return the formal parameters by position; the last one of a variadic operator is repeated."""
     variadic = bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     return [*formals, *(list(formals[-1:]) * (MOST_INPUTS if variadic else 0))]
 
@@ -81,7 +81,7 @@ def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> l
 
 
 def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
-    """The outputs whose type parameter is that of one of the given inputs."""
+    """Return the outputs that share a type parameter with one of the given inputs."""
     schema = _schema(node.op_type, opset, node.domain)
     if schema is None:
         return [name for name in node.output if name]
@@ -109,14 +109,14 @@ def has_body(op_type: str, opset: int, domain: str) -> bool:
 
 @cache
 def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
-    """By input: ONNX's names of the types that the model's opset or the newest one allows; () if it is unknown."""
+    """Return, for each input, the types that the model's opset or the newest one allows; () if unknown."""
     schemas = [_schema(op_type, version, domain) for version in (opset, onnx.defs.onnx_opset_version())]
     rows = [[f.types for f in _spread(schema.inputs)] for schema in schemas if schema is not None]
     return tuple(frozenset[str]().union(*types) for types in zip_longest(*rows, fillvalue=()))
 
 
 def type_name(dtype: DType) -> str:
-    """A tensor's type in ONNX's schemas."""
+    """Return a tensor type's name in ONNX's schemas."""
     return f"tensor({onnx.TensorProto.DataType.Name(_number(dtype)).lower()})"
 
 
@@ -126,7 +126,7 @@ def _number(dtype: DType) -> int:
 
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
-    """The body of a composite operator for the given input types, attributes filled in; None for primitives."""
+    """Return the body of a composite operator for these input types, attributes filled in; None for primitives."""
     schema = _schema(node.op_type, opset, node.domain)
     if schema is None:
         return None
@@ -161,18 +161,18 @@ def _context_dependent(
 
 
 def _best(versions: Sequence[int], opset: int) -> int:
-    """The newest version that the model's opset knows, else the oldest; 0 for none."""
+    """Return the newest version that the model's opset includes, else the oldest; 0 if there is none."""
     known = [v for v in versions if v <= opset]
     return max(known) if known else min(versions, default=0)
 
 
 def type_proto(type_: TensorType) -> onnx.TypeProto:
-    """The type as ONNX writes it."""
+    """Return the type in ONNX's form."""
     return helper.make_tensor_type_proto(_number(type_.dtype), type_.shape)
 
 
 def _fill_attributes(nodes: Sequence[onnx.NodeProto], known: dict[str, onnx.AttributeProto]) -> None:
-    """Replaces references to the function's attributes by their values; those not given vanish."""
+    """Replace references to the function's attributes by their values; drop references without a value."""
     for node in nodes:
         kept = []
         for attribute in node.attribute:

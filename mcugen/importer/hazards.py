@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX's own C++ code does not survive: it is refused before that code sees it."""
+"""Checks of nodes that would crash or hang ONNX's own C++ code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_hazards(model: onnx.ModelProto, place: str) -> None:
 
 
 def hazard(node: onnx.NodeProto, opset: int) -> str:
-    """What is wrong with a node; "" for one that is safe."""
+    """Return what is wrong with a node; "" for a safe one."""
     if node.op_type == "Einsum":
         terms = [term for a in node.attribute for term in re.split(rb",|->", a.s)]
         if any(term.count(b"...") > 1 for term in terms):  # it would never return
@@ -50,7 +50,7 @@ def hazard(node: onnx.NodeProto, opset: int) -> str:
 
 
 def _against_schema(node: onnx.NodeProto, opset: int) -> str:
-    """What shape inference takes for granted; the checker would look too late."""
+    """Return what shape inference relies on and the node violates; ONNX's checker would look too late."""
     domain = short_domain(node.domain)
     if not onnx.defs.has(node.op_type, opset, domain):
         return ""
@@ -105,7 +105,7 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Those of bodies, too."""
+    """Yield the nodes, and recursively those of their bodies."""
     for node in nodes:
         yield node
         for attribute in node.attribute:

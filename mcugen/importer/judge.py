@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX itself says of a node: our own code failed on it, and who is to blame, the model or the code?"""
+"""ONNX's own verdict on a node for which our code failed: whether the model or our code is wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def objection(
 def _model(
     node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> onnx.ModelProto:
-    """The node alone: its inputs are the model's, or constants."""
+    """Return a model of the node alone; its inputs are the model's inputs or constants."""
     inputs, constants = {}, {}
     for name, type_, array in zip(node.input, types, known, strict=True):
         if type_ is not None and array is not None and type_.dtype.numpy == array.dtype:

@@ -29,9 +29,10 @@ from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 
 def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelProto, str]:
-    """The model and the SHA-256 of its file, and of external data if it has some.
+    """Return the model, and the SHA-256 of its file and its external data.
 
-    ModelError where it cannot be read or is not valid ONNX.
+    Raises:
+        ModelError: The file cannot be read, or is not valid ONNX.
     """
     model, sha256 = _read_model(path)
     return prepare_model(model, str(path), registry), sha256
@@ -82,7 +83,12 @@ def load(
     registry: Registry = BUILT_IN,
     input_types: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedModel:
-    """From a file or from memory, with other types for some inputs; raises ModelError, UsageError for those."""
+    """Load a model from a file or from memory, with other element types for some inputs.
+
+    Raises:
+        ModelError: The model cannot be read, or is not valid ONNX.
+        UsageError: An input type is not possible.
+    """
     loaded = _loaded(model, registry)
     return replace(loaded, proto=with_input_types(loaded.proto, input_types)) if input_types else loaded
 

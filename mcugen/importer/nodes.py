@@ -9,7 +9,7 @@ import onnx
 
 
 def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, and those of their graphs."""
+    """Yield the nodes, and recursively those of their bodies."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -26,7 +26,7 @@ def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The tensors that a node reads, its graphs' from outside among them."""
+    """Yield the tensors that a node reads, including outer ones that its bodies read."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -38,7 +38,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Makes a node, its graphs included, read other tensors (ONNX lets no name be hidden by an inner one)."""
+    """Rename the tensors that a node and its bodies read. In ONNX an inner name never hides an outer one."""
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
     for attribute in node.attribute:
@@ -47,7 +47,7 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Calls tensors otherwise, where they are read and where they are written."""
+    """Rename the tensors that a node reads and writes."""
     rename_inputs(node, names)
     for index, name in enumerate(node.output):
         node.output[index] = names.get(name, name)

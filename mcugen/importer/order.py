@@ -12,9 +12,9 @@ from mcugen.importer.hazards import graphs_of
 
 
 def sort_nodes(model: onnx.ModelProto) -> None:
-    """Puts nodes behind those that give their inputs, each as near to the front as its place in the file lets it.
+    """Sort nodes topologically, keeping each as close to its place in the file as possible.
 
-    Nodes of a graph with a cycle stay where they are: ONNX's checker tells it.
+    A graph with a cycle is left as it is; ONNX's checker reports it.
     """
     todo = [model.graph]
     while todo:
@@ -28,7 +28,7 @@ def sort_nodes(model: onnx.ModelProto) -> None:
 
 
 def _order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
-    """Indices in topological order (Kahn 1962), the lowest first of what is ready; as they are, if none exists."""
+    """Return indices in topological order (Kahn 1962), lowest ready one first; unchanged if there is none."""
     producer = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needed = [{producer[name] for name in _reads(node) if name in producer} for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]

@@ -23,9 +23,12 @@ def may_be_steps(model: onnx.ModelProto) -> bool:
 
 
 def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
-    """The layers whose steps the nodes of a model are, by the nodes in whose place they stand.
+    """Return the recurrent layers whose unrolled steps the model's nodes are, by the nodes that they replace.
 
-    `graph` is what the model was imported as, `env` its values by ONNX's names, but for halves, which round on the way.
+    Args:
+        model: The model.
+        graph: What the model was imported as.
+        env: Values by ONNX's names, except float16 ones, which are rounded on the way.
     """
     places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
     names = {v: name for name, v in reversed(list(env.items())) if v is not None}
@@ -54,7 +57,7 @@ class _Writer:
     made: Parts = field(default_factory=Parts)
 
     def parts(self) -> Parts:
-        """The layer's nodes, and one for each of its outputs."""
+        """Return the layer's nodes, and one node for each of its outputs."""
         layer, found = self.layer, self.layer.found
         hidden, count = found.r.shape[1], len(layer.outputs)
         weights = [self._constant(array) for array in found.constants]
@@ -101,6 +104,6 @@ class _Writer:
         return self.made.call(self.prefix, op, inputs, 1, "", **attributes)[0]
 
     def _end(self, value: str, output: Value) -> None:
-        """An output in its own shape."""
+        """Add an output in its own shape."""
         name = self.names[output]
         self.made.ends.append(helper.make_node("Reshape", [value, self._shape(*output.type.shape)], [name], name))

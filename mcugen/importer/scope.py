@@ -82,7 +82,7 @@ class Scope:
         return name in self.env or name in self.sequences or (self.outer is not None and self.outer.knows(name))
 
     def sequence(self, name: str) -> list[Value] | None:
-        """The sequence of that name, if it is one."""
+        """Return the sequence of that name, or None if the name is none of a sequence."""
         if name in self.env or name in self.sequences or self.outer is None:
             return self.sequences.get(name)
         items = self.outer.sequence(name)
@@ -91,7 +91,7 @@ class Scope:
         return items
 
     def lookup(self, name: str) -> Value | None:
-        """The value of a known name; None for a sequence, too."""
+        """Return the value of a name; None if it is unknown or a sequence."""
         if name in self.env or name in self.sequences or self.outer is None:
             return self.env.get(name)
         value = self.outer.lookup(name)
@@ -103,17 +103,17 @@ class Scope:
         return value
 
     def full_name(self, name: str) -> str:
-        """What is called `name` here, where bodies stand in the place of their nodes."""
+        """Return the model-wide name of `name`, for bodies that replace their nodes."""
         return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
 
     def half(self, name: str) -> DType | None:
-        """The narrow float that ONNX says the value is, if it is one."""
+        """Return the narrow float type that the value has in ONNX; None for other types."""
         if name in self.env or self.outer is None:
             return self.halves.get(name)
         return self.outer.half(name)
 
     def constant(self, name: str, array: Array) -> Value | None:
-        """A constant under its ONNX name; element types without a C counterpart are unknown."""
+        """Add a constant under its ONNX name; return None for element types without a C counterpart."""
         try:
             dtype = DType.of(array)
         except ValueError:
@@ -127,7 +127,7 @@ class Scope:
         return self.graph.constant(self.place + name, stored, dtype=dtype)
 
     def output(self, name: str, wanted: DType | None) -> Value | None:
-        """A value as the world outside sees it: halves are narrowed again."""
+        """Return a value in its ONNX type: narrow floats are narrowed again."""
         value = self.lookup(name)
         half = self.half(name) if wanted is None else wanted
         if value is None or half is None or not half.is_narrow_float or value.type.dtype is not DType.FLOAT32:
@@ -137,7 +137,7 @@ class Scope:
     # ------------------------------------------------------------------------------------------------ nodes
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Imports nodes in order; those that cannot be compiled are noted in `refusals`."""
+        """Import nodes in order; record those that cannot be compiled in `refusals`."""
         self._pay(len(nodes) + 1)
         for node in nodes:
             self._import_node(node)
@@ -193,25 +193,25 @@ class Scope:
                 self.env[name] = self._without_elements(name, value)
 
     def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
-        """What ONNX itself finds wrong with a node whose inputs are these; "" if nothing."""
+        """Return what ONNX itself objects to a node with these inputs; "" if nothing."""
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
         return objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
-        """What an importer called after the node's first output, bears the name of the output that it is."""
+        """Give a value that an importer named after the node's first output the name of the output that it is."""
         prefix = f"{self.place}{node.output[0]}"
         if value is not None and not value.is_constant and value.name.startswith((f"{prefix}.", f"{prefix}/")):
             self.graph.rename(value, self.place + name)
 
     def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
-        """The value of an input; of constant strings their positions, if the operator wants no more."""
+        """Return the value of an input; for constant strings their indices, if the operator accepts these."""
         if name in self.texts and self.registry.support.get((node.domain, node.op_type), Support()).takes_strings:
             return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
         return self.lookup(name)
 
     def _sequence_node(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-        """Imports an operator on sequences of known length."""
+        """Import an operator on sequences of known length."""
         view = self._view(node, "", inputs)
         result = SEQUENCE_OPERATORS[node.op_type](SequenceNode(view, tuple(map(self.sequence, node.input))))
         if isinstance(result, Value):
@@ -220,7 +220,7 @@ class Scope:
             self.sequences[node.output[0]] = result
 
     def _without_elements(self, name: str, value: Value | None) -> Value | None:
-        """A tensor without elements is known: nothing computes it."""
+        """Return a tensor without elements as a constant, so that nothing computes it; other values unchanged."""
         if value is None or value.is_constant or value.type.count:
             return value
         return self.constant(name, np.empty(value.type.shape, value.type.dtype.value))
@@ -235,7 +235,7 @@ class Scope:
         return f"{label(node)}{where}: {reason}"
 
     def _unknown_operators(self, node: onnx.NodeProto) -> list[str]:
-        """A line for a node, and for each in its graphs, whose operator cannot be compiled whatever its inputs."""
+        """Return a line for each operator of a node and its bodies that cannot be compiled whatever its inputs."""
         return [self._line(n, str(self._not_supported(n))) for n in every_node([node]) if not self._is_known(n)]
 
     def _is_known(self, node: onnx.NodeProto) -> bool:
@@ -295,7 +295,7 @@ class Scope:
         return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
 
     def _composer(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]:
-        """Imports a node into the graph that is part of what another one is composed of."""
+        """Return a function that imports a part of a composed node into the graph."""
 
         def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
             within = f"{label(node)} in {self.within}" if self.within else label(node)
@@ -393,7 +393,7 @@ class Scope:
     # ---------------------------------------------------------------------------- what is known or composite
 
     def _fold(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None] | None:
-        """Outputs known at compile time: shapes, and functions of constants."""
+        """Return outputs known at compile time (shapes, functions of constants); None if there are none."""
         if node.op_type in ("Shape", "Size") and inputs[0] is not None:
             shape = np.asarray(inputs[0].type.shape, np.int64)
             span = {a.name: a.i for a in node.attribute}
@@ -413,7 +413,7 @@ class Scope:
         return [self.constant(name, arrays[name]) if name else None for name in node.output]
 
     def _reference_array(self, name: str, value: Value) -> Array:
-        """A constant as ONNX's reference expects it."""
+        """Return a constant in the type that ONNX's reference expects."""
         assert value.data is not None
         dtype = self._onnx_dtype(name, value)
         assert dtype is not None
@@ -422,7 +422,7 @@ class Scope:
     def _expand(
         self, node: onnx.NodeProto, body: onnx.FunctionProto, inputs: Sequence[Value | None]
     ) -> list[Value | None]:
-        """The body of a composite operator, imported in the node's place."""
+        """Import the body of a composite operator in the node's place and return its outputs."""
         opsets = dict(self.opsets) | {entry.domain: entry.version for entry in body.opset_import}
         inner = Scope(
             self.graph,
@@ -478,7 +478,7 @@ class Subgraph(Body):
     def import_into(
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
-        """Adds the body's nodes to `graph`; see Body."""
+        """Add the body's nodes to `graph`; see Body."""
         if self.scope.depth >= MAX_NESTED:
             raise UnsupportedError(f"control flow must nest at most {MAX_NESTED} deep", "more", "simplify the model")
         inner = Scope(
@@ -514,7 +514,7 @@ class Subgraph(Body):
 
 
 def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
-    """The types that the file states of intermediate tensors and outputs: complete shapes only."""
+    """Return the types that the file states for intermediate tensors and outputs, if their shapes are complete."""
     found = {}
     for info in (*graph.value_info, *graph.output):
         sizes = sizes_of(info)
@@ -526,13 +526,13 @@ def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
 
 
 def sizes_of(info: onnx.ValueInfoProto) -> list[int | None]:
-    """The size of each axis; None where it is free, for which PaddlePaddle also writes -1."""
+    """Return the size of each axis; None for a free axis, for which PaddlePaddle also writes -1."""
     dims = info.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
 
 
 def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
-    """The element type of a tensor, if C has it."""
+    """Return the element type of a tensor; None if C has no counterpart."""
     try:
         return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
     except (ValueError, KeyError):
@@ -546,7 +546,11 @@ def type_of(number: int) -> str:
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
-    """The elements of an initializer or attribute; ModelError where they cannot be read."""
+    """Return the elements of an initializer or attribute.
+
+    Raises:
+        ModelError: The elements cannot be read.
+    """
     try:
         array: Array = numpy_helper.to_array(tensor)
     except KeyError as error:
@@ -562,7 +566,7 @@ def _domain(node: onnx.NodeProto) -> str:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """A node for messages."""
+    """Return a node's name for messages."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 

@@ -18,7 +18,7 @@ from mcugen.ops.movement import Concat, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
 MOST_PARTS = 1024
-"""Of a tensor: each is a node."""
+"""Largest number of parts that a tensor is split into; each part is a node."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class SequenceNode:
         return found
 
     def position(self, index: int, length: int, default: int) -> int:
-        """A constant position within a sequence."""
+        """Return a constant index into a sequence."""
         if not self.node.has(index):
             return default
         place = self.node.whole(index, "the position")

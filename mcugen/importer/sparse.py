@@ -19,10 +19,11 @@ from mcugen.limits import MODEL_BYTES, check_size
 
 
 def make_dense(model: onnx.ModelProto, place: str) -> None:
-    """Puts dense tensors in the place of sparse initializers, and of what Constant has, also in bodies and functions.
+    """Replace sparse initializers and sparse constants by dense tensors, also in bodies and functions.
 
-    ModelError for indices that are not as ONNX has them (onnx.proto, SparseTensorProto: ascending, each once),
-    DoesNotFitError for a tensor of more than MAX_ELEMENTS, or tensors of more than MODEL_BYTES in all.
+    Raises:
+        ModelError: Indices violate onnx.proto (SparseTensorProto: ascending, each once).
+        DoesNotFitError: A tensor has more than MAX_ELEMENTS, or all of them more than MODEL_BYTES.
     """
     left = MODEL_BYTES
 
@@ -70,7 +71,7 @@ def _dense(tensor: onnx.SparseTensorProto, place: str) -> onnx.TensorProto:
 
 
 def _places(indices: Array, count: int, shape: list[int], place: str, name: str) -> Array:
-    """Where the values lie among all elements: indices are that, or have a column for each axis."""
+    """Return the flat positions of the values; indices are flat, or have a column for each axis."""
     if indices.dtype != np.int64 or indices.shape not in ((count,), (count, len(shape))):
         _refuse(place, name, f"indices of {indices.dtype}, {list(indices.shape)} for {count} values")
     bounds = np.asarray(shape if indices.ndim == 2 else math.prod(shape), np.int64)

@@ -217,7 +217,7 @@ class _Names:
         return before[max(before)].partition(".")[0]
 
     def is_own(self, name: str) -> bool:
-        """Return whether the model's text defines a function: its name followed by a parenthesis on a definition's first line."""
+        """Return whether the model's text defines a function: a line begins with a type, and has its name and "("."""
         defined = re.compile(rf"(?m)^[A-Za-z][^;#\n]*\b{re.escape(name)}\(")
         return any(isinstance(text, str) and defined.search(text) for text in self.bundle.files.values())
 

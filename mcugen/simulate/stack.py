@@ -115,9 +115,10 @@ class _Walk:
         return found
 
     def _follow(self, at: int, depth: int, found: dict[int, int], guessing: bool = False) -> None:
-        """Add everything reachable from an address with `depth` bytes pushed. `guessing` says that reaching it is a guess.
+        """Add everything reachable from an address with `depth` bytes pushed.
 
-        Only a loop can push more than all visited instructions push once each.
+        `guessing` says that reaching the address is a guess. Only a loop can push more than all visited instructions
+        push once each.
         """
         todo, most, met = [(at, depth, guessing)], depth, set[int]()
         while todo:
