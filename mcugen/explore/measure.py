@@ -22,14 +22,14 @@ from mcugen.report.figures import Report
 from mcugen.tasks import Quantizing
 
 RUN_SAMPLES = 4
-"""So many samples run on each board: integers are those of ONNX Runtime, which saw all samples."""
+"""Number of samples that run on each board. Integer results equal ONNX Runtime's, which sees all samples."""
 
 _LASTING = [kind.__name__ for kind in (DoesNotFitError, UnsupportedError, UsageError)]
 """Refusals that come again; of others (a tool is missing, a disk is full) nothing is kept."""
 
 
 def key_of(asked: Asked, point: Point, simulate: bool) -> str:
-    """The name of the file in a store that holds what comes of a point."""
+    """Return the name of the file in a store that holds the outcome of a point."""
     board = load_board(point.board)
     tools: tuple[str, str | None] | None = None
     if simulate:
@@ -41,7 +41,7 @@ def key_of(asked: Asked, point: Point, simulate: bool) -> str:
 
 
 def known(key: str, store: Store) -> Outcome | None:
-    """What a store has of a point: None for nothing, and for what is damaged."""
+    """Return the stored outcome of a point; None if there is none or it is damaged."""
     try:
         data = store.read(key)
         return None if data is None else _ADAPTER.validate_json(data)
@@ -50,13 +50,13 @@ def known(key: str, store: Store) -> Outcome | None:
 
 
 def keep(outcome: Outcome, key: str, store: Store) -> None:
-    """Writes what came of a point to a store, unless it may be better another time."""
+    """Store the outcome of a point, unless a later attempt may succeed."""
     if outcome.refusal is None or outcome.refusal.kind in _LASTING:
         store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
 def measure(asked: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
-    """What comes of a point; the store has what others of its precision share. Raises what hinders quantizing."""
+    """Return the outcome of a point; errors of quantization are raised."""
     base = prepared(asked, point, store)
     try:
         report, figures = _made(asked, point, simulate, base)
@@ -89,7 +89,7 @@ def _made(asked: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[R
 
 
 def _run(net: Compilation, asked: Asked) -> Report:
-    """The report of a run on the first samples. Where outputs differ from ONNX Runtime's, a note says so."""
+    """Return the report of a run on the first samples, with a note if outputs differ from ONNX Runtime's."""
     compiled = net.compiled
     if asked.samples is None:
         return timed(compiled)
@@ -127,7 +127,7 @@ def _figures(report: Report, compiled: CompiledModel, base: Prepared) -> Figures
 
 
 def _cycles(report: Report) -> tuple[int | None, bool]:
-    """Of a call, and whether they are but instructions."""
+    """Return the cycles of a call, and whether the number counts instructions instead."""
     if report.cycles_estimate is not None:
         return report.cycles_estimate, False
     return report.instructions or report.instructions_estimate, True

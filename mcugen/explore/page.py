@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was explored, as one HTML file: linked charts of all combinations, the chosen one's layers, and a table."""
+"""HTML page of an exploration: linked charts of all combinations, the layers of a chosen one, and a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.report.charts import PALETTE, Chart, chart, page
 from mcugen.report.figures import layer_title
 
 MOST_LAYERS = 6000
-"""Of all combinations, whose bars are in the page: those of the front come first."""
+"""Largest number of layers of all combinations whose bars are in the page; those of the front come first."""
 
 HEADS = ("board", "precision", "goal", "accuracy", "ms", "RAM", "flash", "µJ", "front", "misses")
 
@@ -23,7 +23,7 @@ _AXES = (
     ("accuracy", "accuracy"),
     ("microjoules", "energy of a call, µJ"),
 )
-"""What is drawn over the time of a call, where it is known of some combination."""
+"""Quantities drawn over the time of a call, if they are known for a combination."""
 
 
 def explored_page(explored: Explored) -> str:
@@ -82,7 +82,7 @@ def _points(explored: Explored) -> Chart:
 
 
 def _chosen(explored: Explored) -> str:
-    """The combination that is shown first."""
+    """Return the combination that is shown first."""
     best = explored.cheapest or next(outcome for outcome in explored.outcomes if outcome.figures)
     return str(best.point)
 

@@ -25,11 +25,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a combination costs and is worth; None where that is unknown.
+    """Cost and accuracy of a combination; None where unknown.
 
-    `accuracy` is in the metric's unit, infinite where outputs are exact. `ram` and `flash` are bytes; before anything
-    ran they lack the stack, and code is an estimate. `ms` and `microjoules` are of one call: by cycles, or, where those
-    are not known, `by_instructions`, each taken for one cycle: then they are less than they will be.
+    `accuracy` is in the metric's unit, infinite if outputs are exact. `ram` and `flash` are bytes; before a run they
+    lack the stack, and code is an estimate. `ms` and `microjoules` are for one call. They follow from cycles, or with
+    `by_instructions` from instructions at one cycle each, and are then lower bounds.
     """
 
     accuracy: float | None
@@ -50,18 +50,18 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """What must hold and what was found, without a remedy: there are other combinations."""
+        """Return the message without its hint, since other combinations exist."""
         return self.message.partition(" try: ")[0]
 
     @classmethod
     def of(cls, error: McugenError) -> Refusal:
-        """What an error says."""
+        """Return the refusal that an error describes."""
         return cls(type(error).__name__, shortened(str(error)))
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What accuracy is measured by: the metric's name, the float model's value, on how many samples."""
+    """The measure of accuracy: the metric's name, the float model's value, and the number of samples."""
 
     metric: str
     float32: float
@@ -70,7 +70,10 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a combination: figures and a report, or a refusal. `simulated`: it ran, or was to."""
+    """The result for a combination: figures and a report, or a refusal.
+
+    `simulated` says that it ran or should have run.
+    """
 
     point: Point
     figures: Figures | None

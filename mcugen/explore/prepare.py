@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What combinations of one precision share: the quantized model, and how good it is."""
+"""Preparation that combinations of one precision share: the quantized model and its accuracy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ANYWHERE = "host"
 
 @dataclass(frozen=True)
 class Asked:
-    """What is explored: a model, and what all combinations have in common. `quantizing` is by precision."""
+    """The subject of an exploration: a model, and the options that all combinations share.
+
+    `quantizing` is by precision.
+    """
 
     model: Path
     options: CompileOptions
@@ -39,7 +42,7 @@ class Asked:
 
     @property
     def samples(self) -> str | Path | Mapping[str, Array] | None:
-        """What combinations are judged by: samples of evaluation, else those of calibration."""
+        """Return the samples to evaluate with: evaluation samples, else calibration samples."""
         calibrations = (q.calibration for q in self.quantizing.values() if q.calibration is not None)
         return self.judging.data if self.judging.data is not None else next(calibrations, None)
 
@@ -49,11 +52,11 @@ class Asked:
         return sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))
 
     def for_goal(self, optimize: str) -> CompileOptions:
-        """The options for one goal; symbols are named after the model's own file."""
+        """Return the options for one goal; symbols are named after the model's file."""
         return replace(self.options, optimize=optimize, name=self.options.name or self.model.stem)
 
     def key(self, *more: object) -> str:
-        """Of a result that depends on the model, options, samples, mcugen itself, and more."""
+        """Return the key of a result that depends on model, options, samples, mcugen itself, and `more`."""
         options, judging = self.options, self.judging
         texts = [text_or_file(text) for text in (options.input_pipeline, judging.metric)]
         plugins = [Path(plugin) for plugin in options.plugins]
@@ -76,7 +79,7 @@ class Prepared:
 
 
 def prepared(asked: Asked, point: Point, store: Store) -> Prepared:
-    """The model of a point's precision, from the store or quantized now. Raises what quantizing raises."""
+    """Return the model in a point's precision, from the store or quantized now; errors of quantization are raised."""
     board = point.board if point.precision == MIXED else ANYWHERE
     quantizing = asked.quantizing[point.precision]
     goal = point.optimize if point.precision == MIXED else asked.options.optimize
@@ -105,7 +108,7 @@ def _made(net: Compilation, asked: Asked, key: str, store: Store) -> Prepared:
 
 
 def _read(data: bytes) -> Prepared | None:
-    """None for what is no such file."""
+    """Parse a stored file; return None if it is damaged."""
     try:
         return _ADAPTER.validate_json(data)
     except ValidationError:
@@ -116,7 +119,7 @@ _ADAPTER = TypeAdapter(Prepared)
 
 
 def _scores(net: Compilation, asked: Asked) -> tuple[float, Yardstick]:
-    """By the samples, of which there are some."""
+    """Return the quantized model's metric on the samples, and the yardstick."""
     assert asked.samples is not None, "asked before"
     compiled = net.compiled
     samples = net.samples(asked.samples, sample_endpoints(compiled))

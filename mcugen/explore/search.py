@@ -23,7 +23,7 @@ from mcugen.quant.quantize import Progress, no_progress
 from mcugen.workers.sharing import ALONE, Workers
 
 MOST_RUNS = 120
-"""So many combinations are simulated unless the user says otherwise."""
+"""Default limit of simulated combinations."""
 
 
 def combinations(boards: Sequence[str], precisions: Sequence[str], goals: Sequence[str]) -> list[Point]:
@@ -33,7 +33,7 @@ def combinations(boards: Sequence[str], precisions: Sequence[str], goals: Sequen
 
 @dataclass(frozen=True)
 class Explored:
-    """What came of all combinations, in their order, and what they are judged by."""
+    """The outcomes of all combinations, in order, and what they are compared by."""
 
     model: str
     outcomes: tuple[Outcome, ...]
@@ -42,32 +42,32 @@ class Explored:
 
     @property
     def yardstick(self) -> Yardstick | None:
-        """What accuracy is measured by; it is the same for all."""
+        """Return the measure of accuracy, which is the same for all."""
         return next((outcome.yardstick for outcome in self.outcomes if outcome.yardstick), None)
 
     @property
     def metric(self) -> Metric | None:
-        """What accuracy is measured by, if it is known."""
+        """Return the metric of accuracy, if known."""
         return described(self.yardstick.metric) if self.yardstick else None
 
     @cached_property
     def boards(self) -> dict[str, Board]:
-        """By the names that combinations have."""
+        """Return the boards by the names in combinations."""
         return {name: load_board(name) for name in dict.fromkeys(o.point.board for o in self.outcomes)}
 
     def missed(self, outcome: Outcome) -> list[str]:
-        """Which demands a combination misses."""
+        """Return the demands that a combination misses."""
         float32 = self.yardstick.float32 if self.yardstick else None
         return self.demands.missed(outcome, self.boards[outcome.point.board], self.metric, float32)
 
     @cached_property
     def meeting(self) -> list[Outcome]:
-        """Those that meet all demands."""
+        """Return the outcomes that meet all demands."""
         return [outcome for outcome in self.outcomes if not self.missed(outcome)]
 
     @cached_property
     def front(self) -> list[Outcome]:
-        """Of those that meet all demands, the ones that no other beats."""
+        """Return the Pareto front of the outcomes that meet all demands."""
         return front(self.meeting, self.metric)
 
     @cached_property
@@ -130,7 +130,7 @@ class Exploration:
     progress: Progress = no_progress
 
     def run(self) -> Explored:
-        """Where more are to be simulated than `most_runs`, all are estimated first, and the best of them run."""
+        """Explore all points. If there are more than `most_runs`, estimate all of them and simulate the best."""
         if not self.simulate or len(self.points) <= self.most_runs:
             found = self._outcomes(self.points, self.simulate)
         else:
@@ -143,7 +143,7 @@ class Exploration:
         return Explored(name, tuple(found[point] for point in self.points), self.demands, self.prices)
 
     def _promising(self, estimated: Explored) -> list[Point]:
-        """The front first, then what would be the front without it, and so on; `most_runs` in all."""
+        """Return at most `most_runs` points: the Pareto front, then the front of the others, and so on."""
         chosen: list[Outcome] = []
         left = [outcome for outcome in estimated.outcomes if outcome.figures is not None]
         while left and len(chosen) < self.most_runs:
@@ -153,7 +153,7 @@ class Exploration:
         return [outcome.point for outcome in chosen[: self.most_runs]]
 
     def _outcomes(self, points: Sequence[Point], simulate: bool) -> dict[Point, Outcome]:
-        """Of each point."""
+        """Return the outcome of each point."""
         what = "simulating" if simulate else "estimating"
         keys = {point: key_of(self.asked, point, simulate) for point in points}
         found = {p: outcome for p, key in keys.items() if (outcome := known(key, self.store)) is not None}
@@ -167,7 +167,7 @@ class Exploration:
         return found
 
     def _work(self, simulate: bool) -> Callable[[tuple[Point, str]], Outcome]:
-        """What a process does: one of a cluster with a store of its own computer, and files that went along."""
+        """Return what a process computes; on a cluster with its computer's own store, and with files that travel along."""
         if self.workers.cluster:
             return partial(_measured_elsewhere, self.asked, self.asked.beside, simulate)
         return partial(_measured, self.asked, simulate, self.store)
@@ -189,7 +189,10 @@ def _measured_elsewhere(asked: Asked, _beside: Sequence[Path], simulate: bool, t
 
 
 def _spread(points: Sequence[Point]) -> list[Point]:
-    """The first point of each precision first, the slowest precisions ahead: others find their models quantized."""
+    """Return the points with one of each precision first, slowest precision ahead.
+
+    The others then find their models quantized.
+    """
     order = sorted(points, key=lambda point: point.precision == "float32")
     first = list({point.precision: point for point in reversed(order)}.values())[::-1]
     rest = sorted((p for p in points if p not in first), key=lambda point: point.precision != "float32")

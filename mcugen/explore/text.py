@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was explored, for people: a table on a terminal."""
+"""Text of an exploration: a table for terminals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
 
 
 def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
-    """A line for each of these outcomes, and what they miss; then the cheapest board that meets the demands."""
+    """Print a line for each outcome with the demands it misses, then the cheapest board that meets all demands."""
     misses = any(map(explored.missed, outcomes))
     table = Table(title=escape(printable(heading(explored))), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("board", "precision", "goal"):
@@ -42,14 +42,14 @@ def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outc
 
 
 def heading(explored: Explored) -> str:
-    """What was explored, and by what accuracy is measured."""
+    """Return the title: what was explored, and the measure of accuracy."""
     yardstick, metric = explored.yardstick, explored.metric
     by = f", {metric.title} on {yardstick.samples} samples" if metric and yardstick else ""
     return f"{explored.model}: {len(explored.front)} of {len(explored.outcomes)} combinations on the Pareto front{by}"
 
 
 def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
-    """A text for each of COLUMNS; "≥" where a call takes longer than that."""
+    """Return a text for each of COLUMNS; "≥" marks lower bounds."""
     figures, metric = outcome.figures, explored.metric
     if figures is None:
         return [""] * len(COLUMNS)
@@ -65,7 +65,7 @@ def _three(value: float) -> str:
 
 
 def verdict(explored: Explored) -> list[str]:
-    """Which board is the cheapest, what it does, and what could not be made."""
+    """Return lines that name the cheapest board and its figures, and the combinations that failed."""
     told = _refused(explored)
     more = [f"and {len(told) - MOST_REFUSED:,} more that could not be made"] if len(told) > MOST_REFUSED else []
     told = told[:MOST_REFUSED]
@@ -77,7 +77,7 @@ def verdict(explored: Explored) -> list[str]:
 
 
 def _refused(explored: Explored) -> list[str]:
-    """What could not be made, and why: a line for all goals of a board and a precision that fail alike."""
+    """Return the failed combinations with reasons, one line for all goals of a board and precision that fail alike."""
     goals: dict[tuple[str, str, str], list[str]] = {}
     for outcome in explored.outcomes:
         if outcome.refusal:

@@ -95,7 +95,7 @@ class _External:
         return data
 
     def _file(self) -> Path:
-        """Return the file, which must be regular and lie in the model's folder, or in the folder that a link leads to."""
+        """Return the file: a regular file in the model's folder, or in the folder that a link leads to."""
         location = self.entries.get("location", "")
         folders = {self.model.parent.resolve(), self.model.resolve().parent}
         try:

@@ -21,7 +21,7 @@ _LINES = (32, 64)
 
 @dataclass(frozen=True)
 class Gap:
-    """Where two tensors differ: the first element, in memory's order, and how many."""
+    """A difference of two tensors: the first differing element in memory order, and the number of differing elements."""
 
     element: int
     board: float
@@ -45,13 +45,13 @@ def judged(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """The one that counts for all."""
+    """Return the verdict that decides for all."""
     order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
     return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 
 
 def gap(board: Array, reference: Array) -> Gap:
-    """Where two tensors of one shape differ, if they do."""
+    """Return where two tensors of one shape differ."""
     mine, theirs = board.reshape(-1), reference.reshape(-1)
     differ = np.flatnonzero(_bits(mine) != _bits(theirs))
     first = int(differ[0]) if differ.size else 0
@@ -87,7 +87,16 @@ def causes(
     is_repeatable: bool,
     is_plain_equal: bool,
 ) -> list[str]:
-    """What usually does that, the likeliest first."""
+    """Return likely causes of a difference, the most likely first.
+
+    Args:
+        found: The difference.
+        identity: What the firmware tells of itself.
+        constants: Names of constants that differ on the board.
+        is_float: Whether the layer computes with floats.
+        is_repeatable: Whether a second run gave the same results.
+        is_plain_equal: Whether the run without digests gave the reference's outputs.
+    """
     told = []
     if constants:
         told.append(f"the weights on the board are others ({', '.join(constants[:3])}): compile and flash all files")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device is asked over the wire: requests that may be repeated, each answered once."""
+"""Requests to a device over the wire. Requests may be repeated; each is answered once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mcugen.validate.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Ki
 from mcugen.validate.links import Link, drain
 
 COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
-"""What counts cycles, by the number that the device tells."""
+"""Cycle counters, by the number that the device sends."""
 
 NO_PAUSE = 0xFFFF
-"""In place of a layer's number: the run does not wait."""
+"""Layer number of a run that does not pause."""
 
 UNKNOWN = 0xFFFF_FFFF
-"""In place of cycles or bytes of stack: they were not measured."""
+"""Value of cycles or stack bytes that were not measured."""
 
 _HELLO = struct.Struct("<BBBBHII32s16s")
 _PROGRESS = struct.Struct("<BiBQII")
@@ -45,12 +45,12 @@ class SessionLostError(Exception):
 
 
 class Mode(IntEnum):
-    """What a run is for."""
+    """Purpose of a run."""
 
     PLAIN = 0
-    """The network as the firmware ships it."""
+    """Run the network as the firmware ships it."""
     DIGESTS = 1
-    """With a digest behind each layer."""
+    """Compute a digest after each layer."""
     TIMES = 2
     """With each layer's cycles."""
     STACKS = 3
@@ -58,7 +58,7 @@ class Mode(IntEnum):
 
 
 class State(IntEnum):
-    """How a run stands."""
+    """State of a run."""
 
     DONE = 0
     PAUSED = 1
@@ -66,7 +66,7 @@ class State(IntEnum):
 
 
 class Store(IntEnum):
-    """What can be read."""
+    """Kinds of data that can be read."""
 
     OUTPUT = 0
     RESULT = 1
@@ -75,7 +75,7 @@ class Store(IntEnum):
 
 @dataclass(frozen=True)
 class Identity:
-    """What the firmware says of itself. Its texts are nobody's but the board's: untrusted."""
+    """The firmware's description of itself. Its texts come from the board: untrusted."""
 
     name: str
     version: str
@@ -98,9 +98,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: done with a status, or waiting behind a layer or for rows from a number on (`value`).
+    """State of a run: done with a status, paused behind a layer, or waiting for rows from number `value` on.
 
-    `cycles` and `stack` (bytes) are None where they were not measured. `hook` is what a layer's hook takes in cycles.
+    `cycles` and `stack` (bytes) are None if not measured. `hook` is the cycles that a layer's hook takes.
     """
 
     state: State
@@ -112,7 +112,7 @@ class Progress:
 
 @dataclass
 class Traffic:
-    """What went over the wire, in bytes and frames, and what went wrong on it."""
+    """Bytes and frames sent and received, and transmission errors."""
 
     sent: int = 0
     received: int = 0
@@ -130,7 +130,7 @@ class Traffic:
         return max(self.repeats - self.late, 0)
 
     def seconds(self, baud: int) -> float:
-        """What so many bytes take on a serial line, one direction at a time."""
+        """Return the time that the bytes take on a serial line, one direction at a time."""
         return (self.sent + self.received) * _BITS_PER_BYTE / baud
 
 
@@ -170,17 +170,17 @@ class Device:
         return Identity(name, version, options, compiler, flags, *told)
 
     def spoil(self, pattern: int) -> None:
-        """Fills the arena."""
+        """Fill the arena with a byte."""
         self._ask(Kind.SPOIL, bytes([pattern]))
 
     def write(self, index: int, data: bytes) -> None:
-        """An input from its beginning on, little-endian."""
+        """Write an input from its start on, little-endian."""
         step = self._chunk - 5
         for at in range(0, len(data), step):
             self._ask(Kind.WRITE, struct.pack("<BI", index, at) + data[at : at + step])
 
     def run(self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False) -> Progress:
-        """Runs what was written, up to the layer behind which it shall pause."""
+        """Run on the written inputs, up to the layer after which to pause."""
         return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
 
     def resume(self, pause: int = NO_PAUSE) -> Progress:
@@ -188,7 +188,7 @@ class Device:
         return self._run(Kind.CONTINUE, struct.pack("<H", pause))
 
     def read(self, store: Store, index: int, nbytes: int) -> bytes:
-        """So many bytes of an output, of a result that a run pauses behind, or of digests or times; little-endian."""
+        """Read bytes of an output, of a result behind which the run pauses, or of digests or times; little-endian."""
         parts = []
         for at in range(0, nbytes, self._chunk):
             count = min(self._chunk, nbytes - at)
@@ -204,7 +204,7 @@ class Device:
         return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index), size=4), "little")
 
     def settle(self) -> None:
-        """Waits for answers that are late."""
+        """Wait for late answers."""
         end = time.monotonic() + _LONGEST_WAIT
         while self.traffic.lost and time.monotonic() < end:
             self._answer(Frame(self._session, 0, 0), time.monotonic() + _FIRST_WAIT)

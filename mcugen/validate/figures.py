@@ -13,11 +13,11 @@ from mcugen.validate.device import Identity
 
 
 class Verdict(StrEnum):
-    """What became of a comparison with the reference: the generated code, run on this computer."""
+    """Result of the comparison with the reference: the generated code, run on this computer."""
 
     EXACT = "exact"
     CLOSE = "close"
-    """Floats, or codes computed from floats, within the tolerance of the self-test."""
+    """Floats, or quantized values computed from floats, within the self-test's tolerance."""
     DIFFERENT = "different"
     UNKNOWN = ""
     """Not compared."""
@@ -76,7 +76,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cycles:
-    """Of one inference, by the counter that the firmware has: the first sample's, and the extremes of all."""
+    """Cycles of one inference by the firmware's counter: of the first sample, and the least and most of all samples."""
 
     counter: str
     first: int
@@ -88,7 +88,7 @@ class Cycles:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What the simulator says of the first sample."""
+    """The simulator's figures for the first sample."""
 
     instructions: int | None
     cycles_estimate: int | None
@@ -98,7 +98,7 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Wire:
-    """What went over the wire. `seconds` is what so many bytes take at so many baud, `lost` are frames."""
+    """Traffic over the wire. `seconds` is the time of so many bytes at this baud rate; `lost` counts frames."""
 
     port: str
     baud: int

@@ -22,7 +22,7 @@ _MOST = 1 << 16
 
 
 class Kind(IntEnum):
-    """What a request is for; its answer has ANSWER added."""
+    """Kind of a request; the kind of its answer has ANSWER added."""
 
     HELLO = 1
     TEXT = 2
@@ -57,7 +57,7 @@ class Frame:
     payload: bytes = b""
 
     def encoded(self) -> bytes:
-        """As it goes over the wire."""
+        """Return the bytes that go over the wire."""
         body = HEAD.pack(self.session, self.sequence, self.kind) + self.payload
         return b"\0" + _stuffed(body + _CRC.pack(zlib.crc32(body))) + b"\0"
 
@@ -77,7 +77,7 @@ def _stuffed(body: bytes) -> bytes:
 
 
 def _plain(stuffed: bytes) -> bytes | None:
-    """The body; None if that is no COBS."""
+    """Return the decoded body; None if the bytes are not valid COBS."""
     out = bytearray()
     at = 0
     while at < len(stuffed):
@@ -101,7 +101,7 @@ class Decoder:
         self._open = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that end within these bytes."""
+        """Yield the frames that end within these bytes."""
         *ended, begun = data.split(b"\0")
         for part in ended:
             whole, self._open = bytes(self._open + part), bytearray()

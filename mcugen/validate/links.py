@@ -32,17 +32,21 @@ class Link(Protocol):
         """For messages."""
 
     def read(self, seconds: float) -> bytes:
-        """What has come; waits so long at most for the first byte."""
+        """Return the received bytes; wait at most `seconds` for the first."""
 
     def write(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all bytes."""
 
     def close(self) -> None:
-        """Gives it back."""
+        """Close the link."""
 
 
 def open_port(port: str, baud: int) -> Link:
-    """The link that `--port` names: a device, pyserial's URL, or socket://HOST:PORT. BoardError if it is not there."""
+    """Open the link that `--port` names: a device, a pyserial URL, or socket://HOST:PORT.
+
+    Raises:
+        BoardError: There is no such port.
+    """
     if port.startswith("socket://"):
         return SocketLink(port)
     return SerialLink(port, baud)
@@ -189,7 +193,7 @@ def _broken(name: str, reason: object) -> BoardError:
 
 
 def drain(link: Link, seconds: float) -> None:
-    """Reads what was sent before, until so long nothing comes."""
+    """Discard what was sent before, until nothing arrives for `seconds`."""
     end = time.monotonic() + 4 * seconds
     while link.read(seconds) and time.monotonic() < end:
         pass

@@ -19,7 +19,12 @@ def is_probe(port: str) -> bool:
 
 
 def open_probe(port: str) -> _ProbeLink:
-    """The link that `--port` names. ToolMissingError without pyOCD, BoardError without a probe or a target."""
+    """Open the debug-probe link that `--port` names.
+
+    Raises:
+        ToolMissingError: pyOCD is not installed.
+        BoardError: There is no probe or no target.
+    """
     kind, _, target = port.partition(":")
     if "/" in target:
         rule = "--port rtt:TARGET and semihosting:TARGET must name a target of pyOCD"
@@ -61,7 +66,7 @@ class _ProbeLink:
         raise NotImplementedError
 
     def _take(self) -> bytes:
-        """What has come meanwhile."""
+        """Return the bytes received since the last call."""
         raise NotImplementedError
 
     def _give(self, data: bytes) -> None:
@@ -121,7 +126,7 @@ class SemihostingLink(_ProbeLink):
         come, to_send = bytearray(), bytearray()
 
         class Console(SemihostIOHandler):  # type: ignore[misc]
-            """Both directions; a character that has not come yet is -1."""
+            """Console of both directions; a character that has not arrived yet reads as -1."""
 
             def write(self, fd: int, ptr: int, length: int) -> int:
                 come.extend(self.agent.get_data(ptr, length))

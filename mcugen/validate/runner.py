@@ -18,10 +18,10 @@ from mcugen.validate.device import NO_PAUSE, UNKNOWN, Device, Identity, Mode, Pr
 T = TypeVar("T")
 
 SPOILED = 0xA5
-"""What the arena is full of before each sample."""
+"""Byte that fills the arena before each sample."""
 
 _MOST_RESETS = 3
-"""In a row, while the same thing is done."""
+"""Largest number of resets in a row during one action."""
 
 _STATUS = {
     1: "MCUGEN_ERROR_NULL",
@@ -60,7 +60,7 @@ class Runner:
         return self._safely("it was asked who it is", lambda: self._identity())
 
     def outputs(self, index: int, paints: bool = False) -> tuple[dict[str, Array], Progress]:
-        """What the network as the firmware ships it makes of a sample."""
+        """Return the outputs that the network, as the firmware ships it, computes for a sample."""
 
         def run() -> tuple[dict[str, Array], Progress]:
             done = self._run(index, Mode.PLAIN, paints=paints)
@@ -85,7 +85,7 @@ class Runner:
         return [None if word == UNKNOWN else word for word in words]
 
     def results(self, index: int, wanted: Mapping[int, int]) -> dict[int, Array]:
-        """What layers compute of a sample: elements of results, by their numbers, so many from the first on."""
+        """Return the first elements of layers' results for a sample, by result number; `wanted` gives their counts."""
 
         def run() -> dict[int, Array]:
             found: dict[int, Array] = {}
@@ -119,7 +119,7 @@ class Runner:
         return self._safely(f"it ran sample {index}", run)
 
     def _safely(self, when: str, action: Callable[[], T]) -> T:
-        """Does it again, from the beginning, if the device was reset."""
+        """Perform an action, and repeat it from the start if the device was reset."""
         for _ in range(_MOST_RESETS + 1):
             try:
                 if self.identity is None:

@@ -22,7 +22,11 @@ class RunsFile:
 
     @classmethod
     def at(cls, path: Path) -> RunsFile:
-        """The file need not exist. UsageError for one of something else."""
+        """Return the file of runs at a path, which need not exist.
+
+        Raises:
+            UsageError: The file holds something else.
+        """
         if not path.exists():
             return cls(path, ())
         try:
@@ -32,7 +36,7 @@ class RunsFile:
             raise UsageError(rule, error.found, "name another") from error
 
     def add(self, report: ValidationReport) -> None:
-        """Writes the file with one more run."""
+        """Write the file with one more run."""
         write_text(self.path, runs_text([*self.runs, _run(report)]))
 
 

@@ -33,7 +33,7 @@ from mcugen.validate.probes import is_probe, open_probe
 from mcugen.validate.runner import Runner
 
 SIMULATOR = "simulator"
-"""In place of a port: the firmware is built for the board's machine in QEMU, or for this computer."""
+"""Name of the port that stands for a simulated board: QEMU's machine, or this computer."""
 
 _MOST_FETCHED = 1 << 16
 """Bytes of a tensor that are fetched to find out where it differs."""
@@ -44,10 +44,10 @@ _MOST_FLOATS = 1 << 10
 
 @dataclass(frozen=True)
 class Wiring:
-    """Where the board is, and how it is asked.
+    """The connection to the board.
 
-    `patience` are seconds of silence that are too many; layers are compared on the first `layer_samples` samples.
-    `simulates`: the simulator's figures stand beside the board's.
+    `patience` is the silence after which to give up, in seconds. Layers are compared for the first `layer_samples`
+    samples. `simulates` adds the simulator's figures.
     """
 
     port: str
@@ -62,7 +62,7 @@ class Wiring:
 
 
 def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
-    """Runs the samples that the model is judged by, or a random one, on the board; see `validate`."""
+    """Run the evaluation samples, or a random one, on the board; see `validate`."""
     compiled = net.compiled
     endpoints = sample_endpoints(compiled)
     source = net.judging.data
@@ -74,9 +74,11 @@ def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
 def validate(
     compiled: CompiledModel, samples: Samples, metric: Metric, wiring: Wiring, progress: Progress = no_progress
 ) -> ValidationReport:
-    """Runs samples on the board, and compares with what they must be.
+    """Run samples on the board, and compare the results with the reference.
 
-    BoardError: nobody answers, or another firmware does. VerificationError: the model's run function fails there.
+    Raises:
+        BoardError: Nothing answers, or other firmware does.
+        VerificationError: The model's run function fails.
     """
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
@@ -95,7 +97,7 @@ def validate(
 
 @contextmanager
 def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tuple[Link, Fraction]]:
-    """The link, and how many counts of the board's counter are one cycle (or instruction, of the simulator)."""
+    """Yield the link, and the counts of the board's counter per cycle (per instruction for the simulator)."""
     ticks = Fraction(1)
     if wiring.port == SIMULATOR:
         link, ticks = _simulator(compiled, folder)
