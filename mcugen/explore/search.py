@@ -167,7 +167,10 @@ class Exploration:
         return found
 
     def _work(self, simulate: bool) -> Callable[[tuple[Point, str]], Outcome]:
-        """Return what a process computes; on a cluster with its computer's own store, and with files that travel along."""
+        """Return the function that a process runs.
+
+        On a cluster it uses its own computer's store, and files that travel along.
+        """
         if self.workers.cluster:
             return partial(_measured_elsewhere, self.asked, self.asked.beside, simulate)
         return partial(_measured, self.asked, simulate, self.store)

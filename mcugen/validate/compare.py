@@ -21,7 +21,7 @@ _LINES = (32, 64)
 
 @dataclass(frozen=True)
 class Gap:
-    """A difference of two tensors: the first differing element in memory order, and the number of differing elements."""
+    """A difference of two tensors: the first differing element in memory order, and how many elements differ."""
 
     element: int
     board: float
