@@ -26,7 +26,7 @@ TINY = 1e-20
 
 
 class UnfitError(Exception):
-    """What cannot be learned in integers, and why."""
+    """Raised if something cannot be trained in integers; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,15 @@ class Error:
 
 
 def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
-    """What codes of errors must stay within for sums back through a layer to have 32 bits; those by its weights too if
-    it `learns`, whose inputs are up to `seen`.
+    """Return the largest magnitude of quantized errors for which sums back through a layer fit in 32 bits.
+
+    Args:
+        geometry: Sizes of the layer.
+        seen: Largest magnitude of the layer's inputs.
+        learns: Whether the sums of the weights' gradient must fit, too.
+
+    Raises:
+        UnfitError: The sums have too many terms.
     """
     most = min(LARGEST_ERROR, LONGEST_CODES // (128 * geometry.meeting))
     if learns:
@@ -52,8 +59,10 @@ def most_errors(geometry: Geometry, seen: int, *, learns: bool) -> int:
 
 @dataclass
 class Walk:
-    """From the loss back. `rule_of` says what a node does with the error by its result; `anchors` are nodes that stand
-    for parts of their own, which take it; `varying` values depend on what is learned.
+    """Back-propagation of quantized errors from the loss.
+
+    `rule_of` returns what a node does with the error of its result. `anchors` are nodes that represent parts of their
+    own, which receive the error. `varying` values depend on trained parameters.
     """
 
     graph: Graph
@@ -68,7 +77,7 @@ class Walk:
                 self.varying.update(node.outputs)
 
     def back(self, value: Value, error: Error) -> None:
-        """From a value, whose error this is, to all that is learned."""
+        """Propagate the error of a value back to all trained parameters."""
         self.give(value, error)
         for node in reversed(list(self.graph.nodes)):
             for output in node.outputs:
@@ -81,7 +90,7 @@ class Walk:
                         self.rule_of(node)(self, node, total)
 
     def give(self, value: Value, error: Error) -> None:
-        """An error by a value, which may have others."""
+        """Add an error to those of a value."""
         if value in self.varying:
             self.found.setdefault(value, []).append(error)
 
@@ -94,11 +103,11 @@ class Walk:
 
     @property
     def call(self) -> OnnxCalls:
-        """The same of ONNX's operators."""
+        """Return an emitter of ONNX operators."""
         return OnnxCalls(self.graph, "error")
 
     def narrowed(self, sums: Value, unit: Value, most: int = LARGEST_ERROR) -> Error:
-        """As codes of which the largest is `most`."""
+        """Requantize sums so that the largest magnitude is `most`."""
         call, axes = self.call, np.arange(sums.type.rank)
         high, low = (
             call("Reshape", call("Cast", call(f"Reduce{end}", sums, axes, keepdims=1), to=TensorProto.FLOAT), one())
@@ -109,7 +118,7 @@ class Walk:
         return self.coded(sums, gain, call("Mul", unit, call("Div", top, np.full(1, most, np.float32))), most)
 
     def within(self, error: Error, most: int, shares: Array | None = None) -> Error:
-        """Of at most so many; times `shares`, none of which is beyond 1."""
+        """Requantize an error to magnitudes of at most `most`, multiplied by `shares`, none of which exceeds 1."""
         less = min(1.0, most / error.most)
         if shares is None and less == 1:
             return error
@@ -127,7 +136,7 @@ class Walk:
         return Error(self.emit(Cast(DType.INT16), whole, type_=codes_of(whole.type.shape, DType.INT16)), unit, most)
 
     def _total(self, errors: Sequence[Error]) -> Error:
-        """The sum of several, in the largest unit."""
+        """Return the sum of several errors, in the largest unit."""
         if len(errors) == 1:
             return errors[0]
         call = self.call
@@ -143,7 +152,7 @@ class Walk:
         return self.narrowed(total, largest)
 
     def masked(self, error: Error, seen: Value, low: float, high: float) -> Error:
-        """Where codes were within limits."""
+        """Return the error where quantized values were within limits, else 0."""
         emit, rank, type_ = self.emit, seen.type.rank, error.codes.type
         ends = (self.graph.constant("error.limit", np.full((1,) * rank, end, np.int32)) for end in (low, high))
         above, below = (emit(Binary(f), seen, end) for f, end in zip(("Greater", "Less"), ends, strict=True))
@@ -156,5 +165,5 @@ Rule = Callable[[Walk, Node, Error], None]
 
 
 def one() -> Array:
-    """A shape."""
+    """Return the shape of one element."""
     return np.asarray([1])

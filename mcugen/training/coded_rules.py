@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of errors at nodes that learn nothing: products of codes, in int32, or single ones of reals."""
+"""Back-propagation rules of nodes without trained parameters, with quantized errors.
+
+They compute integer products in int32, or single products of reals.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def _of_clamp(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_binary(walk: Walk, node: Node, error: Error) -> None:
-    """Sums and products of tensors, or functions of one."""
+    """Propagate through a sum or product of tensors, or a function of one tensor."""
     is_of_one = len({value for value in node.inputs if value is not None and not value.is_constant}) == 1
     assert isinstance(node.op, Binary)
     rule = _of_function if is_of_one else {"Add": _of_sum, "Mul": _of_product}.get(node.op.function)
@@ -70,7 +73,7 @@ def _of_binary(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_product(walk: Walk, node: Node, error: Error) -> None:
-    """To each factor the other one's codes times the error, added up where it was repeated."""
+    """Give each factor the other factor times the error, summed over broadcast axes."""
     for index, value in enumerate(node.inputs):
         if value in walk.varying and value is not None:
             other = _stored(node, node.input(1 - index))
@@ -88,7 +91,7 @@ def _of_product(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_function(walk: Walk, node: Node, error: Error) -> None:
-    """Times the slope at each code: a table."""
+    """Multiply the error by the slope, a table over the quantized input."""
     varying = [i for i, value in enumerate(node.inputs) if value in walk.varying]
     if len(varying) != 1:
         raise UnfitError(f"{node.op.name} '{layer_name(node)}', which reads a tensor twice")
@@ -106,7 +109,7 @@ def _of_function(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _slopes(node: Node, index: int, codes: TensorType) -> Array:
-    """The derivative of a function of one tensor at each of its 256 codes."""
+    """Return the derivative of a function of one tensor at each of its 256 quantized values."""
     op = node.op
     assert isinstance(op, Elementwise)
     reals = (np.arange(-128, 128) - codes.q.zero_point).astype(np.float32) * np.float32(codes.q.scale[0])
@@ -130,7 +133,11 @@ def _slopes(node: Node, index: int, codes: TensorType) -> Array:
 
 
 def _stored(node: Node, value: Value) -> Value:
-    """The int8 codes of a value. UnfitError where it has none."""
+    """Return the int8 tensor behind a value.
+
+    Raises:
+        UnfitError: The value is not dequantized from int8.
+    """
     source = value.producer
     if source is not None and isinstance(source.op, Dequantize):
         codes = source.input(0)
@@ -140,7 +147,7 @@ def _stored(node: Node, value: Value) -> Value:
 
 
 def _of_max_pool(walk: Walk, node: Node, error: Error) -> None:
-    """To the first largest of each window."""
+    """Give the error to the first largest element of each window."""
     op, x = node.op, node.input(0)
     assert isinstance(op, MaxPool)
     where = DirectPool(op.window, kernel=op.kernel, function="max", order="row")
@@ -154,7 +161,7 @@ def _of_max_pool(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_average_pool(walk: Walk, node: Node, error: Error) -> None:
-    """To all of a window as much."""
+    """Give equal parts of the error to all elements of a window."""
     op, x = node.op, node.input(0).type
     assert isinstance(op, AveragePool)
     shares = average_shares(node, op).astype(np.float64)
@@ -168,7 +175,7 @@ def _of_average_pool(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_sum(walk: Walk, node: Node, error: Error) -> None:
-    """To both terms."""
+    """Give the error to both terms."""
     for value in node.inputs:
         if value in walk.varying and value is not None:
             if value.type.shape != node.output.type.shape:
@@ -177,7 +184,7 @@ def _of_sum(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_mean(walk: Walk, node: Node, error: Error) -> None:
-    """To each its share."""
+    """Give each element its share of the error."""
     op, x = node.op, node.input(0)
     if not isinstance(op, Reduce) or op.function not in ("mean", "sum"):
         raise UnfitError(f"{op.name} '{layer_name(node)}'")
@@ -187,7 +194,7 @@ def _of_mean(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_move(walk: Walk, node: Node, error: Error) -> None:
-    """As of reals."""
+    """Propagate through a data movement by its derivative for reals."""
     derivative = derivative_for(node.op)
     if derivative is None:
         raise UnfitError(f"{node.op.name} '{layer_name(node)}'")
@@ -199,7 +206,7 @@ def _of_move(walk: Walk, node: Node, error: Error) -> None:
 
 
 def _of_layer(walk: Walk, node: Node, error: Error) -> None:
-    """By weights that stay."""
+    """Propagate through a layer with frozen weights."""
     frozen = Frozen.of(node)
     rows = frozen.geometry.by_channel(walk.emit, error.codes)
     walk.give(node.input(0), frozen.back(walk, Error(rows, error.unit, error.most)))
@@ -224,7 +231,7 @@ class Frozen:
         return Frozen(geometry_of(node), stored, scales)
 
     def back(self, walk: Walk, error: Error) -> Error:
-        """The error by what it reads, of errors [C, positions]."""
+        """Return the error of the layer's input from errors [C, positions] of its output."""
         g, emit = self.geometry, walk.emit
         largest = float(self.scales.max())
         shares = (self.scales / largest).reshape(-1, 1) if np.ptp(self.scales) else None
@@ -249,7 +256,11 @@ def geometry_of(node: Node) -> Geometry:
 
 
 def rule_of(node: Node) -> Rule:
-    """What a node that learns nothing does with the error by its result."""
+    """Return the rule of a node without trained parameters.
+
+    Raises:
+        UnfitError: The operator has no rule.
+    """
     for kinds, rule in _RULES.items():
         if isinstance(node.op, kinds):
             return rule

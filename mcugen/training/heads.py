@@ -49,9 +49,11 @@ STATISTICS = (
 
 @dataclass(frozen=True)
 class Embedding:
-    """What a head is added to: what the model makes of a sample (float32 [1, D]), the class of which that is (int32
-    [1]), the rate (float32 [1]); and operators on them. What is kept from call to call holds `first` at first, by name
-    and unless that is zeros, and becomes what `kept` says.
+    """The tensors and operators that a head is built from.
+
+    They are the model's result z for a sample (float32 [1, D]), the sample's class (int32 [1]), and the rate (float32
+    [1]). `first` holds the initial values of states by name, where these are not zeros. `kept` maps each state to its
+    new value.
     """
 
     graph: Graph
@@ -63,18 +65,18 @@ class Embedding:
     kept: dict[Value, Value] = field(default_factory=dict)
 
     def keep(self, name: str, first: Array) -> Value:
-        """What was kept under a name."""
+        """Add a state with this initial value and return it."""
         value = self.graph.add_input(name, TensorType(first.shape, DType.of(first)))
         if np.any(first):
             self.first[value.name] = first
         return value
 
     def become(self, value: Value, new: Value) -> None:
-        """What is kept from now on; elements that would be no finite numbers stay as they were."""
+        """Set the new value of a state; elements that would not be finite stay unchanged."""
         self.kept[value] = kept_finite(self.call, value, new) if new.type.dtype.is_float else new
 
     def squares(self, x: Value, axis: int) -> Value:
-        """Sums of squares along an axis, which stays."""
+        """Return the sums of squares along an axis, which stays with length 1."""
         return self.call("ReduceSumSquare", x, np.asarray([axis]), keepdims=1)
 
     def distances(self, points: Value) -> Value:
@@ -88,13 +90,13 @@ class Embedding:
         return self.call("Cast", self.call("Greater", self.rate, real(0)), to=TensorProto.FLOAT)
 
     def share(self, count: Value) -> Value:
-        """Of the newest of `count` samples: all weigh the same, but no sample less than the rate, nor more than all."""
+        """Return the weight of the newest of `count` samples: 1 / count, but at least the rate and at most 1."""
         mean = self.call("Div", real(1), self.call("Max", count, real(1)))
         return self.call("Min", self.call("Max", mean, self.rate), real(1))
 
 
 def real(number: float) -> Array:
-    """A constant."""
+    """Return a float32 constant."""
     return np.full(SCALAR, number, np.float32)
 
 
@@ -108,9 +110,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Head:
-    """`classes` that it tells apart, the name of its output, the loss and what is learned in words, and what adds it
-    to a graph.
-    """
+    """A trainable head: number of classes, name of its output, descriptions of loss and learning, and its builder."""
 
     classes: int
     output: str
@@ -120,9 +120,12 @@ class Head:
 
 
 def head_of(text: str) -> Head | None:
-    """What `centroids:CLASSES`, `nearest:CLASSES:SAMPLES[:K]` or `statistics[:VARIANCE]` says; None of anything else.
+    """Return the head that a text describes; None if the text describes something else.
 
-    UsageError for numbers that make no sense.
+    The texts are `centroids:CLASSES`, `nearest:CLASSES:SAMPLES[:K]` and `statistics[:VARIANCE]`.
+
+    Raises:
+        UsageError: A number is out of range.
     """
     said = SAID.fullmatch(text)
     if said is None:
@@ -156,7 +159,11 @@ class Headed:
 
 
 def with_head(graph: Graph, result: Value, head: Head) -> Headed:
-    """Makes what a head tells of the first output the first output. UnsupportedError unless that is real."""
+    """Put a head behind the first output and make its result the first output.
+
+    Raises:
+        UnsupportedError: The output is not real.
+    """
     name = graph.output_names[0]
     require_real(result, result.name)
     target = graph.add_input("target", TensorType(SCALAR, DType.INT32))
@@ -217,9 +224,9 @@ def _nearest(e: Embedding, classes: int, kept: int, near: int) -> Judgement:
 
 
 def _statistics(e: Embedding, prior: float) -> Judgement:
-    """The score is (z − μ)ᵀ·Σ⁻¹·(z − μ). With a the weight of a sample, Σ becomes (1 − a)·(Σ + a·δ·δᵀ).
+    """Add the score (z − μ)ᵀ·Σ⁻¹·(z − μ). A sample of weight a changes Σ to (1 − a)·(Σ + a·δ·δᵀ).
 
-    What is kept is Σ⁻¹ less what it is at first, so that this has no place in flash.
+    The state is Σ⁻¹ minus its initial value, so that the initial value takes no flash.
     """
     call, size, first = e.call, e.z.type.count, 1 / prior
     mean, count = e.keep("mean", np.zeros((1, size), np.float32)), e.keep("count", np.zeros(SCALAR, np.float32))

@@ -50,13 +50,15 @@ ROOM = 2.0
 LONGEST = 2**14
 """Inputs of a layer, whose sums with a bias have 32 bits."""
 DECAY = 0.9
-"""Of what momentum remembers."""
+"""Decay factor of momentum."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """Of a parameter [C, …]: int32 sums, in units of `unit` (float32 [1]) by `per` ([C, 1]) codes; or errors
-    [C, positions] and inputs [depth, positions], codes whose products these are.
+    """The gradient of a parameter [C, …].
+
+    It is a tensor of int32 sums in units of `unit` (float32 [1]) times `per` ([C, 1]). With `inputs`, it is the product
+    of errors [C, positions] and inputs [depth, positions].
     """
 
     sums: Value
@@ -77,8 +79,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Learner:
-    """A product by weights that are learned: codes x, which come from `source`, what sees them for a gradient, and what
-    the weights' codes stand for, by channel.
+    """A product with trained weights.
+
+    It has its quantized input x, which is computed from `source`, the input as the gradient sees it, and the scale of
+    the weights by channel.
     """
 
     geometry: Geometry
@@ -91,7 +95,7 @@ class Learner:
 
     @property
     def units(self) -> Array:
-        """What sums stand for, by channel."""
+        """Return the real value of one unit of the sums, by channel."""
         return self.scales * self.x.type.q.scale[0]
 
     def sums(self, emit: Emitter) -> Value:
@@ -99,7 +103,7 @@ class Learner:
         return self.geometry.sums(emit, self.x, self.weights.parameter.value)
 
     def back(self, walk: Walk, error: Error) -> None:
-        """From errors [C, positions] to the gradient of the weights, and to the source."""
+        """Propagate errors [C, positions] to the gradient of the weights and to the source."""
         g, emit, call = self.geometry, walk.emit, walk.call
         reach = 2 ** (8 * self.seen.type.dtype.nbytes)
         rows = walk.within(error, most_errors(g, reach, learns=g.positions > 1))
@@ -123,13 +127,15 @@ def column(each_channel: Array) -> Array:
 
 
 Back = Callable[[Walk, Error], None]
-"""What becomes of the error by a value."""
+"""Handler of the error of a value."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A layer that learns: its result, how far that reaches, all its parameters in the order of the state, and what
-    becomes of errors by values of its own, the result among them.
+    """A trained layer in a graph.
+
+    It has the layer's result and the result's largest magnitude, the parameters in the order of the state, and the
+    handlers of errors of the layer's own values.
     """
 
     name: str
@@ -140,7 +146,11 @@ class Trained:
 
 
 def computed(graph: Graph, layer: Layer) -> Trained:
-    """Puts what learns in a layer's place. UnfitError where it cannot be."""
+    """Replace a layer by its trainable form.
+
+    Raises:
+        UnfitError: The layer cannot be trained in integers.
+    """
     if type(layer.node.op) not in (Conv, Dense):
         raise UnfitError(f"{layer.node.op.name} '{layer_name(layer.node)}'")
     maker = _Maker(graph, layer.node)
@@ -176,7 +186,7 @@ class _Maker:
         return self._trained(total, learner.units)
 
     def beside(self, layer: Layer) -> Trained:
-        """What weights that stay give, as int16 codes, and what is added to these."""
+        """Return the layer with frozen weights in int16, and with what is added to its result."""
         g, emit, frozen = self.geometry, self.emit, Frozen.of(self.node)
         unit = np.full(1, float(np.float32(self._reach / 2**FINE)) or 1.0)
         stays = self.node.inputs[:2] if layer.bias else self.node.inputs
@@ -200,7 +210,7 @@ class _Maker:
         return self._trained(total, unit)
 
     def _codes(self, value: Value) -> Value:
-        """The int8 codes of what the layer reads, moved as it is."""
+        """Return the int8 tensor that the layer reads, moved as its input is."""
         node = value.producer
         if node is not None and isinstance(node.op, Dequantize):
             stored = node.input(0)
@@ -212,7 +222,7 @@ class _Maker:
 
     @property
     def _reach(self) -> float:
-        """How far results go, at most, by what weights are at first."""
+        """Return the largest magnitude of results with the initial weights."""
         rows = np.abs(self.first).reshape(len(self.first), -1).sum(1)
         return float((rows * 255 * self.x.type.q.scale[0] + np.abs(self.bias)).max())
 
@@ -228,7 +238,7 @@ class _Maker:
         return Learner(geometry, self.node, self.source, self.x, self.x, scales.astype(np.float64), weights)
 
     def _with_bias(self, sums: Value, units: Array) -> Value:
-        """Sums, and a bias in their units."""
+        """Add a trained bias to sums, in their units."""
         if np.abs(self.bias / units).max(initial=0) >= MOST_BIAS / 2:
             raise UnfitError(f"'{self.name}', whose bias is too large")
         bias = self._input("bias", np.rint(self.bias / units).astype(np.int32), BIAS_BITS, MOST_BIAS)
@@ -266,7 +276,7 @@ class _Maker:
         return self.call("Cast", whole, to=TensorProto.INT32)
 
     def _with_channels(self, channels: Sequence[int], unit: Array, total: Value) -> Value:
-        """What is added to some channels, by changes of their weights, which are nothing at first."""
+        """Add trained changes of some channels' weights, which are initially 0."""
         g, count = self.geometry, len(channels)
         shape = (*g.y[:-1], count) if isinstance(g.op, Dense) else (g.y[0], count, *g.y[2:])
         some, scales = Geometry(g.op, g.x, shape, (count, *g.w[1:])), code_scales(self.first)[list(channels)]
@@ -284,12 +294,12 @@ class _Maker:
         return self.emit(ScatterND("add"), total, where, rows)
 
     def _real(self, sums: Value, units: Array) -> Value:
-        """Sums, times what they stand for."""
+        """Return sums as reals."""
         real = self.call("Cast", sums, to=TensorProto.FLOAT)
         return self.call("Mul", real, column(np.broadcast_to(units, sums.type.shape[:1])).astype(np.float32))
 
     def _trained(self, total: Value, units: Array) -> Trained:
-        """The layer, in the node's place."""
+        """Put the trainable layer in place of the node."""
         node, g, parts = self.node, self.geometry, tuple(self.parts)
         result = g.as_result(self.emit, self._real(total, units))
         self.graph.replace(node.output, result)
@@ -320,7 +330,7 @@ def _over_positions(walk: Walk, error: Error) -> Value:
 
 
 def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Value, loss: str) -> None:
-    """Gives each parameter its gradient of the loss."""
+    """Set each parameter's gradient of the loss."""
     value, reach = _judged(graph, trained, unlikely(result) if loss == "cross-entropy" else result)
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]
     anchors = {node: back for node, back in backs if node is not None}
@@ -335,7 +345,7 @@ def walked(graph: Graph, trained: Sequence[Trained], result: Value, target: Valu
 
 
 def _judged(graph: Graph, trained: Sequence[Trained], scores: Value) -> tuple[Value, float]:
-    """The result of a layer that learns, or codes that are stored, as reals; and how far these reach."""
+    """Return the trained layer's result, or a stored tensor, that the scores come from, and its largest magnitude."""
     reaches = {layer.result: layer.reach for layer in trained}
     value = scores
     while value not in reaches:
@@ -380,7 +390,7 @@ def _of_squares(walk: Walk, result: Value, target: Value) -> tuple[Value, float]
 
 
 def _of_sizes(walk: Walk, result: Value, target: Value) -> tuple[Value, float]:
-    """The sign of y − target, by n."""
+    """Return the gradient of the absolute error: the sign of y − target, divided by n."""
     return _limited(walk, _difference(walk, result, target), 1), 1 / result.type.count
 
 
@@ -407,14 +417,14 @@ CODED_LOSSES = {"cross-entropy": _of_classes, "mse": _of_squares, "mae": _of_siz
 
 @dataclass(frozen=True)
 class Remembered:
-    """What is kept of a parameter beside it, as int32 in fractions of a code: steps of a batch so far, and momentum."""
+    """The state of a parameter's update: the sum of a batch so far, and momentum, as int32 fractions of a step."""
 
     total: Value | None = None
     velocity: Value | None = None
 
     @staticmethod
     def of(graph: Graph, parameter: Value, *, in_batches: bool, has_momentum: bool) -> Remembered:
-        """New inputs of the parameter's shape."""
+        """Add inputs of the parameter's shape for the state."""
         type_ = TensorType(parameter.type.shape, DType.INT32)
         total = graph.add_input(f"{parameter.name}.sum", type_) if in_batches else None
         return Remembered(total, graph.add_input(f"{parameter.name}.velocity", type_) if has_momentum else None)
@@ -428,10 +438,11 @@ class Remembered:
 def stepped(
     graph: Graph, learned: Learned, rate: Value, turns: Value, kept: Remembered, batch: Batch | None
 ) -> list[Value]:
-    """The new codes, and what is remembered: w − s, or w − v with v = 0.9·v + s, s = r·g; rounded up as often as their
-    fractions say while `turns` (uint32 [1]) goes through all numbers. Nothing moves at a rate of 0.
+    """Return the new quantized weights and the new state of their update.
 
-    In a batch of N, s = Σ r·g / N at the last sample, else 0: each sample counts by its own rate.
+    The update is w − s, or w − v with v = 0.9·v + s, where s = r·g. It is rounded up as often as its fraction says
+    while `turns` (uint32 [1]) goes through all numbers. At a rate of 0 nothing changes. In a batch of N samples, s = Σ
+    r·g / N at the last sample, else 0; each sample counts by its own rate.
     """
     parameter, found, bits = learned.parameter.value, learned.gradient, learned.bits
     call = OnnxCalls(graph, f"{parameter.name}.update")
@@ -471,7 +482,7 @@ def _shaped(call: OnnxCalls, value: Value, like: Value) -> Value:
 
 
 def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int, samples: int) -> Value:
-    """What sums count in codes, with so many bits of fraction, of one of so many samples: float32 [C, 1]."""
+    """Return the factor from sums to quantized steps with `bits` fractional bits, float32 [C, 1]."""
     scaled = call("Mul", call("Mul", rate, np.full(1, 2.0**bits / samples, np.float32)), found.unit)
     gain = call("Mul", call("Reshape", scaled, np.asarray([1, 1])), found.per.astype(np.float32))
     limit = np.full((), LARGEST_RATE, np.float32)
@@ -479,7 +490,7 @@ def _gain(call: OnnxCalls, found: Gradient, rate: Value, bits: int, samples: int
 
 
 def _step(graph: Graph, call: OnnxCalls, found: Gradient, gain: Value) -> Value:
-    """The rate times the gradient: int32 [C, …]. An outer product joins the loop that takes it off."""
+    """Return the rate times the gradient, int32 [C, …]. An outer product is fused with the loop that subtracts it."""
     sums, inputs = found.sums, found.inputs
     is_outer = inputs is not None and sums.type.shape[1] == 1
     if inputs is not None and not is_outer:

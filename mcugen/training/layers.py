@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers are trained: what `--train` says, and what a model has."""
+"""Selection of the layers to train: what `--train` says, and what a model has."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ ADAPTER = re.compile(r"adapter:(\d{1,6})(?::(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer whose weights are trained, and its bias; or this alone, or an adapter of a rank beside the weights, or
-    what is added to those of some output channels.
-    """
+    """A layer to train: weights and bias, the bias alone, an adapter of a rank, or changes of some output channels."""
 
     node: Node
     weights: bool
@@ -34,7 +32,7 @@ class Layer:
 
 
 def layer_name(node: Node) -> str:
-    """What users call it: as reports do."""
+    """Return the layer's name as reports show it."""
     return node.outputs[0].name
 
 
@@ -44,10 +42,13 @@ def is_called(node: Node, name: str) -> bool:
 
 
 def chosen(graph: Graph, text: str) -> list[Layer]:
-    """Those that `last:N`, names, `bias`, `bias:N`, `adapter:RANK` and `adapter:RANK:N`, with commas between them, say;
-    in order. Where a layer's weights are trained, the rest is.
+    """Return the layers that a text selects, in order.
 
-    UsageError for names that no layer has, or that has no weights to train: with those that could be.
+    The text is a comma-separated list of `last:N`, names, `bias`, `bias:N`, `adapter:RANK` and `adapter:RANK:N`. A
+    layer whose weights are trained is trained as a whole.
+
+    Raises:
+        UsageError: A name is no layer's, or the layer has no weights to train; the message lists those that have.
     """
     known = trainable(graph)
     if not known:
@@ -78,8 +79,9 @@ def chosen(graph: Graph, text: str) -> list[Layer]:
 
 
 def cells_behind(graph: Graph, text: str, any_layers: bool) -> list[str]:
-    """The recurrent layers, of a graph whose floats are fused, that are trained or lie behind what is; all of them if
-    `any_layers` may be.
+    """Return the recurrent layers that are trained or follow a trained layer; all of them if `any_layers` is set.
+
+    The floats of the graph must be fused.
     """
     cells = [node for node in graph.nodes if isinstance(node.op, Recurrent)]
     if any_layers or not cells:
@@ -92,7 +94,7 @@ def cells_behind(graph: Graph, text: str, any_layers: bool) -> list[str]:
 
 
 def _some_channels(node: Node, part: str, text: str) -> tuple[int, ...]:
-    """Those that are named, in order."""
+    """Return the named channels in order."""
     count = len(node.output.type.shape) and node.input(1).type.shape[0]
     found = tuple(sorted({int(number) for number in text.split(";")}))
     if not has_channels(node) or found[-1] >= count:
@@ -110,15 +112,16 @@ def has_channels(node: Node) -> bool:
 
 
 def trainable(graph: Graph) -> list[Node]:
-    """Of a graph whose floats are fused, the layers that the first output, which is learned from, depends on, and whose
-    weights are constant reals, or codes of such.
+    """Return the layers that the first output depends on and whose weights are constant, real or quantized.
+
+    The floats of the graph must be fused. Training starts from the first output.
     """
     leading = leading_to(graph.outputs[0])
     return [node for node in graph.nodes if node in leading and _has_weights(node)]
 
 
 def leading_to(result: Value) -> set[Node]:
-    """The nodes that a value depends on."""
+    """Return the nodes that a value depends on."""
     found: set[Node] = set()
     wanted = [result]
     while wanted:
@@ -155,7 +158,7 @@ def _last(layers: list[Node], part: str, count: int) -> list[Node]:
 
 
 def _adapted(layers: list[Node], part: str, rank: int, count: str | None) -> dict[Node, int]:
-    """The layers with room for an adapter: a product of two matrices, smaller than the one that it is added to."""
+    """Return the layers with room for an adapter: a product of two matrices, smaller than the layer's own."""
     roomy = [node for node in layers if _most_rank(node) >= rank]
     if not rank or not roomy:
         most = max(_most_rank(node) for node in layers)
@@ -165,7 +168,7 @@ def _adapted(layers: list[Node], part: str, rank: int, count: str | None) -> dic
 
 
 def _most_rank(node: Node) -> int:
-    """The largest rank at which an adapter has fewer weights than the layer."""
+    """Return the largest rank at which an adapter has fewer weights than the layer."""
     if isinstance(node.op, Recurrent):
         return 0
     channels, *patch = node.input(1).type.shape
@@ -175,7 +178,7 @@ def _most_rank(node: Node) -> int:
 
 
 def _named(graph: Graph, layers: list[Node], name: str) -> Node:
-    """The layer of that name, or of that ONNX node."""
+    """Return the layer of that name, or of that ONNX node."""
     found = next((node for node in layers if is_called(node, name)), None)
     if found is not None:
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model for inference to one that learns: a loss, the gradients by what is trained, and updates, as HIR."""
+"""Conversion of an inference graph to a trainable one: a loss, gradients and updates, as HIR."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ MOVES = "the trained weights in `state` move by `rate` times the gradient of the
 
 
 def teach(graph: Graph, training: Training) -> Mapping[str, str]:
-    """Makes a graph one that learns, in place, and tells its states; `graph.lesson` says more. Refusal where it cannot.
+    """Make a graph trainable, in place, and return its states by output; `graph.lesson` has the rest.
 
-    What is computed for inference stays as it was, but that trained layers, and what lies behind them, are real.
+    Inference stays as it was, except that trained layers and the layers behind them compute in float.
+
+    Raises:
+        Refusal: The graph cannot be trained as asked.
     """
     if training.updates_statistics:
         keep_statistics(graph, training.layers)
@@ -45,7 +48,7 @@ def teach(graph: Graph, training: Training) -> Mapping[str, str]:
 
 
 def _train_head(graph: Graph, head: Head, layer: str) -> Mapping[str, str]:
-    """What the model makes of samples stays as it was, up to a layer if one is named; the head remembers some of it."""
+    """Add a head behind the model, or behind a named layer; the model itself stays as it was."""
     result = real_result_of(graph, layer) if layer else real_result(graph.outputs[0])
     end = with_head(graph, result, head)
     states: dict[str, str] = {}
@@ -80,7 +83,11 @@ def _train_layers(graph: Graph, training: Training) -> Mapping[str, str]:
 
 
 def _train_integers(graph: Graph, training: Training) -> Mapping[str, str]:
-    """With no sum of reals on the way to what is learned. UnfitError, and a graph of no use, where that cannot be."""
+    """Make a graph trainable without sums of reals on the way to the trained parameters.
+
+    Raises:
+        UnfitError: That is impossible; the graph is then unusable.
+    """
     if training.loss not in CODED_LOSSES:
         raise UnfitError(f"the gradient of {training.loss}")
     unfuse(graph, behind(graph, [layer.node for layer in chosen(graph, training.layers)]))
@@ -141,7 +148,7 @@ def _taught(
     parameters: Sequence[Parameter],
     running: Mapping[str, Array] | None = None,
 ) -> Mapping[str, str]:
-    """Ends the graph with the loss, and says what learns in it, and what running statistics are at first."""
+    """Finish the graph with the loss, and set the description of its training."""
     name = _free_output(graph, "loss")
     graph.add_output(name, found.loss)
     graph.sort()
@@ -153,14 +160,14 @@ def _taught(
 
 
 def _rates(graph: Graph, layers: Sequence[str]) -> tuple[Value, dict[str, Value]]:
-    """An input, and its part for each layer."""
+    """Add the input of learning rates; return it and its part for each layer."""
     names = tuple(dict.fromkeys(layers))
     rate = graph.add_input("rate", TensorType((len(names),), DType.FLOAT32))
     return rate, dict(zip(names, _parts(graph, rate), strict=True))
 
 
 def _parts(graph: Graph, rate: Value) -> list[Value]:
-    """The rate of each layer."""
+    """Return the learning rate of each layer."""
     if rate.type.shape == SCALAR:
         return [rate]
     call = OnnxCalls(graph, "rate")
@@ -177,7 +184,7 @@ def _learned(
     rates: Mapping[str, Value],
     statistics: Mapping[Value, tuple[str, Value]],
 ) -> dict[str, str]:
-    """Adds gradients of a loss and updates, at the rate of each layer: states by output."""
+    """Add the gradients of a loss and the updates, with each layer's rate; return the states by output."""
     optimizer, is_coded = OPTIMIZERS[training.optimizer], training.precision == "int8"
     by = [parameter.value for parameter in parameters]
     shared = optimizer.scaled is not None and len(rates) == 1 and not is_coded
@@ -212,8 +219,9 @@ def _learned(
 
 
 def _soon(graph: Graph, updates: Sequence[Node]) -> None:
-    """Puts each update where its gradient is there and nothing else reads what it changes, so that no two gradients
-    are kept.
+    """Move each update to the first place where its gradient exists and no other node reads what it changes.
+
+    Two gradients then need not be kept at once.
     """
     places: dict[Node | None, int] = {node: place for place, node in enumerate(graph.nodes)}
     places |= dict.fromkeys(updates, 0) | {None: 0}
@@ -235,7 +243,7 @@ def _readers(value: Value) -> Iterator[Node]:
 
 
 def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:
-    """Counts the samples of a batch, this one included."""
+    """Add a counter of the samples in a batch, including the present one."""
     before = graph.add_input("samples", TensorType((), DType.INT32))
     call = OnnxCalls(graph, "samples.now")
     now = call("Add", before, np.ones((), np.int32))
@@ -245,7 +253,7 @@ def _batch(graph: Graph, size: int, states: dict[str, str]) -> Batch:
 
 
 def _counted(graph: Graph, states: dict[str, str], batch: Batch | None) -> Value:
-    """How often was updated, this time included, if it is one."""
+    """Add a counter of updates, including the present one if there is one."""
     before = graph.add_input("updates", TensorType((), DType.INT64))
     call = OnnxCalls(graph, "updates.now")
     now = call("Add", before, np.ones((), np.int64))
@@ -256,7 +264,7 @@ def _counted(graph: Graph, states: dict[str, str], batch: Batch | None) -> Value
 
 
 def _keep(graph: Graph, states: dict[str, str], state: Value, new: Value) -> None:
-    """Makes a value what the state is in the next call."""
+    """Make a value the state of the next call."""
     name = _free_output(graph, f"{state.name}.new")
     graph.add_output(name, new)
     states[name] = state.name

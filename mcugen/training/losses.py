@@ -56,21 +56,21 @@ def cross_entropy(graph: Graph, result: Value) -> Judged:
 
 
 def real_code(result: Value) -> Value:
-    """What becomes codes and reals again at the end of a model."""
+    """Return the value before a quantization and dequantization at the end of a model."""
     last = result.producer
     codes = last.input(0).producer if last is not None and isinstance(last.op, Dequantize) else None
     return codes.input(0) if codes is not None and isinstance(codes.op, Quantize) else result
 
 
 def unlikely(result: Value) -> Value:
-    """The scores that a softmax at the end makes likelihoods of, codes behind it left out; or the result as it is."""
+    """Return the scores that a final softmax turns into probabilities, or the result itself if there is no softmax."""
     last = real_code(result).producer
     is_softmax = last is not None and isinstance(last.op, Softmax) and not last.op.log
     return last.input(0) if last is not None and is_softmax else result
 
 
 def _of_differences(each: Callable[[OnnxCalls, Value], Value]) -> Loss:
-    """The mean over all elements of what each difference counts."""
+    """Return the loss that is the mean of a function of each difference."""
 
     def loss(graph: Graph, result: Value) -> Judged:
         target = graph.add_input("target", result.type)
@@ -98,10 +98,10 @@ def _huber(call: OnnxCalls, difference: Value) -> Value:
 
 
 def contrastive(graph: Graph, result: Value) -> Judged:
-    """½·d² of two results that belong together, else ½·max(0, 1 − d)², d being how far they are apart (Hadsell, Chopra,
-    LeCun, "Dimensionality reduction by learning an invariant mapping", 2006).
+    """Add the contrastive loss: ½·d² for two results that belong together, else ½·max(0, 1 − d)².
 
-    The target, of one more element than the result, is 1 if they belong together, else 0; then the other result.
+    d is their distance (Hadsell, Chopra, LeCun, "Dimensionality reduction by learning an invariant mapping", 2006). The
+    target has one more element than the result: 1 if both belong together, else 0, followed by the other result.
     """
     count = result.type.count
     target = graph.add_input("target", TensorType((count + 1,), DType.FLOAT32))
@@ -133,7 +133,12 @@ LOSSES: Mapping[str, Loss] = {
 
 
 def judged(graph: Graph, result: Value, loss: str) -> Judged:
-    """Adds a loss and its target to a graph. Refusal, or UnsupportedError, where it does not fit the result."""
+    """Add a loss and its target to a graph.
+
+    Raises:
+        Refusal: The loss does not fit the result.
+        UnsupportedError: The result is not real.
+    """
     require_real(result, graph.output_names[0])
     return LOSSES[loss](graph, result)
 

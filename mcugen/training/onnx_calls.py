@@ -26,13 +26,17 @@ class OnnxCalls:
     stem: str
 
     def __call__(self, op_type: str, *operands: Value | Array, **attributes: object) -> Value:
-        """The result of an operator of one."""
+        """Add an operator with one result and return it."""
         return self.several(op_type, operands, 1, "", **attributes)[0]
 
     def several(
         self, op_type: str, operands: Sequence[Value | Array], outputs: int, domain: str, **attributes: object
     ) -> list[Value]:
-        """The results of an operator. UnsupportedError where it is not for these types."""
+        """Add an operator and return its results.
+
+        Raises:
+            UnsupportedError: The operator does not support these types.
+        """
         values = [v if isinstance(v, Value) else self._constant(np.asarray(v)) for v in operands]
         names = [f"v{index}" for index in range(len(values))]
         results = [f"{self.stem}.{op_type.lower()}{index or ''}" for index in range(outputs)]

@@ -61,7 +61,7 @@ def _momentum(call: OnnxCalls, group: Group) -> Sequence[Value]:
 
 
 def _adam(call: OnnxCalls, group: Group) -> Sequence[Value]:
-    """With averages over some 10 and 1000 steps, which are corrected for having begun at 0."""
+    """Add Adam, with averages over about 10 and 1000 steps and bias correction."""
     settings = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-7, "norm_coefficient": 0.0, "norm_coefficient_post": 0.0}
     return call.several("Adam", _operands(group), 3, TRAINING, **settings)
 
@@ -79,7 +79,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 
 
 def factors(gradient: Value) -> tuple[Value, Value] | None:
-    """The matrices [C, P] and [P, N] whose product a gradient is; None: it is another one."""
+    """Return the matrices [C, P] and [P, N] whose product a gradient is; None if it is no such product."""
     node = gradient.producer
     while node is not None and isinstance(node.op, Reshape):
         node = node.input(0).producer
@@ -94,8 +94,9 @@ def factors(gradient: Value) -> tuple[Value, Value] | None:
 
 
 def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
-    """The new tensor and memories; elements that would be no finite numbers stay as they were, and all memories at a
-    rate of 0.
+    """Return the new tensor and the optimizer's new state.
+
+    Elements that would not be finite stay unchanged. At a rate of 0 the state stays unchanged.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.update")
     product = factors(group.gradient)
@@ -109,10 +110,10 @@ def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
 
 
 def coded(graph: Graph, group: Group, codes: Value, scales: Value, dither: Value) -> Value:
-    """New int8 codes by the gradient of what they stand for: a step in codes is r·g over their scale, whatever that is
-    (quantization-aware scaling: Lin et al., "On-device training under 256KB memory", 2022).
+    """Return the new int8 weights from the gradient of the real weights: the step is r·g divided by the scale.
 
-    It is rounded up as often as its fraction says, as `dither` goes through 0 … 1: small steps are not lost.
+    This is quantization-aware scaling (Lin et al., "On-device training under 256KB memory", 2022). The step is rounded
+    up as often as its fraction says, as `dither` goes through 0 … 1, so that small steps are not lost.
     """
     call = OnnxCalls(graph, f"{codes.name}.update")
     product = factors(group.gradient)
@@ -149,15 +150,16 @@ def _unless_frozen(call: OnnxCalls, group: Group, old: Value, new: Value) -> Val
 
 @dataclass(frozen=True)
 class Batch:
-    """How many samples a step is made of, and whether this one is the last of them."""
+    """The number of samples of an update, and whether the present one is the last of them."""
 
     size: int
     is_full: Value
 
 
 def in_batches(graph: Graph, optimizer: Optimizer, group: Group, batch: Batch, total: Value) -> list[Value]:
-    """The new tensor and memories, and the new sum of gradients, which was `total`: a step by the mean if this sample
-    is the last of a batch, else all but the sum stays as it was.
+    """Return the new tensor, optimizer state and sum of gradients, whose old value is `total`.
+
+    The last sample of a batch makes a step by the mean gradient; other samples change the sum only.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.batch")
     now = _unless_frozen(call, group, total, call("Add", total, group.gradient))

@@ -45,7 +45,7 @@ class Parameter:
 
 
 def with_parameters(graph: Graph, layers: Iterable[Layer], *, coded: bool = False) -> list[Parameter]:
-    """Makes layers read parameters, in place; in order. If `coded`, matrices and kernels are kept as int8."""
+    """Make layers read parameters, in place, and return these in order. With `coded`, matrices and kernels are int8."""
     return [parameter for layer in layers for parameter in _of_layer(graph, layer, coded)]
 
 
@@ -76,7 +76,7 @@ def _of_layer(graph: Graph, layer: Layer, coded: bool) -> Iterator[Parameter]:
 
 
 def _of_recurrent(graph: Graph, layer: Layer) -> Iterator[Parameter]:
-    """In the place of constants."""
+    """Replace constants of a recurrent layer by parameters."""
     node, roles = layer.node, {W: "weights", R: "recurrence", B: "bias"}
     for index in (W, R, B) if layer.weights else (B,):
         if len(node.inputs) > index and node.inputs[index] is not None:
@@ -90,7 +90,7 @@ def _bias(graph: Graph, node: Node) -> Parameter:
 
 
 def bias_of(node: Node) -> Array:
-    """The biases of a layer, by output channel: zeros where it has none."""
+    """Return the biases of a layer by output channel; zeros if it has none."""
     if len(node.inputs) > 2:
         return numbers(node.inputs[2]).reshape(-1)
     return np.zeros(node.input(1).type.shape[0], np.float32)
@@ -106,7 +106,7 @@ def _adapter(graph: Graph, node: Node, rank: int) -> tuple[Parameter, Parameter]
 
 
 def first_adapter(weights: Shape, rank: int) -> tuple[Array, Array]:
-    """The matrices beside weights of this shape, which narrow and widen."""
+    """Return the initial matrices of an adapter for weights of this shape: one that narrows, one that widens."""
     channels, *patch = weights
     bound = 1 / np.sqrt(np.prod(patch))
     down = np.random.default_rng([channels, *patch, rank]).uniform(-bound, bound, (rank, *patch)).astype(np.float32)
@@ -124,7 +124,7 @@ def _add_adapter(graph: Graph, node: Node, down: Value, up: Value) -> Node:
 
 
 def _changes(graph: Graph, node: Node, channels: Sequence[int]) -> Parameter:
-    """What is added to the weights of some output channels, nothing at first."""
+    """Return a parameter that is added to the weights of some output channels, initially 0."""
     shape = (len(channels), *node.input(1).type.shape[1:])
     return _parameter(graph, node, "channels", np.zeros(shape, np.float32))
 
@@ -145,14 +145,14 @@ def _add_changes(graph: Graph, node: Node, channels: Sequence[int], changes: Val
 
 
 def _direct(op: Operator) -> Operator:
-    """A layer with weights that are no constants."""
+    """Return the operator of a layer for weights that are not constant."""
     if isinstance(op, Conv):
         return DirectConv(op.window, groups=op.groups)
     return DirectDense()
 
 
 def _pointwise(op: Operator) -> Operator:
-    """The same of single positions."""
+    """Return the operator of a layer on single positions, for weights that are not constant."""
     return DirectConv(each_position(op.window)) if isinstance(op, Conv) else DirectDense()
 
 
@@ -167,7 +167,7 @@ HEADROOM = 1.25
 
 
 def code_scales(first: Array) -> Array:
-    """What codes of weights stand for, by output channel; channels that are small at first have the mean one."""
+    """Return the scales of int8 weights by output channel; channels with small weights get the mean scale."""
     flat = np.abs(first).reshape(len(first), -1).max(1).astype(np.float64)
     scales: Array = (HEADROOM * np.maximum(flat, flat.mean() or 1.0) / LARGEST).astype(np.float32)
     return scales
@@ -193,8 +193,9 @@ def _coded(graph: Graph, node: Node, first: Array) -> Parameter:
 
 
 def without_reals(graph: Graph, parameters: Iterable[Parameter], back: Iterable[Node]) -> None:
-    """Products read codes, once all gradients are there, which `back` computes: reals are made for other convolutions
-    alone. So do those by weights that stay, on the way back.
+    """Make products read int8 weights directly, after all gradients (which `back` computes) exist.
+
+    Other convolutions keep real weights. Products with frozen weights on the way back read int8, too.
     """
     for parameter in parameters:
         if parameter.coded is not None:
@@ -234,7 +235,7 @@ def _read_codes(graph: Graph, node: Node, weights: Value, codes: Value, scales: 
 
 
 def each_position(window: Window) -> Window:
-    """That of the same axes which sees single positions."""
+    """Return the window of the same axes that covers single positions."""
     once, none = tuple(1 for _ in window.strides), tuple(0 for _ in window.strides)
     return Window(once, none, none, once)
 
@@ -247,7 +248,7 @@ class _Products:
     node: Node
 
     def add(self, op: Operator, *inputs: Value) -> Value:
-        """The result of an operator."""
+        """Add an operator and return its result."""
         return self.graph.add(op, inputs, self.node.origin, before=self.node).output
 
     def matrix(self, codes: Value) -> Value:
@@ -261,7 +262,7 @@ class _Products:
         return self.add(Transpose((1, 0)), self.add(Reshape((channels, math.prod(space))), x))
 
     def pixels(self, rows: Value, type_: TensorType) -> Value:
-        """The other way."""
+        """Return rows as an image of this type."""
         return self.add(Reshape(type_.shape), self.add(Transpose((1, 0)), rows))
 
     def back(self, rows: Value, codes: Value, scale: Value) -> Value:
@@ -271,7 +272,7 @@ class _Products:
 
 
 def numbers(value: Value | None) -> Array:
-    """The reals of a constant, or of codes behind their Dequantize."""
+    """Return the real numbers of a constant, which may be quantized."""
     assert value is not None
     if value.data is not None:
         return value.data.astype(np.float32)
@@ -283,7 +284,7 @@ def numbers(value: Value | None) -> Array:
 
 
 def _add_behind(graph: Graph, node: Node, bias: Value) -> None:
-    """The layer without a bias, whose weights stay, and the bias behind it."""
+    """Replace a layer by one without a bias and an addition of the bias."""
     type_, channels = node.output.type, bias.type.count
     layer = graph.add(node.op, node.inputs[:2], node.origin, types=[type_], before=node)
     axis = 1 if isinstance(node.op, Conv) else type_.rank - 1

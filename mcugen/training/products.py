@@ -21,9 +21,9 @@ from mcugen.ops.movement import Reshape, Transpose
 from mcugen.training.parameters import each_position
 
 LONGEST_CODES = 2**31 - 1
-"""What sums must stay within."""
+"""Largest magnitude of int32 sums."""
 UNIT = QuantParams((1.0,), 0)
-"""Of codes whose scale is known elsewhere."""
+"""Quantization of integers whose scale is stored elsewhere."""
 
 
 def codes_of(shape: Shape, dtype: DType) -> TensorType:
@@ -39,15 +39,15 @@ class Emitter:
     origin: Sequence[str] = ()
 
     def __call__(self, op: Operator, *inputs: Value, type_: TensorType | None = None) -> Value:
-        """The result of an operator, of that type where it is not inferred."""
+        """Add an operator and return its result, of type `type_` if that is given."""
         return self.graph.add(op, inputs, self.origin, types=[] if type_ is None else [type_]).output
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
-        """In another shape."""
+        """Return x in another shape."""
         return x if x.type.shape == shape else self(Reshape(shape), x)
 
     def turned(self, x: Value) -> Value:
-        """A matrix with rows and columns exchanged."""
+        """Return the transpose of a matrix."""
         rows, columns = x.type.shape
         return self.reshaped(x, (columns, rows)) if 1 in (rows, columns) else self(Transpose((1, 0)), x)
 
@@ -63,7 +63,7 @@ class Geometry:
 
     @property
     def channels(self) -> int:
-        """Of y."""
+        """Return the number of output channels."""
         return self.w[0]
 
     @property
@@ -130,7 +130,7 @@ class Geometry:
         return emit.reshaped(y, (self.channels, self.positions))
 
     def as_result(self, emit: Emitter, rows: Value) -> Value:
-        """The other way."""
+        """Return rows in the shape of the output."""
         return emit.reshaped(emit.turned(rows) if isinstance(self.op, Dense) else rows, self.y)
 
     def _weights(self, emit: Emitter, w: Value) -> Value:

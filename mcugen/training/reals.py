@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies behind the first trained layer computes with reals: codes between its layers go."""
+"""Conversion of everything behind the first trained layer to float."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.training.layers import is_called, layer_name
 
 
 def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
-    """These nodes and all that depends on them, in order."""
+    """Return these nodes and all nodes that depend on them, in order."""
     found = dict.fromkeys(first)
     for node in graph.nodes:
         if any(v is not None and v.producer in found for v in node.inputs):
@@ -36,13 +36,17 @@ def compute_reals(graph: Graph, part: Iterable[Node]) -> None:
 
 
 def real_result(value: Value) -> Value:
-    """A result of the model before it becomes codes."""
+    """Return a result of the model before its quantization."""
     node = value.producer
     return node.input(0) if node is not None and isinstance(node.op, Quantize) else value
 
 
 def real_result_of(graph: Graph, layer: str) -> Value:
-    """What a layer gives: behind its codes, if it has some. UsageError for one that the model has not."""
+    """Return the real result of a layer.
+
+    Raises:
+        UsageError: The model has no such layer.
+    """
     named = [node for node in graph.nodes if is_called(node, layer)]
     if not named:
         names = listed(

@@ -29,8 +29,10 @@ SCALE, BIAS, MEAN, VARIANCE = 1, 2, 3, 4
 
 
 def keep_statistics(graph: Graph, layers: str) -> None:
-    """Of an imported graph: what stands in front of the first trained layer has its statistics for good, and becomes
-    arithmetic that fusion folds into weights. Refusal if nothing is left whose statistics could change.
+    """Freeze the statistics of normalizations before the first trained layer, so that fusion folds them into weights.
+
+    Raises:
+        Refusal: No normalization is left whose statistics could change.
     """
     graph.keeps_statistics = False  # what is imported from now on
     trial = graph.copy()
@@ -61,8 +63,10 @@ def _normalizations(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
-    """Makes normalizations read parameters: their scales and biases, which are trained like those of layers. And their
-    running means and variances, each with its constant.
+    """Make normalizations read parameters: scales and biases, which are trained as those of layers.
+
+    Returns:
+        The parameters; and the running means and variances, each with its constant.
     """
     found, running = list[Parameter](), dict[Value, Value]()
     for node in _normalizations(graph.nodes):
@@ -80,8 +84,9 @@ def with_statistics(graph: Graph) -> tuple[list[Parameter], dict[Value, Value]]:
 
 
 def without_idle(graph: Graph, parameters: Sequence[Parameter]) -> list[Parameter]:
-    """All but biases that a normalization takes away again, which stay: their gradient is 0 but for rounding, which
-    Adam would take for a direction.
+    """Return the parameters without biases that a normalization cancels.
+
+    Their gradient is 0 except for rounding, which Adam would take for a direction.
     """
     learned = list[Parameter]()
     for parameter in parameters:
@@ -108,8 +113,10 @@ def _is_idle(bias: Value) -> bool:
 
 
 def taught_loss(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str, Value]]]:
-    """The loss as it is where samples are normalized by their own statistics: what is behind these is there a second
-    time. And what each of the running statistics would be then, with the name of the normalization.
+    """Return the loss of samples normalized by their own statistics, and the new running statistics.
+
+    Everything behind these normalizations is computed a second time. Each running statistic comes with the name of its
+    normalization.
     """
     twins, news = dict[Value, Value](), dict[Value, tuple[str, Value]]()
     for node in _way(graph, loss):
@@ -131,7 +138,7 @@ def taught_loss(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str
 
 
 def _way(graph: Graph, to: Value) -> list[Node]:
-    """The nodes that a value depends on, in order."""
+    """Return the nodes that a value depends on, in order."""
     needed, todo = set[Node](), [to.producer]
     while todo:
         node = todo.pop()
@@ -144,7 +151,7 @@ def _way(graph: Graph, to: Value) -> list[Node]:
 def new_statistics(
     graph: Graph, news: Mapping[Value, tuple[str, Value]], rates: Mapping[str, Value]
 ) -> Iterator[tuple[Value, Value]]:
-    """Running statistics with what they become: nothing new at a rate of 0, nor what would be no finite number."""
+    """Yield running statistics with their new values; they stay unchanged at a rate of 0 or if not finite."""
     for value, (name, new) in news.items():
         call = OnnxCalls(graph, f"{value.name}.new")
         learns = call("Greater", rates[name], np.zeros((), np.float32))
