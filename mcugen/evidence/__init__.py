@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an assessor asks for beside the code of a model: see docs/evidence.md."""
+"""Evidence for functional-safety assessments of generated code; see docs/evidence.md."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the generated C the samples run, as gcc counts it on this computer.
+"""Coverage of the generated C by the samples, as gcc counts it on this computer.
 
-Here the code is plain C: what is assembly or an intrinsic on the board is counted as its twin.
+The code is plain C here: assembly and intrinsics of the board are counted as their C twins.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ NOT_MEASURED = f"not measured: gcc counts conditions from version {COUNTS_CONDIT
 
 @dataclass(frozen=True)
 class FileCoverage:
-    """Of one file: statements are lines with code, branches the ways out of conditions; `missed` are lines that never
-    ran, `half` those of which a branch was never taken. `conditions` are the outcomes of terms of conditions, and the
-    covered ones those that were shown to decide by themselves (masking MC/DC); `unshown` are lines with others. None
-    where gcc does not count them.
+    """Coverage of one file.
+
+    Statements are lines with code; branches are the ways out of conditions. `missed` are lines that never ran, and
+    `half` lines of which a branch was never taken. `conditions` are the outcomes of terms of conditions; covered ones
+    were shown to decide independently (masking MC/DC), and `unshown` are lines with others. They are None if gcc does
+    not count them.
     """
 
     file: str
@@ -51,19 +53,21 @@ class FileCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """By which samples and which compiler."""
+    """Coverage of all files, with the number of samples and the compiler."""
 
     samples: int
     compiler: str
     files: tuple[FileCoverage, ...]
     mcdc: str
-    """Whether it was counted, and why not."""
+    """Whether MC/DC was counted, or why not."""
 
 
 def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: LibraryFiles | None = None) -> Coverage:
-    """Builds the code for this computer with gcc's counters, and runs the samples.
+    """Build the code for this computer with gcc's counters, and run the samples.
 
-    ToolMissingError: gcc or gcov is not installed. VerificationError: the code does not compile or run.
+    Raises:
+        ToolMissingError: gcc or gcov is not installed.
+        VerificationError: The code does not compile or run.
     """
     counts = gcc_version() >= COUNTS_CONDITIONS
     counters = ("--coverage", *["-fcondition-coverage"] * counts)
@@ -86,13 +90,13 @@ def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: Lib
 
 
 def gcc_version() -> int:
-    """The first number."""
+    """Return gcc's major version."""
     command = [find_program("gcc"), "-dumpversion"]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(".")[0])
 
 
 def file_coverage(name: str, counted: Sequence[Mapping[str, Any]], *, conditions: bool) -> FileCoverage:
-    """A header's counts are of all files that include it; those of `conditions`, if gcc counts them."""
+    """Return the coverage of a file. The counts of a header are summed over all files that include it."""
     runs: dict[int, int] = {}
     taken: dict[int, list[int]] = {}
     shown: dict[int, list[tuple[int, int]]] = {}

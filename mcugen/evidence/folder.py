@@ -32,7 +32,7 @@ OF_TOOLS = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.js
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was found, and the files: their text by name."""
+    """The findings, and the files: their texts by name."""
 
     report: Report
     trace: Trace
@@ -85,7 +85,7 @@ def _tools(board: Board) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _bounds(report: Report) -> dict[str, Any]:
-    """Of the report, what bounds memory and time."""
+    """Return the report's bounds of memory and time."""
     told = report.to_json()
     keys = ("stack_bound", "ram", "flash", "instructions", "instruction_range", "cycles_estimate", "cycles_note")
     return {key: told[key] for key in (*keys, "varies", "memories")}
@@ -96,7 +96,11 @@ def _json(value: object) -> str:
 
 
 def write(evidence: Evidence, folder: Path) -> None:
-    """Replaces the files of these names one by one; what else is in the folder stays. OutputError if that fails."""
+    """Replace the files one by one; leave everything else in the folder.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

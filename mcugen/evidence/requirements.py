@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What generated code must do whatever the model, and the tests of mcugen's suite that show it."""
+"""Requirements on all generated code, and the tests of mcugen's suite that verify them."""
 
 from __future__ import annotations
 

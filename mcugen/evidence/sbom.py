@@ -27,16 +27,20 @@ from mcugen.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _RESOURCES = ("templates", "runtime_c", "boards")
-"""What generated code is made of besides Python."""
+"""Folders besides Python code that generated code is made from."""
 
 
 def bill_of_materials(
     name: str, model: tuple[str, str], files: Mapping[str, bytes], tools: Iterable[str], building: Sequence[str]
 ) -> str:
-    """As JSON, ending in a newline.
+    """Return the software bill of materials as JSON.
 
-    `model` is its file's name and SHA-256; `tools` are programs' names; `building` is one of them, with the flags that
-    it builds for the board with.
+    Args:
+        name: Name of the generated code.
+        model: File name and SHA-256 of the model.
+        files: Generated files.
+        tools: Names of programs.
+        building: The program that builds for the board, with its flags.
     """
     code = [_hashed(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
     source = _hashed(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
@@ -82,7 +86,7 @@ def _program(name: str) -> Component:
 
 
 def _package(found: Distribution) -> Component:
-    """Its digest is of the digests of the files that it was installed with, not of the archive that these came from."""
+    """Return a package; its digest covers the installed files' digests, not the archive that they came from."""
     name = _canonical(found.metadata["Name"])
     return Component(
         name=name,
@@ -95,7 +99,7 @@ def _package(found: Distribution) -> Component:
 
 
 def _files_digest(found: Distribution) -> str:
-    """Without what the installer writes itself, which differs from machine to machine."""
+    """Return a digest of a package's files without those that the installer writes, which differ between machines."""
     files = [
         f"{file.as_posix()} {file.hash.value}\n"
         for file in found.files or ()
@@ -105,7 +109,7 @@ def _files_digest(found: Distribution) -> str:
 
 
 def own_digest() -> str:
-    """Of mcugen's own files: Python, templates, header, boards."""
+    """Return a digest of mcugen's own files: Python, templates, header, boards."""
     folders = {"mcugen": Path(__file__).parents[1], **{name: resource_dir(name) for name in _RESOURCES}}
     lines = [
         f"{name}/{path.relative_to(folder).as_posix()} {_sha256(path.read_bytes())}\n"
@@ -117,7 +121,7 @@ def own_digest() -> str:
 
 
 def needed(package: str) -> dict[str, tuple[str, ...]]:
-    """What a package needs of what is installed, and what these need, by name; extras are not followed."""
+    """Return the installed packages that a package needs, directly or indirectly, with their needs; extras are ignored."""
     todo, found = [package], dict[str, tuple[str, ...]]()
     while todo:
         name = todo.pop()

@@ -33,7 +33,7 @@ class Function:
 
 
 def functions(files: Mapping[str, str]) -> list[Function]:
-    """Those of the C files and headers, by file and line. Definitions end with a brace at the margin."""
+    """Return the functions of C files and headers, by file and line. A definition ends with a brace in column 1."""
     return sorted(function for file, text in files.items() for function in _of_file(file, text.splitlines()))
 
 
@@ -67,7 +67,7 @@ class Place:
 
 
 def layer_places(file: str, text: str) -> dict[int, list[Place]]:
-    """By a layer's number: from behind what ends the layer before (or its own comment) to what ends it."""
+    """Return the lines of each layer: from the end of the previous layer to its own end."""
     lines = text.splitlines()
     found: dict[int, list[Place]] = {}
     begin = 1
@@ -86,7 +86,7 @@ def layer_places(file: str, text: str) -> dict[int, list[Place]]:
 
 
 def _with_copies(lines: Sequence[str], title: int, begin: int) -> int:
-    """Where what is brought for the layer begins, which stands before its title."""
+    """Return the first line of the copies for a layer, which precede its title."""
     first = title
     while first > begin and lines[first - 2].lstrip().startswith(("MCUGEN_STAGE", "/* weights", "status = ")):
         first -= 1
@@ -100,8 +100,9 @@ _ANNOTATED = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Deviation:
-    """A rule of MISRA C:2012 that is broken for a reason that stands beside the code; the name of the function, where
-    the reason stands beside a word that functions use.
+    """A deviation from a rule of MISRA C:2012, with its reason.
+
+    `name` is the function, where the reason stands beside a word that functions use.
     """
 
     rule: str
@@ -112,8 +113,11 @@ class Deviation:
 
 
 def deviations(files: Mapping[str, str]) -> list[Deviation]:
-    """Those that annotations in the files tell, by file and line. `of WORD` in one tells of all functions with this
-    word in them, but for those that an annotation before it tells of."""
+    """Return the deviations that annotations in the files declare, by file and line.
+
+    `of WORD` in an annotation covers all functions that contain the word, except those that an earlier annotation
+    covers.
+    """
     found, told = [], set[Function]()
     all_ = functions(files)
     for file, text in files.items():

@@ -36,12 +36,12 @@ LIMITS = (
 
 
 def code(text: str) -> str:
-    """As code in a table."""
+    """Return a text as code in a table."""
     return f"`{' '.join(printable(shortened(text, 200)).split()).replace('`', chr(39)).replace('|', '/')}`"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """In Markdown; cells are as they shall be."""
+    """Return a Markdown table; cells are used as they are."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 
@@ -142,7 +142,7 @@ def bounds(found: Mapping[str, Any]) -> str:
 
 
 def _time(known: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str]]:
-    """The best and the worst case, as far as there is a simulator."""
+    """Yield the best and the worst case, if there is a simulator."""
     if known is not None:
         span = f"{known['best']:,} to {known['worst']:,}"
         ran = "of any input" if known["is_bound"] else f"of {known['inputs']} inputs that ran, extreme ones among them"

@@ -25,14 +25,18 @@ from mcugen.pipelines.image import ImageStages
 
 @dataclass(frozen=True)
 class Feed:
-    """What makes `endpoint`, a model's only input, of raw data; `text` is how the user described it."""
+    """The pipeline that computes `endpoint`, a model's only input, from raw data; `text` is the user's description."""
 
     text: str
     stages: Stages
     endpoint: Endpoint
 
     def sample(self, place: str, raw: Array) -> Array:
-        """A raw sample as the input takes it: float32, or its codes. UsageError names a sample that cannot be used."""
+        """Return a raw sample as the model reads it: float32, or quantized.
+
+        Raises:
+            UsageError: The sample cannot be used; the message names it.
+        """
         return self._stored(self.stages.reals(place, raw, self.endpoint.shape))
 
     def _stored(self, real: Array) -> Array:
@@ -40,7 +44,11 @@ class Feed:
         return real if quant is None else quantize(real, quant, self.endpoint.dtype)
 
     def samples(self, source: Path | Mapping[str, Array]) -> Samples:
-        """Samples of a file or folder of raw data, or of arrays. UsageError names what is wrong."""
+        """Return the samples of a file or folder of raw data, or of arrays.
+
+        Raises:
+            UsageError: The data cannot be used.
+        """
         name = self.endpoint.name
         found, arrays = read_samples(source, [name], parse_preprocessing(""))
         raw = [np.ascontiguousarray(sample[name].array) for sample in found]
@@ -57,7 +65,12 @@ class Feed:
         return self.samples({"x": raw[None]})
 
     def code(self, accessor: str, encode: str) -> InputCode:
-        """The C: `accessor` is called where the input lies, `encode` makes its codes of reals ("" for float)."""
+        """Return the C code.
+
+        Args:
+            accessor: Function that returns the input's memory.
+            encode: Function that quantizes a real number; "" for float inputs.
+        """
         dtype, stages = self.endpoint.dtype, self.stages
         context = {
             "text": self.text,
@@ -78,12 +91,12 @@ class Feed:
 
     @property
     def state_bytes(self) -> int:
-        """Of RAM, for each stream."""
+        """Return the bytes of RAM for each stream."""
         return self.stages.state_bytes_of(self.endpoint.dtype.nbytes)
 
     @property
     def table_bytes(self) -> int:
-        """Of constants in flash."""
+        """Return the bytes of constants in flash."""
         return self.stages.table_bytes_of(self.endpoint.dtype.nbytes)
 
 
@@ -91,7 +104,11 @@ _ELEMENTS = ("float32", "int8", "uint8", "int16", "uint16")
 
 
 def bind(text: str, endpoints: Sequence[Endpoint]) -> Feed:
-    """The pipeline of a text or file, for a model with these inputs. UsageError where it cannot make them."""
+    """Return the pipeline of a text or file, for a model with these inputs.
+
+    Raises:
+        UsageError: The pipeline cannot compute the inputs.
+    """
     read = read_pipeline(text)
     stages = parse_pipeline(read)
     if len(endpoints) != 1:

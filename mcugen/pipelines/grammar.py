@@ -30,7 +30,7 @@ PREPROCESS = "preprocess"
 """The word of an image pipeline that stands for what `--preprocess` says."""
 
 MOST_SAMPLES = 1 << 13
-"""Of a frame: sums of squares and of fourth powers fit 64 bits."""
+"""Largest number of samples in a frame: sums of squares and of fourth powers fit in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,21 @@ class Key:
 
 
 def read_pipeline(text: str) -> str:
-    """A pipeline's text on one line, without remarks; of the file where the text names one. UsageError: unreadable."""
+    """Return a pipeline's text, or that of the file it names, on one line without comments.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
     return ", ".join(_parts(text if "=" in text else _file_text(text)))
 
 
 def with_preprocessing(text: str, preprocess: str) -> str:
-    """A pipeline's text, with the steps of `--preprocess` where the word stands for them.
+    """Return a pipeline's text with the steps of `--preprocess` where the word `preprocess` stands for them.
 
-    They have the same words and the same bits here. UsageError where it stands nowhere, and for steps that have not.
+    The steps have the same names and the same bits here.
+
+    Raises:
+        UsageError: The word does not occur, or a step has no equivalent.
     """
     parse_preprocessing(preprocess)
     steps = _parts(preprocess)
@@ -84,7 +91,11 @@ def _file_text(name: str) -> str:
 
 
 def parse_pipeline(text: str) -> Stages:
-    """The stages that a text describes. UsageError names the key that is wrong."""
+    """Return the stages that a text describes.
+
+    Raises:
+        UsageError: The text is wrong; the message names the key.
+    """
     parts = _parts(text)
     source = parts[0].partition("=")[0].strip() if parts else ""
     if source not in _SOURCES:
@@ -95,7 +106,7 @@ def parse_pipeline(text: str) -> Stages:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between commas and ends of lines, without remarks."""
+    """Return the parts between commas and line ends, without comments."""
     if len(text) > LONGEST_TEXT:
         raise UsageError(f"an input pipeline must have at most {LONGEST_TEXT:,} characters", f"{len(text):,}")
     lines = (line.partition("#")[0] for line in text.splitlines())

@@ -17,7 +17,7 @@ COLORS = {"gray": 1, "rgb": 3, "bgr": 3}
 """Channels of what a model gets, by their order."""
 
 MOST_PIXELS = 1 << 13
-"""Of a side: positions in 1/65536 of a pixel fit 32 bits."""
+"""Largest side of an image: positions in 1/65536 of a pixel fit in 32 bits."""
 
 FRACTION = 11
 """Bits of a position between two pixels: a product with two of them and a color fits 31 bits."""
@@ -25,9 +25,9 @@ FRACTION = 11
 
 @dataclass(frozen=True)
 class Format:
-    """How a camera lays out pixels: bytes of one, and red, green and blue (or one gray) as int32 [.., channels].
+    """A pixel format of cameras: bytes of a pixel, and the conversion to colors.
 
-    `decode` takes bytes [height, width, bytes].
+    `decode` maps bytes [height, width, bytes] to red, green and blue (or one gray) as int32 [.., channels].
     """
 
     nbytes: int
@@ -71,14 +71,14 @@ FORMATS = {
     "uyvy": Format(2, _yuv422(1, 0, 2)),
     "gray": Format(1, lambda pixels: pixels, is_gray=True),
 }
-"""Of cameras. rgb565: the low byte first; rgb565be: the high one; yuyv, uyvy: YUV 4:2:2, in the order of its bytes."""
+"""Pixel formats of cameras. rgb565 has the low byte first, rgb565be the high one; yuyv and uyvy are YUV 4:2:2."""
 
 _LUMA = {"yuyv": 0, "uyvy": 1}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What a model wants of an image: its size, and at which distances rows, columns and channels lie."""
+    """The image that a model reads: its size, and the strides of rows, columns and channels."""
 
     height: int
     width: int
@@ -109,16 +109,16 @@ class ImageStages:
 
     @staticmethod
     def state_bytes_of(element: int) -> int:
-        """None: an image is made at once."""
+        """Return 0: an image is computed at once."""
         return 0
 
     def table_bytes_of(self, element: int) -> int:
-        """Of constants in flash, for colors that become so many bytes."""
+        """Return the bytes of constants in flash, for input elements of `element` bytes."""
         return 256 * element * max(len(self.mean), len(self.std))
 
     @property
     def channels(self) -> int:
-        """Of what the model gets."""
+        """Return the number of channels that the model reads."""
         return COLORS[self._colors]
 
     @property
@@ -126,7 +126,11 @@ class ImageStages:
         return self.colors or ("gray" if FORMATS[self.format].is_gray else "rgb")
 
     def picture(self, shape: Sequence[int]) -> Picture:
-        """What an input of that shape wants. UsageError where it is no image of so many channels."""
+        """Return the image that an input of this shape needs.
+
+        Raises:
+            UsageError: The shape is no image with so many channels.
+        """
         sides = tuple(shape)[-3:] if len(shape) >= 3 else ()
         fits = [layout for layout in ("chw", "hwc") if sides and sides[_CHANNEL_AXIS[layout]] == self.channels]
         layouts = [layout for layout in fits if self.layout in ("", layout)]
@@ -156,11 +160,11 @@ class ImageStages:
                 raise UsageError(f"--input-pipeline: {key} must have one number, or one a channel", found)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
-        """What an image (uint8 [height, width, bytes of a pixel]) becomes: float32 of the input's shape."""
+        """Convert an image (uint8 [height, width, bytes of a pixel]) to float32 of the input's shape."""
         return self.rendered(place, raw, shape, self.table())
 
     def rendered(self, place: str, raw: Array, shape: Sequence[int], table: Array) -> Array:
-        """The same, by a table [1 or channels, 256] of what colors become."""
+        """Convert an image by a table [1 or channels, 256] of results for each color value."""
         picture = self.picture(shape)
         colors = self._resized(self._cut(place, self.pixels(place, raw), picture), picture)
         channel = np.arange(picture.channels) % len(table)
@@ -171,14 +175,14 @@ class ImageStages:
         return out.reshape(tuple(shape))
 
     def table(self) -> Array:
-        """What each of 256 values of a color becomes, float32 [1 or channels, 256]."""
+        """Return the result for each of 256 color values, float32 [1 or channels, 256]."""
         count = max(len(self.mean), len(self.std))
         steps = Preprocessing(scale=self.scale, mean=self.mean, std=self.std)
         values = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 1, count))
         return np.ascontiguousarray(steps.numbers("--input-pipeline", values, "hwc")[:, 0].T.astype(np.float32))
 
     def pixels(self, place: str, raw: Array) -> Array:
-        """The bytes of an image, [height, width, bytes of a pixel], whichever way it is stored."""
+        """Return the bytes of an image, [height, width, bytes of a pixel], however it is stored."""
         nbytes = FORMATS[self.format].nbytes
         if raw.dtype == np.uint16 and nbytes == 2 and raw.ndim == 2:  # RGB565 as numbers
             order = ">u2" if self.format == "rgb565be" else "<u2"
@@ -194,11 +198,11 @@ class ImageStages:
         return np.ascontiguousarray(image)
 
     def stored(self, raw: Array) -> Array:
-        """An image as the C takes it."""
+        """Return an image as the C code reads it."""
         return self.pixels("", raw)
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape that a raw image may have."""
+        """Return a possible shape of a raw image."""
         picture = self.picture(shape)
         width, height = picture.width, picture.height
         if isinstance(self.crop, tuple):
@@ -207,7 +211,7 @@ class ImageStages:
         return height, width + width % 2, FORMATS[self.format].nbytes
 
     def _cut(self, place: str, pixels: Array, picture: Picture) -> Array:
-        """The part that is looked at, as int32 [height, width, channels]."""
+        """Return the cropped image as int32 [height, width, channels]."""
         height, width = pixels.shape[:2]
         left, top, right, bottom = 0, 0, width, height
         if self.crop == "center":
@@ -226,7 +230,7 @@ class ImageStages:
         return self._decoded(pixels)[top:bottom, left:right]
 
     def _decoded(self, pixels: Array) -> Array:
-        """In the colors that the model gets."""
+        """Return the image in the colors that the model reads."""
         wide = pixels.astype(np.int32)
         given = FORMATS[self.format]
         if self._colors == "gray" and self.format in _LUMA:

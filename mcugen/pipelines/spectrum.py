@@ -22,7 +22,7 @@ ONE = 1 << 30
 """1 in tables of windows, turns and cosines."""
 
 LOG_BITS = 16
-"""Behind the point of logarithms to base 2."""
+"""Fractional bits of logarithms to base 2."""
 
 _SEGMENTS = 64
 _PART = (1 << LOG_BITS) // _SEGMENTS
@@ -31,7 +31,7 @@ LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << LO
 """log2(1 + i / 64), between which lines are drawn: at most 5e-5 off."""
 
 LOGARITHMS = {"ln": math.log(2), "log2": 1.0, "log10": math.log10(2), "db": 10 * math.log10(2)}
-"""Of what a band holds: a unit of the logarithm to base 2 in each. Decibels of magnitudes count twice."""
+"""Value of a unit of the logarithm to base 2 in each logarithm. Decibels of magnitudes count twice."""
 
 BANDS = ("mel", "slaney", "bins")
 """Triangles on the mel scale of HTK, of peak 1; on that of Slaney's toolbox, of area 1; equal parts, averaged."""
@@ -42,7 +42,7 @@ WINDOWS = tuple(_WINDOW_TERMS)
 
 
 def window(name: str, length: int) -> Array:
-    """The first half of a window and its middle, in 1/ONE: int64 [length / 2 + 1]; the rest mirrors it."""
+    """Return the first half of a window and its middle, in 1/ONE, int64 [length / 2 + 1]; the rest mirrors it."""
     a, b = _WINDOW_TERMS[name]
     n = np.arange(length // 2 + 1)
     return _fixed((a - b * np.cos(2 * np.pi * n / length)) * ONE)
@@ -86,7 +86,7 @@ def powers(frames: Array, half_window: Array, fft: int) -> tuple[Array, Array]:
 
 
 def _transformed(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
-    """The transform of complex numbers, divided by how many there are."""
+    """Return the Fourier transform of complex numbers, divided by their count."""
     points = re.shape[-1]
     order = _reversed_bits(points)
     re, im = re[..., order], im[..., order]
@@ -102,7 +102,7 @@ def _transformed(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
 
 
 def _rotated(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
-    """A complex product with numbers in 1/ONE, rounded once."""
+    """Multiply by complex numbers in 1/ONE, with one rounding."""
     c, s = turn[..., 0], turn[..., 1]
     return (re * c - im * s + ONE // 2) >> 30, (re * s + im * c + ONE // 2) >> 30
 
@@ -113,7 +113,7 @@ def _reversed_bits(count: int) -> Array:
 
 
 def _squares(re: Array, im: Array, turn: Array) -> Array:
-    """Of the spectrum of reals, twice as large as those that were transformed by pairs.
+    """Return the power spectrum of reals, which has twice as many bins as the transform of their pairs.
 
     Bins k and points - k come from the same two numbers, and the odd samples' part is rounded once for both.
     """
@@ -138,7 +138,7 @@ def roots(squares: Array) -> Array:
 
 @dataclass(frozen=True)
 class Bands:
-    """How many bands between two frequencies (Hz), and of which kind."""
+    """The number of bands between two frequencies (Hz), and their kind."""
 
     kind: str
     count: int
@@ -146,7 +146,7 @@ class Bands:
     high: float
 
     def filters(self, rate: int, fft: int) -> Filters:
-        """As weights of a spectrum's bins."""
+        """Return the bands as weights of a spectrum's bins."""
         frequencies = np.arange(fft // 2 + 1) * rate / fft
         edges = _equal(self) if self.kind == "bins" else _mel_edges(self)
         real = np.zeros((self.count, len(frequencies)))
@@ -210,7 +210,7 @@ class Filters:
 
     @cached_property
     def offsets(self) -> Array:
-        """What a band's logarithm to base 2 must be raised by, in 2^-LOG_BITS: int64 [bands]."""
+        """Return what to add to each band's logarithm to base 2, in 2^-LOG_BITS, int64 [bands]."""
         largest = np.where(self._largest > 0, self._largest, 1.0)
         return _fixed(np.log2(largest / 65535) * (1 << LOG_BITS))
 
@@ -244,7 +244,7 @@ def logarithms(high: Array, low: Array, silent: int) -> Array:
 
 
 def cosines(bands: int, count: int) -> Array:
-    """The first rows of the orthonormal cosine transform (DCT-II), in 1/ONE: int64 [count, bands]."""
+    """Return the first rows of the orthonormal cosine transform (DCT-II), in 1/ONE, int64 [count, bands]."""
     k, n = np.arange(count)[:, None], np.arange(bands)
     rows = np.cos(np.pi * k * (2 * n + 1) / (2 * bands)) * math.sqrt(2 / bands)
     rows[0] /= math.sqrt(2)

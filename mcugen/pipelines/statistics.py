@@ -20,7 +20,7 @@ _WIDEST = 1 << 12
 
 @dataclass(frozen=True)
 class Moments:
-    """What statistics are made of: n samples' sums, extremes, and central moments of samples that were made smaller."""
+    """Sums, extremes and central moments of samples; the moments are of scaled-down samples."""
 
     count: int
     total: int
@@ -33,7 +33,7 @@ class Moments:
 
     @staticmethod
     def of(samples: Array) -> Moments:
-        """Of int16 samples [n]."""
+        """Return the moments of int16 samples [n]."""
         x = samples.astype(np.int64)
         n, total = len(x), int(x.sum())
         away = 16 * x - _quotient(16 * total, n)
@@ -57,12 +57,12 @@ class Moments:
 
     @property
     def variance(self) -> int:
-        """Of the smaller samples, in 1/16."""
+        """Return the variance of the scaled-down samples, in 1/16."""
         return (self.second << 4) // self.count
 
 
 def _quotient(a: int, b: int) -> int:
-    """Rounded toward zero, as C does."""
+    """Return the quotient truncated toward zero, as in C."""
     return a // b if a >= 0 else -(-a // b)
 
 
@@ -106,10 +106,13 @@ STATISTICS = {
     "skewness": Statistic(_RATIO, _skewness),
     "kurtosis": Statistic(_RATIO, _kurtosis),
 }
-"""By name. The first five are of samples as numbers from -1 to 1; crest: peak / rms; kurtosis: 3 where normal."""
+"""Statistics by name.
+
+The first five treat samples as numbers from -1 to 1; crest is peak / rms; a normal kurtosis is 3.
+"""
 
 
 def statistics(samples: Array, names: tuple[str, ...]) -> list[int]:
-    """Of int16 samples [n], in the statistics' units."""
+    """Return statistics of int16 samples [n], in the statistics' units."""
     moments = Moments.of(samples)
     return [STATISTICS[name].value(moments) for name in names]

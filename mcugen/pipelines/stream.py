@@ -125,7 +125,7 @@ class StreamStages:
 
     @property
     def frames(self) -> int:
-        """Of a window."""
+        """Return the number of frames in a window."""
         return self.stack[0]
 
     @property
@@ -161,17 +161,17 @@ class StreamStages:
 
     @property
     def exponent(self) -> int:
-        """What a logarithm to base 2 must be raised by to be that of the spectrum of samples from -1 to 1."""
+        """Return what to add to a logarithm to base 2 to get that of the spectrum of samples from -1 to 1."""
         bits = self.points.bit_length() - 1
         return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
 
     @property
     def of_shift(self) -> int:
-        """How many bits the shift of a frame counts in its spectrum."""
+        """Return by how many bits one bit of a frame's shift scales its spectrum."""
         return 1 if self.spectrum == "magnitude" else 2
 
     def _units(self) -> Array:
-        """What 1 of a feature is, before scale, mean and std."""
+        """Return the value of 1 in each feature, before scale, mean and std."""
         of_log = LOGARITHMS[self.log] * (2 if self.log == "db" and self.spectrum == "magnitude" else 1)
         axis = [STATISTICS[name].unit for name in self.stats] + [of_log / (1 << LOG_BITS)] * self._spectral
         return np.array(axis * self.axes) * self.scale
@@ -183,14 +183,18 @@ class StreamStages:
         return zeros.astype(np.int64), (units / np.broadcast_to(self.std, units.shape)).astype(np.float32)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
-        """The last window of samples (int16 [n] or [n, axes]), float32 of the input's shape; UsageError for too few."""
+        """Return the last window of samples (int16 [n] or [n, axes]) as float32 of the input's shape.
+
+        Raises:
+            UsageError: There are too few samples.
+        """
         zeros, scales = self.scales()
         found = self.window_of(self.features_of(self.samples(place, raw)))
         real: Array = np.clip(found - zeros, -(2**31), 2**31 - 1).astype(np.float32) * scales
         return (real.T if self.features_first else real).reshape(tuple(shape))
 
     def samples(self, place: str, raw: Array) -> Array:
-        """As int16 [n, axes], enough of them for a window."""
+        """Return samples as int16 [n, axes]; there must be enough for a window."""
         flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
         least = self.length + (self.frames - 1) * self.step
         if flat.dtype != np.int16 or flat.ndim != 2 or flat.shape[1] != self.axes or len(flat) < least:
@@ -199,15 +203,15 @@ class StreamStages:
         return flat
 
     def stored(self, raw: Array) -> Array:
-        """Samples as the C takes them."""
+        """Return samples as the C code reads them."""
         return np.ascontiguousarray(self.samples("", raw))
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of samples of one window."""
+        """Return the shape of the samples of one window."""
         return self.length + (self.frames - 1) * self.step, self.axes
 
     def features_of(self, samples: Array) -> Array:
-        """Of all frames of int16 [n, axes]: int64 [frames, features]."""
+        """Return the features of all frames of int16 [n, axes], int64 [frames, features]."""
         starts = range(0, len(samples) - self.length + 1, self.step)
         frames = np.stack([samples[start : start + self.length].T for start in starts])
         parts: list[Array] = []
@@ -227,7 +231,7 @@ class StreamStages:
         return cosine_transform(logs, cosines(logs.shape[-1], self.dct)) if self.dct else logs
 
     def window_of(self, features: Array) -> Array:
-        """The last complete window of [frames, features]."""
+        """Return the last complete window of [frames, features]."""
         begin = (len(features) - self.frames) // self.every * self.every
         return features[begin : begin + self.frames]
 
@@ -291,11 +295,11 @@ class StreamStages:
         return {**found, "cosines": cosines(len(spans), self.dct).astype(np.int32)} if self.dct else found
 
     def table_bytes_of(self, element: int) -> int:
-        """Of constants in flash."""
+        """Return the bytes of constants in flash."""
         return sum(table.nbytes for table in self.tables().values())
 
     def state_bytes_of(self, element: int) -> int:
-        """Of the state, for features of so many bytes."""
+        """Return the bytes of the state, for input elements of `element` bytes."""
         features = self.frames * self.features * element
         spectrum = 8 * (self.points + 1) if self.bands else 0
         return _aligned(spectrum + 16 + _aligned(features, 2) + 2 * self.length * self.axes, 4)

@@ -42,7 +42,7 @@ FINE = 15
 MOST_STEP = 2**22
 """The limit of a step for each unit of an input."""
 BIAS_BITS, MOST_BIAS = 8, 2**30
-"""The same of biases, whose codes are those of sums."""
+"""Fractional bits and largest magnitude of trained biases, which are in units of the sums."""
 LARGEST_RATE = 1e30
 """Rates in codes beyond are no larger steps: all of them saturate."""
 ROOM = 2.0
