@@ -121,7 +121,10 @@ def own_digest() -> str:
 
 
 def needed(package: str) -> dict[str, tuple[str, ...]]:
-    """Return the installed packages that a package needs, directly or indirectly, with their needs; extras are ignored."""
+    """Return the installed packages that a package needs, directly or indirectly, each with its own needs.
+
+    Extras are ignored.
+    """
     todo, found = [package], dict[str, tuple[str, ...]]()
     while todo:
         name = todo.pop()

@@ -180,7 +180,7 @@ def covered(found: Coverage, sources: Mapping[str, str]) -> str:
 
 
 def _listed(lines: Mapping[str, Sequence[int]], sources: Mapping[str, str]) -> str:
-    """The text of lines by file."""
+    """Return the text of lines by file."""
     return "".join(
         f"### {file}\n\n```c\n"
         + "".join(f"{at:5} {sources[file].splitlines()[at - 1].strip()}\n" for at in numbers)

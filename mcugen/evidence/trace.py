@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From nodes of the ONNX model to layers, functions, lines and constants of the C code, and back."""
+"""Traceability between nodes of the ONNX model and layers, functions, lines and constants of the C code."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from mcugen.report.figures import Layer
 
 @dataclass(frozen=True)
 class TracedNode:
-    """A node of the ONNX model. `how` it gets into the code: "named" by a layer as one that it comes from; "absorbed",
-    if the nearest layers along the graph compute or hold its result; "gone", if nothing that runs depends on it.
+    """A node of the ONNX model, and `how` it is in the code.
+
+    "named": a layer names the node as an origin. "absorbed": the nearest layers along the graph compute or hold its
+    result. "gone": nothing that runs depends on it.
     """
 
     name: str
@@ -63,7 +65,7 @@ class TracedConstant:
 
 @dataclass(frozen=True)
 class Trace:
-    """Both directions."""
+    """The traceability in both directions."""
 
     nodes: tuple[TracedNode, ...]
     layers: tuple[TracedLayer, ...]
@@ -72,7 +74,7 @@ class Trace:
 
 
 def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[Layer]) -> Trace:
-    """Of the checked model, its generated files, and what the report says of its layers, in the same order."""
+    """Trace the checked model, its generated files, and the report's layers, in the same order."""
     texts = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
     places = layer_places(f"{bundle.name}.c", bundle.files[f"{bundle.name}.c"])
     defined = functions(texts)
@@ -131,7 +133,7 @@ def _layer(
 
 
 def _reached(words: Iterable[str], defined: Sequence[Function]) -> list[Function]:
-    """The functions of these names, and those that they name, in the order of the files."""
+    """Return the functions of these names, and the functions that they name, in the order of the files."""
     by_name: dict[str, list[Function]] = {}
     for function in defined:
         by_name.setdefault(function.name, []).append(function)
@@ -167,7 +169,7 @@ def _nodes(model: onnx.ModelProto, layers: Sequence[TracedLayer]) -> Iterable[Tr
 
 
 def _nearest(at: int, ways: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> list[int]:
-    """The layers of the first nodes with some that are reached."""
+    """Return the layers of the nearest nodes that have any."""
     seen, todo, found = {at}, deque(ways[at]), set[int]()
     while todo:
         node = todo.popleft()
@@ -181,7 +183,7 @@ def _nearest(at: int, ways: Sequence[Sequence[int]], named: Sequence[Sequence[in
 
 
 def untraced(found: Trace) -> Mapping[str, tuple[str, ...]]:
-    """What has no counterpart: layers without lines, constants that no layer names, nodes without a layer."""
+    """Return what has no counterpart: layers without lines, constants without layers, nodes without layers."""
     return {
         "layers": tuple(layer.title for layer in found.layers if not layer.lines),
         "constants": tuple(constant.name for constant in found.constants if not constant.layers),

@@ -24,7 +24,7 @@ class Sum:
 
     @property
     def saved(self) -> int:
-        """What linking saves; less than nothing where it costs."""
+        """Return the bytes that linking saves; negative if it costs bytes."""
         return self.apart - self.linked
 
 
@@ -72,7 +72,7 @@ def _weights_use(plan: Plan) -> Counter[Memory]:
 
 
 def memories_use(plan: Plan) -> list[MemoryUse]:
-    """What lies where."""
+    """Return the use of each memory."""
     arenas = {area.memory: area.joint.nbytes for area in plan.areas}
     weights, copies = _weights_use(plan), Counter[Memory]()
     for placement in (draft.placement for draft in plan.drafts):

@@ -51,7 +51,7 @@ class Linking:
 
     @cached_property
     def _alone(self) -> list[CompiledModel]:
-        """As each is compiled, without the others."""
+        """Return the models, each compiled without the others."""
         models = [net.compiled for net in self.nets]
         names = [model.bundle.name for model in models]
         learning = next((model.bundle.name for model in models if model.options.training), None)
@@ -71,7 +71,11 @@ class Linking:
 
     @cached_property
     def plan(self) -> Plan:
-        """What the models have in common. DoesNotFitError if the board has no room for all of them."""
+        """Return what the models share.
+
+        Raises:
+            DoesNotFitError: The board has no room for all models.
+        """
         plan = Plan(self._identifier, [model.draft for model in self.models], self._pairs)
         require_room(memories_use(plan), self.models[0].board)
         return plan
@@ -82,11 +86,11 @@ class Linking:
         return render_firmware(self.plan, self.report(build=False).to_json())
 
     def write(self, folder: str | Path) -> Path:
-        """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
+        """Write the C files; an earlier result in the folder is replaced as a whole or left untouched."""
         return write_folder(self.firmware.bundle, Path(folder))
 
     def report(self, *, build: bool = True) -> LinkReport:
-        """The figures; code and flash are measured if the board's compiler is there, and `build` allows it."""
+        """Return the figures; code and flash are measured if the compiler is installed and `build` is set."""
         report, bundles = self._describe(), [model.bundle for model in self.models]
         board = self.models[0].board
         library = next((model.options.library for model in self.models if model.options.library), None)
@@ -107,8 +111,9 @@ class Linking:
         return replace(report, model_code=[sizes.code for sizes in alone], code=code, flash=flash)
 
     def _timed(self, number: int) -> CompiledModel:
-        """A model whose steps have a bound: with what they take in the firmware, where kernels that models share are no
-        longer compiled for the one that calls them.
+        """Return a model whose steps are bounded by their cycles in the firmware.
+
+        There, shared kernels are no longer compiled for the model that calls them.
         """
         model = self._alone[number]
         limit = model.options.max_step_cycles
@@ -143,7 +148,7 @@ class Linking:
         return {pair for group in groups for pair in combinations(group, 2)}
 
     def _describe(self) -> LinkReport:
-        """What is known without building anything."""
+        """Return the figures that are known without building anything."""
         models, plan = self.models, self.plan
         memories = memories_use(plan)
         return LinkReport(

@@ -12,7 +12,7 @@ from mcugen.linked.figures import LinkReport, Sum
 
 
 def print_link(report: LinkReport, console: Console) -> None:
-    """A line for each model, then what they take apart, what they take together, and what that saves."""
+    """Print a line for each model, then the totals of separate and of linked models, and the difference."""
     shared = "; ".join(f"{a} and {b} never run together" for a, b in report.exclusive)
     title = f"{report.name} on {report.board} ({report.cpu}){f': {shared}' * bool(shared)}"
     table = Table(title=escape(printable(title)))

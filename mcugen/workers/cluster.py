@@ -28,15 +28,15 @@ _ENCRYPTED = ("tls://", "wss://")
 """Schemes of schedulers that ask each other, workers and clients for certificates."""
 
 SECONDS_TO_ANSWER = 30
-"""That a scheduler may take, and then its first worker."""
+"""Seconds in which a scheduler, and then its first worker, must answer."""
 
 SECONDS_ALONE = 10
-"""That a scheduler may have no worker: what watches over a lost one starts another within that."""
+"""Seconds that a scheduler may be without a worker: a supervisor restarts a lost one within this time."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What all tasks have in common, once on the scheduler: it can always be had again."""
+    """Data that all tasks share, kept once on the scheduler, from where it can always be fetched again."""
 
     digest: str
     parcel: Parcel = field(compare=False)
@@ -67,9 +67,9 @@ def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jo
 
 
 def _each_result(client: Client, futures: Mapping[Future, int], address: str) -> Iterator[tuple[int, Any]]:
-    """As they come; no more, if there has been no worker for SECONDS_ALONE, where Dask itself would wait for ever.
+    """Yield results as they arrive; stop if there was no worker for SECONDS_ALONE, where Dask would wait forever.
 
-    What is finished may be lost, too, as results stay with workers until they are asked for.
+    Finished results can be lost, too, as they stay with workers until they are fetched.
     """
     from distributed import wait
 
@@ -91,7 +91,7 @@ def _kept(held: Held) -> Held:
 
 
 def _done(held: Held, task: Any) -> Any:
-    """What a worker does."""
+    """Run one task on a worker."""
     require_same(held.environment)
     return _arrived(held).value(task)
 
@@ -132,10 +132,10 @@ def _connected(address: str) -> Iterator[Client]:
 
 
 def _client(kind: Any, where: Any) -> Client:
-    """A client, of the class `kind`, which is closed here if it reaches nobody.
+    """Return a client of class `kind`, or close it here if it reaches nobody.
 
-    Else the garbage collector would close it, perhaps in the very thread that the next client starts: both would wait
-    for each other.
+    Otherwise the garbage collector would close it, perhaps in the thread that the next client starts, and both would
+    wait for each other.
     """
     made: Client = kind.__new__(kind)
     try:
@@ -157,7 +157,7 @@ def _require_worker(client: Client, address: str) -> None:
 
 @contextmanager
 def _told_plainly(address: str) -> Iterator[None]:
-    """What Dask says of lost workers and schedulers, as errors of mcugen."""
+    """Turn Dask's errors about lost workers and schedulers into errors of mcugen."""
     from distributed import CancelledError
     from distributed.client import FutureCancelledError
     from distributed.comm import CommClosedError

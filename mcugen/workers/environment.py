@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What results depend on of the installation that makes them."""
+"""Properties of an installation that its results depend on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.errors import ToolMissingError
 from mcugen.version import __version__
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "ml_dtypes", "ortools")
-"""That results are computed by."""
+"""Packages that compute results."""
 
 
 @cache

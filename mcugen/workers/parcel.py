@@ -33,7 +33,11 @@ class Parcel:
 
 
 def packed(value: Any) -> Parcel:
-    """A value that can be pickled, with all files and folders whose paths it holds. OSError for one unreadable."""
+    """Pickle a value together with all files and folders whose paths it holds.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
     stream = io.BytesIO()
     packer = _Packer(stream)
     packer.dump(value)
@@ -47,7 +51,7 @@ def _content(path: Path) -> bytes:
 
 
 def unpacked(parcel: Parcel, folder: Path) -> Any:
-    """The value again; its paths lead into `folder`. Files that lay in one folder do so again."""
+    """Restore a value with its files in `folder`. Files that shared a folder share one again."""
     for name, content in parcel.files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,7 @@ class _Packer(pickle.Pickler):
         self._folders: list[Path] = []
 
     def persistent_id(self, value: Any) -> str | None:
-        """The place of a path; None for anything else."""
+        """Return the position of a path in the parcel; None for other values."""
         if not isinstance(value, Path) or not value.exists() or not value.name:
             return None
         folder = Path(os.path.realpath(value)).parent
@@ -92,5 +96,5 @@ class _Unpacker(pickle.Unpickler):
         self._folder = folder
 
     def persistent_load(self, place: Any) -> Path:
-        """Where a file arrived."""
+        """Return the path at which a file arrived."""
         return self._folder / str(place)

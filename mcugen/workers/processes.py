@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_LOSSES = 3
-"""So often processes may be lost one after the other, without a result in between."""
+"""Largest number of processes that may be lost in a row without a result in between."""
 
 
 def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
@@ -30,9 +30,10 @@ def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> 
 
 
 def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
-    """The same, never by this process itself.
+    """Yield each task with its result, computed by other processes. Tasks of a lost process are repeated.
 
-    What a lost process was at is done again: DoesNotFitError if that does not help.
+    Raises:
+        DoesNotFitError: Processes keep getting lost.
     """
     left, losses = list(range(len(tasks))), 0
     while left:
