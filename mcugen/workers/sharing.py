@@ -13,8 +13,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LOCAL = "local"
-"""Address that stands for processes of this computer. They are reached by pipes, which no one else can open; a scheduler
-on a loopback address would run the code of any local user.
+"""Address that stands for processes of this computer.
+
+They are reached by pipes, which no one else can open; a scheduler on a loopback address would run the code of any local
+user.
 """
 
 
