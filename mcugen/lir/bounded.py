@@ -130,13 +130,11 @@ def _values(symbol: Symbol, high: int) -> list[int]:
 def _points(symbols: Sequence[Symbol], reference: Sizes) -> list[dict[str, int]]:
     """Along each symbol with the others at the reference; for several symbols, some mixtures too."""
     lines = [{**reference, s.name: value} for s in symbols for value in _values(s, reference[s.name])]
-    mixed = []
-    if len(symbols) > 1:
-        small = [[v for v in _values(s, reference[s.name]) if v > 1][: CONFIRMING[0]] or [s.high] for s in symbols]
-        mixed = [
-            {s.name: small[n][(step * (3 + n) + n) % len(small[n])] for n, s in enumerate(symbols)}
-            for step in range(CONFIRMING[0])
-        ]
+    small = [[v for v in _values(s, reference[s.name]) if v > 1][: CONFIRMING[0]] or [s.high] for s in symbols]
+    mixed = [
+        {s.name: small[n][(step * (3 + n) + n) % len(small[n])] for n, s in enumerate(symbols)}
+        for step in range(CONFIRMING[0])
+    ]
     return list({tuple(p.items()): p for p in [*lines, *mixed]}.values())
 
 

@@ -622,7 +622,7 @@ class Program:
             followers.setdefault(event, set()).add(following)
         uses: dict[Buffer, dict[int, _Uses]] = {}
         for number, (begin, stop) in enumerate(cases):
-            for index in range(begin + 1, stop):
+            for index in range(begin, stop):
                 for operand in self.instrs[index].operands:
                     found = uses.setdefault(operand.buffer, {}).setdefault(number, _Uses(index, operand.access.reads))
                     found.last = index

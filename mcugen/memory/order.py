@@ -143,8 +143,6 @@ class _Problem:
         self._nearby: dict[int, int] = {}
         self.work = 0
         """Buffers in all sets that have been measured, which bounds the search."""
-        self.summed = 0
-        """Buffers whose bytes have been added or subtracted to measure them."""
 
     @property
     def facts(self) -> Hashable:
@@ -226,7 +224,6 @@ class _Problem:
 
     def _apart(self, some: int, live: int) -> int:
         """Return the bytes of some buffers of a set, without those that lie in others of the set."""
-        self.summed += some.bit_count()
         return sum(self._sizes[b] for b in _bits(some) if not self._hosts.get(b, 0) & live)
 
     def _changed(self, live: int, after: int) -> int:

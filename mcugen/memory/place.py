@@ -256,10 +256,12 @@ def _by_default(
         return (whole,)
     most, before = busiest(moments(program)).buffers, Planned.of(program)
     used = _spilled(program, board, room, rams, whole) if needed <= most_spilled else None
-    if used is None and whole is None:
-        raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, most)
-    if used is None or whole is None:
-        return used or (whole or own,)
+    if whole is None:
+        if used is None:
+            raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, most)
+        return used
+    if used is None:
+        return (whole,)
     waits, kept, is_too_large = waits_of(program, board, used), Planned.of(program), program.arena_size > most_spilled
     before.restore(program)
     saved = waits_of(program, board, (whole,)) - waits

@@ -206,15 +206,13 @@ class _Layout:
     def peak(self) -> int:
         """The most bytes that are alive at one instruction and cannot lie over each other."""
         granule = math.gcd(ALIGNMENT, *(r.granule for r in self.regions))
-        steps = range(-1, len(self.lives.program.instrs) + 1)
         starting: defaultdict[int, list[Buffer]] = defaultdict(list)
         for buffer, (first, _) in self.lives.ranges.items():
             starting[first].append(buffer)
         most, alive = 0, list[Buffer]()
-        for index in steps:
-            if starting[index]:
-                alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
-                most = max(most, self._least_extent(alive, granule))
+        for index in sorted(starting):
+            alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
+            most = max(most, self._least_extent(alive, granule))
         return aligned(most)
 
     def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
@@ -291,7 +289,7 @@ def _greedy(layout: _Layout, order: _Order) -> _Plan:
 def _meetings(lives: Lives) -> int:
     """How many pairs of buffers are alive at once."""
     first, last = (np.sort([life[end] for life in lives.ranges.values()]) for end in (0, 1))
-    begun = np.arange(len(first))
+    begun = np.arange(len(lives.ranges))
     return int((begun - np.searchsorted(last, first)).sum())  # those before it that have not ended
 
 

@@ -77,10 +77,10 @@ class _Replay:
         self._ends = dict(program.blocks())
         self.instrs: Sequence[Instr] = program.instrs
         planned = [b for b in program.buffers if b.planned]
-        self._granule = gcd(ALIGNMENT, *(b.offset or 0 for b in planned), *_parts(program))
+        self._granule = gcd(ALIGNMENT, *map(_start, planned), *_parts(program))
         areas = [0, *np.cumsum([self._cells(size) for size in program.area_sizes]).tolist()]
         own = [areas[-1], *(areas[-1] + np.cumsum([self._cells(b.nbytes) for b in planned])).tolist()]
-        self._arena = {b: areas[b.area] + (b.offset or 0) // self._granule for b in planned}
+        self._arena = {b: areas[b.area] + _start(b) // self._granule for b in planned}
         self._own = dict(zip(planned, own, strict=False))
         self._memory = -1 - np.arange(own[-1])  # nothing of interest, and nowhere the same
         self._written = 0

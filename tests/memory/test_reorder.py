@@ -160,6 +160,199 @@ def test_small_graphs_get_the_best_order_of_all(sketch: Sketch):
         assert after == before
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(graphs(), st.randoms(use_true_random=False))
+def test_the_peak_of_any_order_is_what_counting_gives(sketch: Sketch, random: Random):
+    program = sketch.program
+    problem = order._Problem(program)
+    taken, done, ready = list[int](), 0, problem.first_ready
+    while ready:
+        unit = random.choice([bit.bit_length() - 1 for bit in order._bits(ready)])
+        taken.append(unit)
+        done |= 1 << unit
+        ready = ready & ~(1 << unit) | problem.released(unit, done)
+    assert sorted(taken) == list(range(len(program.instrs)))
+    peak = problem.peak(taken)
+    program.instrs = [program.instrs[unit] for unit in taken]
+    assert peak == Measure(program).given()
+
+
+# ------------------------------------------------------------------------------------------- parts of the measure
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_must_be_done_before_is_what_uses_the_same(seed: int):
+    """One of two writes what the other uses; a move takes its source away. Constants and what is lent do not count."""
+    random, sketch = Random(seed), Sketch()
+    for name in "abc":
+        sketch.buffer(name)
+    for space in (Space.CONST, Space.GIVEN, Space.STATE):
+        sketch.buffer(space.value, 16, space)
+    for number in range(8):
+        source, target = random.sample(sorted(sketch.buffers), 2)
+        if random.random() < 0.4:
+            sketch.part(source, target)
+        else:
+            access = random.choice((Access.OUT, Access.INOUT, Access.SCRATCH))
+            sketch.step(target, source, access=access).name = f"n{number}"
+    instrs = sketch.program.instrs
+    counted = [b for b in sketch.program.buffers if b.space not in (Space.CONST, Space.GIVEN)]
+    uses = [{o.buffer for o in i.operands if o.buffer in counted} for i in instrs]
+    takes = [
+        {o.buffer for o in i.operands if o.buffer in counted and (o.access is not Access.IN or i.kernel == MOVE)}
+        for i in instrs
+    ]
+    found = order._dependencies(sketch.program, [range(i, i + 1) for i in range(len(instrs))])
+    wanted = [{i for i in range(j) if takes[i] & uses[j] or uses[i] & takes[j]} for j in range(len(instrs))]
+    assert [{bit.bit_length() - 1 for bit in order._bits(mask)} for mask in found] == wanted
+
+
+def test_units_are_layers_blocks_and_what_is_said_to_stay_together():
+    sketch = Sketch()
+    sketch.input("x")
+    for number in range(6):
+        sketch.step(f"s{number}", "x")
+    instrs = sketch.program.instrs
+    instrs[0].group = instrs[1].group = 1
+    instrs[2].unit = instrs[3].unit = 5
+    instrs[4].unit = 6
+    for kernel in ("for", "", "if", "", "end", "end", "stop", ""):
+        if kernel:
+            sketch.emit(kernel, **({"steps": 2} if kernel == "for" else {"phase": 0} if kernel == "stop" else {}))
+            instrs[-1].group = 0
+        else:
+            sketch.step(f"s{len(instrs)}", "x")
+    wanted = [range(2), range(2, 4), range(4, 5), range(5, 6), range(6, 12), range(12, 13), range(13, 14)]
+    assert order._units(sketch.program) == wanted
+    instrs[5].unit = 6
+    assert order._units(sketch.program) == [*wanted[:2], range(4, 6), *wanted[4:]]
+    instrs[1].unit = instrs[2].unit = instrs[3].unit = 6
+    assert order._units(sketch.program) == [range(6), *wanted[4:]]
+
+
+def layer() -> Sketch:
+    """x → a → b → y as one layer, the second with working memory; then z, of y and of x."""
+    sketch = Sketch()
+    sketch.input("x", 160)
+    sketch.step("a", "x", nbytes=33)
+    sketch.step("b", "a", nbytes=64, scratch=8)
+    sketch.step("y", "b", nbytes=16, inplace=True)
+    for instr in sketch.program.instrs:
+        instr.group = 1
+    sketch.step("z", "x", "y", nbytes=32, scratch=24)
+    sketch.output("z")
+    return sketch
+
+
+def test_a_layer_takes_what_it_has_for_itself_at_its_busiest_besides_what_it_shares():
+    sketch = layer()
+    problem = order._Problem(sketch.program)
+    inside = 48 + 64 + 16
+    assert problem._inner == [inside, 0]
+    cost, live = problem.step(0, 0, problem.first_live)
+    assert cost == 160 + 16 + inside
+    assert problem.nbytes(live) == 160 + 16
+    cost, live = problem.step(1, 1, live)
+    assert cost == 160 + 16 + 32 + 32
+    assert problem.nbytes(live) == 32
+    assert problem.floor == problem.peak([0, 1]) == 160 + 16 + inside
+
+
+def test_a_block_as_a_whole_may_lie_over_its_input_and_a_layer_of_several_instructions_not():
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.buffer("y", 64)
+    sketch.emit("stream", ("x", Access.IN, "x"), ("y", Access.OUT, "y"), overlaps=(Overlap("y", "x", 16),), events=[0])
+    sketch.emit("case", case=0)
+    sketch.step("row", "x")
+    sketch.step("y", "row", access=Access.INOUT)
+    sketch.emit("end")
+    sketch.emit("end")
+    sketch.output("y")
+    assert order._Problem(sketch.program).peak([0]) == 64 + 16 + 16
+    for instr in sketch.program.instrs:
+        instr.control, instr.group = Control.NONE, 1
+    assert order._Problem(sketch.program).peak([0]) == 64 + 64 + 16
+
+
+@pytest.mark.parametrize(
+    ("parts", "within"),
+    [
+        ([(0, 16), (16, 16)], "ab"),
+        ([(0, 16), (8, 16)], "a"),
+        ([(0, 16), (12, 8)], "a"),
+        ([(16, 16), (0, 16)], "ab"),
+        ([(16, 16), (0, 17)], "a"),
+        ([(0, 16), (18, 16)], "a"),  # not at a word
+    ],
+)
+def test_parts_of_a_tensor_lie_in_it_unless_two_have_the_same_bytes(parts: list[tuple[int, int]], within: str):
+    sketch = Sketch()
+    sketch.input("in")
+    sketch.step("x", "in", nbytes=64)
+    for name, (at, nbytes) in zip("ab", parts, strict=True):
+        sketch.buffer(name, nbytes)
+        sketch.part("x", name, x_at=at)
+    sketch.step("y", "a", "b")
+    sketch.output("y")
+    problem = order._Problem(sketch.program)
+    bit = {name: problem._bit[buffer] for name, buffer in sketch.buffers.items()}
+    assert problem._hosts == {bit[name]: bit["x"] for name in within}
+    every = bit["x"] | bit["a"] | bit["b"]
+    apart = [aligned(nbytes) for name, (_, nbytes) in zip("ab", parts, strict=True) if name not in within]
+    assert problem.nbytes(every) == 64 + sum(apart)
+
+
+def test_parts_of_parts_lie_in_all_of_these():
+    """A source that is an output is needed as it is, and what is moved within one buffer lies in none."""
+    sketch = Sketch()
+    sketch.input("in")
+    sketch.step("small", "in", nbytes=16)
+    sketch.buffer("middle", 32)
+    sketch.buffer("whole", 96)
+    sketch.part("small", "middle", y_at=16)
+    sketch.part("middle", "whole", y_at=64)
+    sketch.part("whole", "whole", x_at=64, y_at=0, nbytes=32)
+    sketch.step("y", "whole")
+    sketch.output("y")
+    problem = order._Problem(sketch.program)
+    small, middle, whole = (problem._bit[sketch.buffers[name]] for name in ("small", "middle", "whole"))
+    assert problem._hosts == {small: middle | whole, middle: whole}
+    assert dict(problem._guests) == {middle: small, whole: small | middle}
+    assert problem.nbytes(small | whole) == problem.nbytes(small | middle | whole) == 96
+    assert (problem.nbytes(small | middle), problem.nbytes(small)) == (32, 16)
+    sketch.output("middle")
+    problem = order._Problem(sketch.program)
+    small, middle = (problem._bit[sketch.buffers[name]] for name in ("small", "middle"))
+    assert problem._hosts == {small: middle}
+
+
+@pytest.mark.parametrize(
+    ("inplace", "overlaps", "sizes", "wanted"),
+    [
+        (True, (), (64, 64), [64]),
+        (True, (), (64, 48), [64]),
+        (True, (), (48, 64), []),
+        (False, (Overlap("y", "x0", 16),), (64, 64), [80]),
+        (False, (Overlap("y", "x0", -16),), (48, 64), [64]),
+        (False, (Overlap("y", "x0", 63),), (64, 64), [127]),
+        (False, (Overlap("y", "x0", 64),), (64, 64), []),
+        (True, (Overlap("y", "x0", 16),), (64, 64), [64, 80]),
+    ],
+)
+def test_bytes_that_an_output_and_an_input_take_together(
+    inplace: bool, overlaps: tuple[Overlap, ...], sizes: tuple[int, int], wanted: list[int]
+):
+    sketch = Sketch()
+    sketch.input("x", sizes[0])
+    instr = sketch.step("y", "x", nbytes=sizes[1], inplace=inplace)
+    instr.overlaps = overlaps
+    x, y = sketch.buffers["x"], sketch.buffers["y"]
+    assert list(order._shared_extents(instr)) == [(y, x, both) for both in wanted]
+    instr.operands = (*instr.operands, Operand("again", Access.IN, x))
+    assert list(order._shared_extents(instr)) == []
+
+
 # ------------------------------------------------------------------------------------------- orders on paper
 
 
@@ -466,19 +659,24 @@ def test_a_step_of_the_search_costs_the_same_in_wider_graphs(kind: str, monkeypa
     monkeypatch.setattr(order, "MOST_WORK", 10**9)
     found = []
     for count in (12, 24, 48):
-        steps = 0
-        plain = order._Problem.step
+        steps = summed = 0
+        plain, apart = order._Problem.step, order._Problem._apart
 
         def counted(*given: int, plain=plain) -> tuple[int, int]:
             nonlocal steps
             steps += 1
             return plain(*given)
 
+        def added(problem: order._Problem, some: int, live: int, apart=apart) -> int:
+            nonlocal summed
+            summed += some.bit_count()
+            return apart(problem, some, live)
+
         with monkeypatch.context() as patch:
             patch.setattr(order._Problem, "step", counted)
-            problem = order._Problem(parallel(count, kind).program)
-            order._search(problem)
-        found.append(problem.summed / steps)
+            patch.setattr(order._Problem, "_apart", added)
+            order._search(order._Problem(parallel(count, kind).program))
+        found.append(summed / steps)
     assert found[2] < 1.5 * found[0] + 4, found
 
 

@@ -115,6 +115,12 @@ def test_no_other_choice_of_memories_costs_less(seed: int):
     assert cost(found) == min(map(cost, choices))
 
 
+def test_a_single_memory_has_prices_too():
+    program = chain(16, 16).program
+    plan_memory(program)
+    assert [len(each) for each in areas._prices(program, BOARD, [FAST]).values()] == [1, 1]
+
+
 def test_what_waits_as_long_in_both_is_decided_by_its_accesses():
     """The board tells waits of no cycles for either; `hot` is read three times as often."""
     sketch = Sketch()

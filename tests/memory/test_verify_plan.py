@@ -335,6 +335,24 @@ def test_parts_of_a_pipeline_leave_each_other_alone(name: str, onto: str):
         verify_plan(sketch.program)
 
 
+def test_what_is_handed_over_leaves_outputs_alone():
+    """They are of the frame before, and the caller reads them afterwards."""
+    sketch = pipeline()
+    sketch.buffers["y"].offset = sketch.buffers["a.before"].offset
+    with pytest.raises(VerificationError, match="%y: an output is overwritten by what is handed over"):
+        verify_plan(sketch.program)
+
+
+def test_a_planned_pipeline_has_one_area_and_is_sound():
+    sketch = pipeline()
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+    assert {b.area for b in sketch.program.buffers} == {0}
+    assert sketch.program.area_sizes == sketch.program.area_bounds == [2 * 16 + 3 * 16], (
+        "the copy is there until the end"
+    )
+
+
 @pytest.mark.parametrize(("parts", "is_sound"), [((0,), True), ((3,), True), ((0, 3), False)])
 def test_a_state_is_of_one_part_of_a_pipeline(parts: tuple[int, ...], is_sound: bool):
     sketch = pipeline()
@@ -495,3 +513,106 @@ def test_what_is_moved_begins_at_a_word_or_an_element(dtype: DType, offset: int,
         return
     with pytest.raises(VerificationError, match="%y: is not aligned"):
         verify_plan(sketch.program)
+
+
+# ---------------------------------------------------------------------------------------- what is not of the arena
+
+
+@pytest.mark.parametrize("space", [Space.CONST, Space.STATE, Space.GIVEN, Space.TAKEN])
+def test_what_is_not_of_the_arena_is_always_there(space: Space):
+    """As an output, as what is read, and as source and target of moves."""
+    sketch = Sketch()
+    sketch.buffer("w", 32, space)
+    sketch.buffer("y", 32)
+    sketch.part("w", "y", x_at=16, nbytes=16)
+    sketch.part("w", "y", y_at=16, nbytes=16)
+    sketch.step("z", "y", "w")
+    sketch.part("z", "w", y_at=16)
+    sketch.output("w")
+    sketch.output("z")
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+    sketch.buffers["z"].offset = sketch.buffers["y"].offset
+    with pytest.raises(VerificationError, match="%z: z: overlaps operand %y"):
+        verify_plan(sketch.program)
+
+
+def test_only_what_is_moved_from_elsewhere_is_there():
+    sketch = Sketch()
+    sketch.buffer("w", 32, Space.CONST)
+    sketch.buffer("y", 32)
+    sketch.part("w", "y", x_at=16, nbytes=16)
+    sketch.step("z", "y")
+    sketch.output("z")
+    plan_memory(sketch.program)
+    with pytest.raises(VerificationError, match="%y: z: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+def beside(space: Space, access: Access) -> Sketch:
+    """Two sides of a fork, of which the second uses a buffer of that space, too."""
+    sketch = Sketch()
+    sketch.input("x")
+    sketch.buffer("w", 16, space)
+    for marker, name, more in (("fork", "a", ()), ("else", "b", (("w", access, "w"),))):
+        sketch.buffer(name)
+        sketch.emit(marker)
+        sketch.emit("kernel", ("x", Access.IN, "x"), *more, ("y", Access.OUT, name))
+    sketch.emit("end")
+    sketch.output("a")
+    sketch.output("b")
+    plan_memory(sketch.program)
+    return sketch
+
+
+@pytest.mark.parametrize(
+    ("space", "access", "is_sound"),
+    [
+        (Space.CONST, Access.IN, True),
+        (Space.STATE, Access.IN, True),
+        (Space.TAKEN, Access.OUT, True),
+        (Space.STATE, Access.OUT, False),
+        (Space.STATE, Access.INOUT, False),
+    ],
+)
+def test_one_core_of_two_writes_no_state(space: Space, access: Access, is_sound: bool):
+    sketch = beside(space, access)
+    if is_sound:
+        verify_plan(sketch.program)
+        return
+    with pytest.raises(VerificationError, match="%w: b: one core of two must not write it"):
+        verify_plan(sketch.program)
+
+
+def test_words_of_two_areas_are_apart():
+    sketch = beside(Space.CONST, Access.IN)
+    a, b = sketch.buffers["a"], sketch.buffers["b"]
+    b.area, b.offset = 1, a.offset
+    sketch.program.area_sizes = [256, 256]
+    verify_plan(sketch.program)
+    b.area = 0
+    with pytest.raises(VerificationError, match="while the other uses"):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize("padding", range(6))
+@pytest.mark.parametrize("written", range(1, 5))
+def test_what_was_never_written_is_never_there(padding: int, written: int):
+    """Wherever it lies in the arena, and however much was written there before."""
+    sketch = Sketch()
+    for number in range(padding):
+        sketch.buffer(f"p{number}")
+    sketch.input("x")
+    sketch.step("a", "x", nbytes=16 * written)
+    sketch.buffer("never")
+    sketch.step("y", "never")
+    sketch.output("y")
+    for buffer in sketch.program.buffers:
+        buffer.offset = 0
+    sketch.buffers["y"].offset = 128
+    sketch.program.area_sizes = [256]
+    sketch.buffers["a"].offset = 16
+    for offset in range(0, 128, 16):
+        sketch.buffers["never"].offset = offset
+        with pytest.raises(VerificationError, match="%never: y: read after another buffer took its place"):
+            verify_plan(sketch.program)
