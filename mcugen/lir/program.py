@@ -555,8 +555,8 @@ class Program:
 
     def cases(self, start: int, end: int) -> list[tuple[int, int]]:
         """First and last instruction (the markers) of each case of the stream between these markers, in order."""
-        inside = [(i, j) for i, j in self.blocks() if start < i < end and self.instrs[i].control is Control.CASE]
-        return sorted((i, j) for i, j in inside if not any(a < i and j < b for a, b in inside))
+        inside = [(i, j) for i, j in self.blocks() if start < i < end]
+        return sorted((i, j) for i, j in inside if not any(a < i < b for a, b in inside))
 
     def live_ranges(self) -> dict[Buffer, tuple[int, int]]:
         """First and last instruction (inclusive) at which each planned buffer's contents matter.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -19,13 +19,15 @@ from mcugen.lir.kernel import (
     Options,
     Params,
     Real,
+    Role,
     Trained,
+    no_rounds,
     reads,
     scratch,
     updates,
     writes,
 )
-from mcugen.lir.program import Access, Buffer, Double, Operand, Space, Wide
+from mcugen.lir.program import Access, Buffer, Double, Instr, Operand, Space, Wide
 
 ZERO = Double(0)
 
@@ -217,3 +219,19 @@ def test_reasons_are_library_features_and_conditions():
     assert KERNEL.reason == "portable C"
     assert replace(KERNEL, library="lib").reason == "lib"
     assert replace(KERNEL, needs=frozenset({"b", "a"}), when=(is_small,)).reason == "a; b; It is small."
+
+
+@pytest.mark.parametrize(
+    ("declare", "access"),
+    [(reads, Access.IN), (writes, Access.OUT), (updates, Access.INOUT), (scratch, Access.SCRATCH)],
+)
+def test_operands_are_declared_by_their_use(declare: Callable[..., Role], access: Access):
+    plain = Role("x", access, "what it is", (DType.INT8, DType.UINT8), optional=False, several=False)
+    assert declare("x", "what it is", DType.INT8, DType.UINT8) == plain
+    assert declare("x", "what it is") == replace(plain, types=())
+    assert declare("x", "what it is", *plain.types, optional=True) == replace(plain, optional=True)
+    assert declare("x", "what it is", *plain.types, several=True) == replace(plain, several=True)
+
+
+def test_no_loop_depends_on_data_where_branches_alone_do():
+    assert no_rounds(Instr("k", "y", ())) == 0

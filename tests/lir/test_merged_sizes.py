@@ -305,13 +305,18 @@ def test_few_examples_are_confirmed_beyond_the_range():
     assert sorted(tried) == [3, 4, *range(5, 13)]
 
 
-def test_larger_sizes_that_are_otherwise_or_refused_confirm_nothing():
+@pytest.mark.parametrize("refused", [9, 10])
+def test_larger_sizes_that_are_otherwise_or_refused_confirm_nothing(refused: int):
+    tried: list[int] = []
+
     def build(sizes: Sizes) -> Fixed:
-        if sizes["n"] > 10:
+        tried.append(sizes["n"])
+        if sizes["n"] >= refused:
             raise ModelError("too large", "", "")
         return Fixed(sizes, change=at_sizes(range(9, 10), OTHER_KERNEL))
 
     assert merge_sizes([T], build).instrs[0].formulas.keys() == {"count", "mean"}
+    assert max(tried) == refused, "behind a size that is refused there is none"
 
 
 @pytest.mark.parametrize("high", [WHOLE_RANGE, WHOLE_RANGE + 1, 1000])
@@ -380,3 +385,16 @@ def test_without_elements_outputs_must_follow_the_formulas(shape: Shape, fits: b
         UnsupportedError, match=r"with n=0 output 'y' is \(1,\), by the other sizes it should be \(0,\)"
     ):
         merge_sizes([none], build)
+
+
+def test_shapes_that_other_sizes_lack_or_have_otherwise_are_not_compared():
+    """Of names that only some sizes have, or whose rank depends on the size, no formula is known."""
+
+    def build(sizes: Sizes) -> Fixed:
+        n = sizes["n"]
+        shapes: dict[str, Shape] = {"t": (n, 3), "rank": (4,) * (1 + n % 2)}
+        if n == 1:
+            shapes |= {"rank": (7, 7, 7), "small": (9,)}
+        return Fixed(sizes, shapes, change=at_sizes(range(1, 2), OTHER_KERNEL))
+
+    assert merge_sizes([T], build).outputs[0].shape == (16,)
