@@ -427,5 +427,6 @@ def test_all_waits_and_what_copies_save():
     assert waits_for_constants(program, board, FLASH, FAST) == once  # type: ignore[arg-type]
     saved = {b.name: n for b, n in saved_by_copies(program, board, FLASH, FAST).items()}  # type: ignore[arg-type]
     assert saved == {"w": (320 + 512 - 64) + (320 - 64), "v": 80 + 128 - 16, "none": 0}
-    unknown = saved_by_copies(program, board, UNKNOWN, FAST)  # type: ignore[arg-type]
-    assert set(unknown.values()) == {0}
+    for slow, fast in ((UNKNOWN, FAST), (FLASH, UNKNOWN)):
+        unknown = saved_by_copies(program, board, slow, fast)  # type: ignore[arg-type]
+        assert set(unknown.values()) == {0}

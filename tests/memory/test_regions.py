@@ -46,6 +46,16 @@ def test_parts_are_computed_in_the_whole():
     assert sketch.program.arena_size == sketch.program.arena_bound == 96 + 16
 
 
+@pytest.mark.parametrize("staying", [1, 2])
+def test_a_part_that_is_copied_in_any_case_has_a_place_of_its_own(staying: int):
+    """Later ones, that is: the first may end its life where the whole begins."""
+    sketch = concat([32, 48, 16])
+    moves = [instr for instr in sketch.program.instrs if instr.kernel == "move"]
+    moves[staying].stays = True
+    planned(sketch)
+    assert [move.moves_nothing for move in moves] == [number != staying for number in range(3)]
+
+
 def test_a_part_that_is_used_later_is_copied():
     assert copies(planned(concat([32, 48, 16], late_reader=True))) == ["all"]
 
@@ -214,3 +224,58 @@ def test_moves_join_only_if_that_saves_memory():
     planned(sketch)
     assert copies(sketch) == ["v"]
     assert sketch.program.arena_size == 96 + 16
+
+
+def test_two_inputs_have_two_places_though_one_is_moved_over_the_other():
+    sketch = Sketch()
+    sketch.input("x", 32)
+    sketch.input("y", 32)
+    sketch.step("z", "y")
+    sketch.part("x", "y")
+    sketch.output("z")
+    sketch.output("y")
+    assert copies(planned(sketch)) == ["y"]
+    del sketch.program.instrs[0]
+    sketch.program.outputs = sketch.program.outputs[1:]
+    sketch.program.buffers.remove(sketch.buffers["z"])
+    assert copies(planned(sketch)) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("inplace", "lead", "y_at", "left"),
+    [
+        (True, None, 0, []),
+        (False, None, 0, ["y"]),
+        (False, 0, 0, []),
+        (False, -16, 16, []),
+        (False, 16, 0, ["y"]),
+        (True, None, 16, ["y"]),
+        (False, -16, 32, ["y"]),
+    ],
+)
+def test_a_part_that_is_made_of_its_whole_is_made_in_its_place_if_its_kernel_allows_it(
+    inplace: bool, lead: int | None, y_at: int, left: list[str]
+):
+    """Who computes it reads what was there before."""
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.step("y", "x", nbytes=48)
+    sketch.step("part", "y", nbytes=16, inplace=inplace, lead=lead)
+    sketch.part("part", "y", y_at=y_at)
+    sketch.output("y")
+    assert copies(planned(sketch)) == left
+
+
+@pytest.mark.parametrize("control", [Control.NONE, Control.FOR])
+def test_what_a_loop_names_is_not_made_in_place_of_what_it_reads(control: Control):
+    sketch = Sketch()
+    sketch.input("x", 32)
+    sketch.step("y", "x", nbytes=32)
+    marker = sketch.step("part", "y", nbytes=32, inplace=True)
+    if control is Control.FOR:
+        marker.control, marker.params = control, {"steps": 2}
+        sketch.step("part", "x", access=Access.INOUT)
+        sketch.emit("end")
+    sketch.part("part", "y")
+    sketch.output("y")
+    assert copies(planned(sketch)) == (["y"] if control is Control.FOR else [])
