@@ -277,7 +277,7 @@ def _spilled(
     """In the board's memory for the arena and slower ones, or in all, unless one of them has room for the whole."""
     own = board.memory(board.arena_memory)
     free = {m: max(room[m] - BESIDE * (m.name == board.data_memory), 0) for m in rams}
-    slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed and m is not own))}
+    slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed))}
     found = split(program, board, slower) if len(slower) > 1 else None
     if found is None and whole is None and len(free) > len(slower):
         found = split(program, board, free)
