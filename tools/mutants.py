@@ -132,7 +132,8 @@ def mutant(site: Site) -> Mutant:
     tree = ast.parse(path.read_text())
     node = list(_code(tree))[number]
     line, before = node.lineno, ast.unparse(node)
-    last_line = line if isinstance(node, ast.stmt) else node.end_lineno or line
+    whole = node.test if isinstance(node, (ast.If, ast.While)) else node
+    last_line = whole.end_lineno or line
     function = _enclosing_function(tree, node)
     list(_changes(node))[variant]()
     tree = ast.fix_missing_locations(_Simplified().visit(tree))

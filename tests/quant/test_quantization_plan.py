@@ -99,14 +99,15 @@ def test_codes_saturate(dtype: DType, limits: list[int]):
     assert nearest_codes(codes, np.asarray([-1000.0, 1000.0])).weights.tolist() == limits
 
 
+@pytest.mark.parametrize("shape", [(5, 4, 3), (5, 4), (5, 4, 3, 2)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_codes_in_flash_lack_outputs_and_inputs_of_nought(axis: int):
-    weights = np.random.default_rng(0).integers(1, 9, (5, 4, 3)).astype(np.int8)
+def test_codes_in_flash_lack_outputs_and_inputs_of_nought(axis: int, shape: tuple[int, ...]):
+    weights = np.random.default_rng(0).integers(1, 9, shape).astype(np.int8)
     weights[2], weights[:, 1] = 0, 0
-    weights[0, 0, 0] = 0
+    weights.flat[0] = 0
     kept = np.delete(np.delete(weights, 2, 0), 1, 1)
     found = in_flash(Codes(np.moveaxis(weights, 0, axis), np.ones(1), axis, None))
-    assert (found == kept).all() and found.shape == kept.shape
+    assert found.reshape(kept.shape).tolist() == kept.tolist()
     vector = np.asarray([0, 3, 0, -2], np.int8)
     assert in_flash(Codes(vector, np.ones(1), 0, None)).reshape(-1).tolist() == [3, -2]
     assert stored_bits(Codes(vector * 0, np.ones(1), 0, None)) == 0
@@ -187,6 +188,12 @@ def test_scales_are_as_small_as_a_code_of_so_many_bits_allows(name: str, bits: f
     finer = np.maximum(plain.scales, 0.97 * times * size)
     codes = np.rint(rows / finer[:, None]).astype(np.int8)
     assert stored_bits(Codes(codes, finer, 0, None)) > bits
+
+
+def test_weights_of_nought_take_no_code():
+    nought = np.zeros_like(layer_weights(NODES["conv"])[0])
+    found = plain_codes(NODES["conv"], Scheme(), living=nought, code_bits=3.0)
+    assert found.weights.shape == nought.shape and not found.weights.any()
 
 
 def test_layers_get_biases_of_nought():
