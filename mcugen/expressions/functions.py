@@ -52,7 +52,7 @@ def _erf(x: Array) -> Array:
 ABS = _libm("fabs", np.abs, is_quick=True)
 EXP = Function("mcugen_expf", np.exp, "exp", is_monotone=True)
 EXPM1 = _libm("expm1", np.expm1, rises=True)
-LOG = _libm("log", np.log, rises=True)
+LOG = Function("mcugen_logf", np.log, "log", is_monotone=True)
 LOG1P = _libm("log1p", np.log1p, rises=True)
 SQRT = _libm("sqrt", np.sqrt, rises=True)
 FLOOR = _libm("floor", np.floor, rises=True)

@@ -896,6 +896,27 @@ static inline float mcugen_expf(float x)
     return (2.0f + (r + r) + r * r * q) * mcugen_float(((uint32_t)k - 1u) << 23);
 }
 
+/* log(x) to 1.5 units in the last place, without the C library's tables and errno: x = 2^n * (1 + f), 1 + f from
+ * sqrt(1/2) to sqrt(2), and log(1 + f) = f + f^2 * q with a polynomial q of least error. Of 0 it is minus infinity, of
+ * infinity infinity; of negative numbers and NaN it is NaN. */
+static inline float mcugen_logf(float x)
+{
+    uint32_t bits = mcugen_bits(x);
+    float n, f, q;
+    if (bits - 0x00800000u >= 0x7f000000u) { /* not a positive normal number */
+        if (!(x > 0.0f) || bits == 0x7f800000u) {
+            return x > 0.0f ? x : mcugen_float(x == 0.0f ? 0xff800000u : 0x7fc00000u);
+        }
+        bits = mcugen_bits(x * 8388608.0f) - 0x0b800000u; /* denormal: 23 less in the exponent, which may wrap around */
+    }
+    bits += 0x104afb0du; /* 1 less sqrt(1/2), as their bits have it, and 32 more in the exponent */
+    n = (float)(int32_t)(bits >> 23) - 159.0f;
+    f = mcugen_float((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+    q = 0.19962072f + f * (-0.16570508f + f * (0.14917974f + f * (-0.14307518f + f * 0.087348364f)));
+    q = -0.49999991f + f * (0.33333951f + f * (-0.25001755f + f * q));
+    return n * 0.69314718f + (f + f * f * q);
+}
+
 /* tanh(x) to 2 units in the last place: below 0.625 x + x^3 * p(x^2), with the p of least error, else by e^(2x). */
 static inline float mcugen_tanhf(float x)
 {

@@ -503,6 +503,26 @@ def test_exponentials_are_right_to_the_last_places(board: str):
             assert np.array_equal(np.isinf(found[name]), np.isinf(nearest))
 
 
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["host", "nrf52840", "rp2040"])
+def test_logarithms_are_right_to_the_last_places(board: str):
+    """Within 1.5 units: of every exponent, of denormal numbers, and near 1; not of what has no logarithm."""
+    net, random = Net(), np.random.default_rng(12)
+    some = [np.exp2(random.uniform(-149, 128, 4000)), random.uniform(0.5, 2, 4000), 1 + random.normal(0, 1e-5, 999)]
+    ends = [0.0, -0.0, -1.0, -1e-40, np.inf, -np.inf, np.nan, 1.0, 2**-149, 2**-126, 3e38, 0.70710677, 1.4142135]
+    x = np.concatenate([*some, ends]).astype(np.float32)
+    net.input("x", len(x))
+    net.output(net.op("Log", "x", out="y"))
+    (found,) = compile_model(net.model(), board).simulate([{"x": x}], measure=False).outputs
+    with np.errstate(all="ignore"):
+        exact = np.log(x.astype(np.float64))
+        nearest = exact.astype(np.float32)
+        off = np.abs(found["y"] - exact) / np.spacing(np.abs(nearest))
+    finite = np.isfinite(nearest)
+    assert (off[finite] <= 1.5).all(), x[finite][np.argmax(off[finite])]
+    np.testing.assert_array_equal(found["y"][~finite], nearest[~finite])
+
+
 def by_channel_net(
     function: str, dtype: type = np.int8, constant: np.ndarray | None = None, first: bool = False
 ) -> Net:
