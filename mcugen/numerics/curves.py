@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one 16-bit code in integers: a straight line, or straight lines between the entries of a table."""
+"""Functions of one 16-bit code in integers: a straight line, or straight lines between the entries of a table.
+
+The hyperbolic tangent and the sigmoid share one table, TANH, whatever the scales of their codes.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcugen.expressions.functions import CLAMP, INTERPOLATE, REQUANTIZE, REQUANTIZE_HIGH, SATURATE
-from mcugen.expressions.nodes import Convert, Entry, Expression, Parameter, Shared, call
-from mcugen.hir.types import Array, DType, TensorType
-from mcugen.lir.program import Param
+from mcugen.expressions.functions import CLAMP, INTERPOLATE, REQUANTIZE, REQUANTIZE_HIGH, SATURATE, SHIFT_RIGHT
+from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Parameter, Shared, Table, call
+from mcugen.expressions.values import evaluate
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.lir.program import Param, param_dtype
 
 Scalar = Callable[[Param], Parameter]
 """Makes a number a parameter of the kernel."""
@@ -120,6 +124,145 @@ class Segments:
         start, end = Entry(table, at >> bits), Entry(table, (at >> bits) + 1)
         value = call(INTERPOLATE, start, end, at, bits, shift)
         return value if self.within else limited(value, self.low, self.high, scalar)
+
+    def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+        """The function of four elements by Helium: two gathers, one multiplication."""
+        at = x + 32768
+        start, end = Entry(table, at >> self.bits), Entry(table, (at >> self.bits) + 1)
+        rise = (end - start) * (at & ((1 << self.bits) - 1))
+        value = ((start << self.bits) + rise + (1 << (self.shift - 1))) >> self.shift
+        return value if self.within else call(CLAMP, value, scalar(self.low), scalar(self.high))
+
+
+# ------------------------------------------------------------------------------------ one table for tanh and sigmoid
+
+TANH_ENTRIES = 512
+TANH_STEP = 1 / 48
+"""Distance of the table's arguments. The table ends at ±5.32, where tanh is ±32766 · 2^-15; the factor of an argument
+is a whole number for every scale that is a power of two."""
+
+_ARGUMENTS = (np.arange(TANH_ENTRIES) - (TANH_ENTRIES - 1) / 2) * TANH_STEP
+
+TANH: Array = np.rint(np.tanh(_ARGUMENTS) * 2.0**15).astype(np.int16)
+"""tanh in units of 2^-15: 1 KB for all layers of a program. Lines between its entries are at most 1.5 units off."""
+
+_UNITS = QuantParams((2.0**-15,), 0)
+"""How entries of TANH are quantized."""
+
+_PLACE_BITS = 22
+"""Binary places of an argument in steps of TANH: with nine bits of index, it fills an int32."""
+
+_MIDDLE = (TANH_ENTRIES - 1) << (_PLACE_BITS - 1)
+"""The place of tanh(0) in the table."""
+
+_FINEST_SCALE, _COARSEST_SCALE = 2.0**-25, 2.0**-3
+"""Scales of arguments, powers of two: finer ones have no whole factor, coarser ones no code near the table's end."""
+
+_SHARED_WORST = {DType.INT16: 8.0, DType.INT8: 1 / 16}
+"""Largest error before rounding, in output codes, with which the shared table is taken. It is reached by outputs of
+int16 with a scale below 2^-17 only, whose error of 8 codes is -72 dB."""
+
+
+@dataclass(frozen=True)
+class ShortLine:
+    """q = clamp((x · slope + offset) >> shift, low, high) in 32 bits, for an int16 x."""
+
+    slope: int
+    offset: int
+    shift: int
+    low: int
+    high: int
+
+    @staticmethod
+    def of(slope: float, zero_point: int, dtype: DType) -> ShortLine | None:
+        """Return the line q = round(slope · x) + zero_point; None where 32 bits have no room for it."""
+        fraction, exponent = math.frexp(slope)
+        shift = (1 if fraction == 1 / 2 else 15) - exponent  # a power of two is a factor of 1
+        factor = round(slope * 2.0**shift)
+        factor, shift = (factor, shift) if shift >= 0 else (factor << -shift, 0)
+        offset = (zero_point << shift) + ((1 << shift) >> 1)
+        return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
+
+    def expression(self, x: Expression, scalar: Scalar) -> Expression:
+        """The line at `x`, an int32."""
+        return limited(self._sum(x, scalar), self.low, self.high, scalar)
+
+    def vector(self, x: Expression, scalar: Scalar) -> Expression:
+        """The line of four elements by Helium."""
+        return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
+
+    def _sum(self, x: Expression, scalar: Scalar) -> Expression:
+        total = x if self.slope == 1 else x * scalar(self.slope)
+        return call(SHIFT_RIGHT, total + scalar(self.offset), scalar(self.shift)) if self.shift else total + self.offset
+
+
+@dataclass(frozen=True)
+class SharedTanh:
+    """How TANH is read: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15 and then by a line.
+
+    at = x · factor + _MIDDLE for x limited to ±reach; start and end are the entries at the index at >> 22 and after it,
+    and `rest` is the upper 16 of the 22 bits below. tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and the
+    sigmoid 2^14 more than (start · 2^16 + (end − start) · rest + 2^16) >> 17.
+    """
+
+    factor: int
+    reach: int
+    is_sigmoid: bool
+    line: ShortLine | None
+
+    @staticmethod
+    def of(function: str, x: QuantParams, out: TensorType) -> SharedTanh | None:
+        """Return how to read the table for codes of these types; None for other functions and inexact factors."""
+        is_exact = math.frexp(x.scale[0])[0] == 1 / 2 and _FINEST_SCALE <= x.scale[0] <= _COARSEST_SCALE
+        if function not in ("tanh", "sigmoid") or x.zero_point or not is_exact:
+            return None
+        is_sigmoid = function == "sigmoid"
+        factor = round(x.scale[0] / (1 + is_sigmoid) / TANH_STEP * 2.0**_PLACE_BITS)
+        reach = min(-(-_MIDDLE // factor) - 1, 2**15)
+        if out.q == _UNITS and out.dtype is DType.INT16:
+            return SharedTanh(factor, reach, is_sigmoid, None)
+        line = ShortLine.of(_UNITS.scale[0] / out.q.scale[0], out.q.zero_point, out.dtype)
+        return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
+
+    def is_near(self, wanted: Array, dtype: DType) -> bool:
+        """Return whether the table gives wanted[i] (real) for CODES[i] well enough."""
+        inputs = {"x": CODES[:-1], "table": TANH}
+        arguments = Argument("x", DType.INT16, exact=True), Table("table", DType.INT16)
+        found = evaluate(self.expression(*arguments, _constant), inputs)
+        error = np.abs(found - np.clip(wanted[:-1], *dtype.limits)).max()
+        return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
+
+    def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+        """The function at `x`, an int16."""
+        at = self._place(x if self.reach == 2**15 else limited(x, -self.reach, self.reach, scalar), scalar)
+        start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
+        value = self._placed(call(INTERPOLATE, start, end, at >> (_PLACE_BITS - 16), 16, self._shift))
+        return value if self.line is None else self.line.expression(value, scalar)
+
+    def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+        """The function of four elements by Helium."""
+        at = self._place(x if self.reach == 2**15 else call(CLAMP, x, *map(scalar, (-self.reach, self.reach))), scalar)
+        start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
+        rise = (end - start) * ((at >> (_PLACE_BITS - 16)) & 0xFFFF)
+        value = self._placed(((start << 16) + rise + (1 << (self._shift - 1))) >> self._shift)
+        return value if self.line is None else self.line.vector(value, scalar)
+
+    @property
+    def _shift(self) -> int:
+        return 17 if self.is_sigmoid else 16
+
+    def _place(self, x: Expression, scalar: Scalar) -> Expression:
+        return Shared(x * scalar(self.factor) + _MIDDLE)
+
+    def _placed(self, value: Expression) -> Expression:
+        return value + 2**14 if self.is_sigmoid else value
+
+
+def _constant(value: Param) -> Parameter:
+    return Parameter(str(value), value, param_dtype(value))
+
+
+# --------------------------------------------------------------------------------------------- tables of their own
 
 
 def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:

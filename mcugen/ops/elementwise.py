@@ -10,10 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.expressions import functions as fn
 from mcugen.expressions import mve
 from mcugen.expressions.intervals import bounds
-from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table, call
+from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
@@ -25,7 +24,7 @@ from mcugen.kernels.elementwise import MOST_SHARED, Known, Literals, Loop, Scala
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.curves import BYTES, CODES, Line, Segments, interpolation
+from mcugen.numerics.curves import BYTES, CODES, TANH, Line, Segments, SharedTanh, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
@@ -116,7 +115,8 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
             return None
         if source.dtype is DType.INT16 and is_quantized(out):
             wanted = self._of_codes(inputs, CODES, source.quant).astype(np.float64)
-            return _curve(graph, self.name, x, wanted / out.q.scale[0] + out.q.zero_point, out.dtype)
+            shared = SharedTanh.of(self.name, source.quant, out)
+            return _curve(graph, self.name, x, wanted / out.q.scale[0] + out.q.zero_point, out.dtype, shared)
         if source.dtype is not DType.INT8:
             return None
         table = quantize(self._of_codes(inputs, BYTES, source.quant), out.q, out.dtype)
@@ -166,15 +166,25 @@ def real_data(value: Value) -> Array:
     return value.data if value.type.quant is None else dequantize(value.data, value.type.quant)
 
 
-def _curve(graph: Graph, name: str, x: Value | None, wanted: Array, dtype: DType) -> IntegerForm | None:
+def _curve(
+    graph: Graph, name: str, x: Value | None, wanted: Array, dtype: DType, shared: SharedTanh | None
+) -> IntegerForm | None:
     """wanted[i], a real number of output codes, for CODES[i] of an int16 tensor; None: it jumps."""
     line = Line.through(wanted, dtype)
     if line is not None:
         return Linear(name, line), (x,)
+    if shared is not None and shared.is_near(wanted, dtype):
+        return Interpolate(name, shared), (x, _tanh_table(graph))
     found = interpolation(wanted, dtype)
     if found is None:
         return None
     return Interpolate(name, found[0]), (x, graph.constant(f"{name}.table", found[1]))
+
+
+def _tanh_table(graph: Graph) -> Value:
+    """The table that all sigmoids and hyperbolic tangents of a graph share."""
+    read = (value for node in graph.nodes for value in node.inputs if value is not None)
+    return next((value for value in read if value.data is TANH), None) or graph.constant("tanh.table", TANH)
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ class Interpolate(HasKernels, Elementwise):
     library: ClassVar[tuple[Kernel, ...]] = cmsis.CURVE
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str
-    segments: Segments
+    segments: Segments | SharedTanh
 
     def spec(self, node: Node) -> CurveSpec:
         """Return the specification for kernels of functions of one tensor."""
@@ -213,13 +223,7 @@ class Interpolate(HasKernels, Elementwise):
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Two gathers, one multiplication."""
-        s, table = self.segments, args[1]
-        at = args[0] + 32768
-        start, end = Entry(table, at >> s.bits), Entry(table, (at >> s.bits) + 1)
-        rise = (end - start) * (at & ((1 << s.bits) - 1))
-        total = (start << s.bits) + rise + (1 << (s.shift - 1))
-        value = total >> s.shift
-        return value if s.within else call(fn.CLAMP, value, scalar(s.low), scalar(s.high))
+        return self.segments.vector(args[0], args[1], scalar)
 
 
 @dataclass(frozen=True)

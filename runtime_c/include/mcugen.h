@@ -691,7 +691,7 @@ static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32
 }
 
 /* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
- * half up. Needs values below 2^(30 - bits); others wrap around. */
+ * half up. Values and half a unit must fit 32 - bits; others wrap around. */
 static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, int32_t bits, int32_t shift)
 {
     const uint32_t one = UINT32_C(1) << bits;
