@@ -33,10 +33,12 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     data = w.data.astype(np.int64) - wq.zero_point
     if not fits_int16(data):
         return None
-    b = _integer_bias(bias, x.type.q.scales * wq.scales, len(data), sig.output)
+    dead = _dead_channels(data, wq, sig.output)
+    scales = np.where(dead, _dead_scale(x.type.q, sig.output), wq.scales) if dead.any() else wq.scales
+    b = _integer_bias(bias, x.type.q.scales * scales, dead, sig.output)
     if b is None:
         return None
-    quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, x.type.q, sig.output)
+    quant = QuantParams(tuple(map(float, scales if wq.axis is not None else scales[:1])), 0, wq.axis)
     if largest_sums(x.type, data, b).max(initial=0) >= most_sum(sig):
         return None
     lowest = -128 if sig.output.dtype is DType.INT32 else -127  # kernels that make codes need the sign to turn
@@ -82,42 +84,45 @@ def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
     return is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == PLAIN_SHIFT
 
 
-def _carry_constant_channels(
-    quant: QuantParams, weights: Array, bias: Array, x: QuantParams, out: TensorType
-) -> tuple[QuantParams, Array]:
-    """Give channels of codes whose weights are all 0 a scale of which fixed point loses nothing.
+def _dead_channels(weights: Array, quant: QuantParams, out: TensorType) -> Array:
+    """Return which output channels are constants, as all of their weights are 0, and may have a scale of their own.
 
-    Training leaves dead channels with scales near 0 and a bias near 2^30, whose product a multiplier of a few
-    bits would miss by whole steps. Such a channel is a constant: bias · scale, in any unit; here one of which 2^30
-    exceed every result. Sums that are the result itself keep their unit.
+    Sums that are the result itself keep their unit, and channels that share one scale are dead together.
     """
-    dead = ~weights.reshape(len(weights), -1).any(1)
-    if quant.axis is None or not is_quantized(out) or not dead.any():
-        return quant, bias
-    unit = out.q.scale[0] * 2.0 ** (-16 if out.dtype is DType.INT8 else -13) / x.scale[0]
-    steps = np.clip(bias * quant.scales / unit, -(2**30), 2**30)
-    scales = np.where(dead, unit, quant.scales)
-    return QuantParams(tuple(map(float, scales)), 0, quant.axis), np.where(dead, np.rint(steps), bias).astype(np.int64)
+    dead = np.logical_not(weights.reshape(len(weights), -1).any(1))
+    if not is_quantized(out) or (quant.axis is None and not dead.all()):
+        return np.zeros(len(weights), bool)
+    return dead
 
 
-def _integer_bias(bias: Value | None, unit: Array, channels: int, out: TensorType) -> Array | None:
-    """Return a bias in units of the sums of products.
+def _dead_scale(x: QuantParams, out: TensorType) -> float:
+    """Return the scale for weights of 0 with which fixed point loses nothing of the bias: 2^30 exceed every result.
+
+    Training leaves dead channels with scales near 0 and a bias near 2^30, whose product a multiplier of a few bits
+    would miss by whole steps; weights that are all 0 have the least scale, in which no bias has room.
+    """
+    return float(out.q.scale[0] * 2.0 ** (-16 if out.dtype is DType.INT8 else -13) / x.scale[0])
+
+
+def _integer_bias(bias: Value | None, unit: Array, dead: Array, out: TensorType) -> Array | None:
+    """Return a bias in units of the sums of products, one for each channel; `dead` ones saturate at ±2^30.
 
     None: the bias is computed or too large, or rounding it to that unit alone moves a result by more than
     MAX_BIAS_ERROR.
     """
     if bias is None:
-        return np.zeros(channels, np.int64)
+        return np.zeros(len(dead), np.int64)
     if bias.data is None:
         return None
     quant = bias.type.quant
-    if quant is not None and np.allclose(quant.scales, unit, rtol=1e-5, atol=0):
-        same_unit: Array = bias.data.astype(np.int64).reshape(-1) - quant.zero_point
-        return same_unit
     real = (bias.data if quant is None else dequantize(bias.data, quant)).reshape(-1).astype(np.float64)
+    real = np.where(dead, np.clip(real, -(2.0**30) * unit, 2.0**30 * unit), real)
     rounded: Array = np.rint(real / unit)
-    if not (np.abs(rounded) < LONGEST_SUM).all():
+    is_same = np.zeros(len(dead), bool) if quant is None else np.isclose(quant.scales, unit, rtol=1e-5, atol=0)
+    if not (is_same | (np.abs(rounded) < LONGEST_SUM)).all():
         return None
-    if out.quant is not None and np.abs(rounded * unit - real).max(initial=0) > MAX_BIAS_ERROR * out.quant.scale[0]:
+    error = np.where(is_same, 0.0, np.abs(rounded * unit - real)).max(initial=0)
+    if out.quant is not None and error > MAX_BIAS_ERROR * out.quant.scale[0]:
         return None
-    return rounded.astype(np.int64)
+    codes = 0 if quant is None else bias.data.astype(np.int64).reshape(-1) - quant.zero_point
+    return np.where(is_same, codes, np.where(is_same, 0.0, rounded).astype(np.int64))
