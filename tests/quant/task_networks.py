@@ -202,7 +202,7 @@ SIDE, SMALL_SIDE = CELL * GRID, 16
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images of discs and squares on a noisy background: pixels, the class of each pixel, and boxes (class, corners)."""
+    """Images of discs and squares on noise: pixels, the class of each pixel, and boxes (class and corners)."""
 
     images: Array
     classes: Array
@@ -308,7 +308,7 @@ def segmentation() -> Trial:
         return build.conv(fine, "classes", (8, 3), (1, 1))
 
     wanted = np.moveaxis(np.eye(3, dtype=np.float32)[taught.classes], -1, 1)
-    found = train(forward, {"x": taught.images}, wanted, cross_entropy, steps=500, rate=0.01)
+    found = train(forward, {"x": taught.images}, wanted, cross_entropy, steps=1200, rate=0.01)
     model = inference(forward, found, {"x": (1, SMALL_SIDE, SMALL_SIDE)})
 
     def score(outputs: Arrays) -> float:
@@ -347,14 +347,14 @@ def words(count: int, seed: int) -> tuple[Array, Array]:
     for n, kind in enumerate(kinds):
         begin, span = random.uniform(0.02, 0.15), random.uniform(0.2, 0.3)
         part = np.clip((time - begin) / span, 0, 1)
-        low, high = np.array(WORDS[kind]) * random.uniform(0.85, 1.15)
+        low, high = np.array(WORDS[kind]) * random.uniform(0.8, 1.25)
         formant, pitch = low + (high - low) * part, random.uniform(90, 220)
         voiced = np.sin(np.pi * part)
         sound = np.zeros(LENGTH)
         for harmonic in range(1, int(RATE / 2 / pitch)):
             gain = np.exp(-(((harmonic * pitch - formant) / 200) ** 2)) + 0.05 / harmonic
             sound += gain * np.sin(2 * np.pi * (harmonic * pitch * time + random.uniform()))
-        sound = voiced * sound / 3 + random.normal(0, random.choice([0.01, 0.03, 0.1]), LENGTH)
+        sound = voiced * sound / 3 + random.normal(0, random.choice([0.05, 0.15, 0.4]), LENGTH)
         sounds[n, 0] = sound * 10 ** random.uniform(-2, 0)
     return np.clip(sounds, -1, 1), kinds
 
@@ -495,7 +495,7 @@ def series(count: int, seed: int) -> tuple[Array, Array]:
     steps = np.arange(count + WINDOW + HORIZON)
     weather = np.convolve(random.normal(0, 1, steps.size + 40), np.exp(-np.arange(41) / 10), "valid")
     daily = np.sin(2 * np.pi * steps / 24) + 0.4 * np.sin(2 * np.pi * steps / 12 + 1)
-    load = 500 + 120 * daily + 40 * np.sin(2 * np.pi * steps / 168) - 30 * weather + random.normal(0, 5, steps.size)
+    load = 500 + 120 * daily + 40 * np.sin(2 * np.pi * steps / 168) - 10 * weather + random.normal(0, 5, steps.size)
     price = 0.05 + 0.0002 * (load - 500) + random.normal(0, 0.002, steps.size)
     every = np.stack([load, 15 + 3 * weather, price]).astype(np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(every, WINDOW, axis=1)[:, :count].transpose(1, 0, 2)
