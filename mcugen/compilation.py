@@ -17,6 +17,8 @@ from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
+from mcugen.evaluation.layers import COMPUTED, LEARNING, precision_lines
+from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.graph import Graph
@@ -32,9 +34,11 @@ from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plausibility import with_plausibility
 from mcugen.plugins import registry_of
+from mcugen.quant.calibration_warnings import calibration_warnings
 from mcugen.quant.estimate import apart, estimated, hold_out, judged_samples
 from mcugen.quant.finetune import finetuned
 from mcugen.quant.float_model import FloatModel
+from mcugen.quant.precisions import calibrated_ranges, other_precisions, reasons_in, searched
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model, no_progress, quantizer, with_states
@@ -45,7 +49,7 @@ from mcugen.quant.scores import with_float_scores
 from mcugen.quant.synthetic import synthetic_samples
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Alternative, LearningFigures, Report
-from mcugen.selftests import with_selftest
+from mcugen.selftests import may_run_on_given, with_given_sample, with_selftest
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing, Teaching
@@ -91,6 +95,8 @@ class Compilation:
     """The search for the precisions of layers, once it has begun."""
     notes: list[str] = field(default_factory=list, init=False)
     """What was taken for granted of model and samples, once `run` has been asked for."""
+    warnings: list[str] = field(default_factory=list, init=False)
+    """What is wrong with samples, once `run` or `profile` has been asked for."""
 
     def __post_init__(self) -> None:
         pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
@@ -139,7 +145,28 @@ class Compilation:
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
-        return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
+        layers = other_precisions(found, {**searched(found, basis.layers), **basis.because})
+        warnings = self._sample_warnings(found)
+        notes = [note for note in found.notes if note not in warnings]
+        return replace(
+            found,
+            notes=(*notes, *precision_lines(layers), *told),
+            calibration_sha256=digest,
+            warnings=tuple(warnings),
+            other_precisions=layers,
+        )
+
+    def _sample_warnings(self, found: Quantization) -> list[str]:
+        """Return what is wrong with the samples that a model was quantized and judged by."""
+        basis, model = self._basis, found.model
+        real = None if self.quantizing.synthetic else basis.given
+        faults = calibration_warnings(model, self.source.proto, found.profile, real)
+        faults += [text for samples in (basis.given, basis.data) if samples for text in samples.warnings]
+        if basis.data is None:
+            return faults
+        inputs, outputs = graph_endpoints(model.graph, model.states), value_endpoints(model.graph.outputs)
+        faults += label_warnings(basis.data.labels, outputs, inputs, self.judging.metric)
+        return faults + range_warnings(basis.data.inputs, calibrated_ranges(found))
 
     def _refitted(self, found: Quantization) -> Quantization:
         """Return a quantization with ranges from all samples, if some were held out."""
@@ -185,13 +212,17 @@ class Compilation:
         elif profile is None and data is None:  # evaluation data are what precisions are judged by
             known, held = apart(usable, bool(self.options.states))
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
-        wanted = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32) | wanted
-        wanted, scores = with_float_scores(fused.graph, wanted)
+        learning = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32)
+        asked = learning | wanted
+        wanted, scores = with_float_scores(fused.graph, asked)
         decided = wanted if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         layers, raised = rescued(maker, wanted, is_searched=decided is not None)
-        return _Basis(maker, given, data, usable, known, held, profile is not None, layers, [*strays, *scores, *raised])
+        own = [name for name in layers if name not in asked]
+        because = dict.fromkeys(learning, LEARNING) | reasons_in([*scores, *raised], own)
+        notes = [*strays, *(note for note in (*scores, *raised) if not note.startswith(COMPUTED))]
+        return _Basis(maker, given, data, usable, known, held, profile is not None, layers, because, notes)
 
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""
@@ -298,17 +329,20 @@ class Compilation:
         compiled = self._within_limits(options, deadline)
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
-        given = self._given(compiled) if options.self_test or options.plausible else []
+        given = self._given(compiled) if options.self_test or options.plausible or may_run_on_given(compiled) else []
         if options.plausible:
             compiled = with_plausibility(compiled, given)
-        return with_selftest(compiled, given) if options.self_test else compiled
+        if options.self_test:
+            return with_selftest(compiled, given)
+        return with_given_sample(compiled, given, "--data" if self.judging.data is not None else "--calibration")
 
     def _given(self, compiled: CompiledModel) -> list[dict[str, Array]]:
         """Samples of the user's, as the generated code takes them."""
         source = self.judging.data or self.quantizing.calibration
         if source is None:
             return []
-        samples = self.samples(source, sample_endpoints(compiled)).inputs
+        is_strict = bool(self.options.self_test or self.options.plausible)
+        samples = self.samples(source, sample_endpoints(compiled), accepts_nonfinite=not is_strict).inputs
         return [as_stored(sample, compiled.program.inputs) for sample in samples]
 
     def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
@@ -336,6 +370,7 @@ class Compilation:
         """The outputs of the generated code, with a leading axis of samples, built for the board and run."""
         samples = self.samples(inputs, self.compiled.program.inputs, accepts_nonfinite=True)
         self.notes = [*self.compiled.report.notes, *samples.notes]
+        self.warnings = [*self.compiled.report.warnings, *samples.warnings]
         total, name, given = len(samples.inputs), self.target.name, samples.fed(samples.inputs)
 
         def advance(done: int) -> None:
@@ -391,7 +426,9 @@ class Compilation:
         usable, strays = self._usable(given)
         samples = with_states(fused, usable)
         made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
-        return made, [*fused.graph.notes, *strays, *given.notes, *profile_notes(fused, made)]
+        self.warnings = [*given.warnings, *calibration_warnings(fused, self.source.proto, made, given)]
+        few = [note for note in profile_notes(fused, made) if note not in self.warnings]
+        return made, [*fused.graph.notes, *strays, *given.notes, *few]
 
     def samples(
         self, source: str | SampleSource, endpoints: Sequence[Endpoint], *, accepts_nonfinite: bool = False
@@ -446,6 +483,8 @@ class _Basis:
     held: Sequence[Mapping[str, Array]]
     is_profiled: bool
     layers: Mapping[str, DType]
+    because: Mapping[str, str]
+    """Why layers have a type of their own that nobody asked for by name."""
     notes: Sequence[str]
 
 

@@ -21,6 +21,7 @@ from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import ConstraintError, DoesNotFitError, McugenError, ToolMissingError, UsageError, shortened
+from mcugen.evaluation.layers import precision_lines
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget, Fit
 from mcugen.fitting.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
@@ -62,10 +63,10 @@ from mcugen.options import (
     Training,
 )
 from mcugen.parameters import require_room
-from mcugen.passes.islands import float_islands
 from mcugen.pipeline import Trace, lowered, optimize, planned
 from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
+from mcugen.quant.precisions import precisions_of_given
 from mcugen.quant.quantize import Quantization
 from mcugen.report.basis import Basis
 from mcugen.report.figures import InputFigures, Report, describe, memory_use
@@ -129,11 +130,12 @@ def _compiled(
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
+        layers = quantized.other_precisions if quantized else precisions_of_given(graph)
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
         notes = [
             *graph.notes,
             *_nan_notes(graph),
-            *([] if quantized else _island_notes(graph)),
+            *([] if quantized else precision_lines(layers)),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
             *read,
@@ -147,7 +149,9 @@ def _compiled(
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)
         sample = variants.sample(graph, symbols, program)
     estimate = quantized.estimate if quantized else None
-    figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
+    warnings = quantized.warnings if quantized else ()
+    figures = replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
+    figures, form = _with_input(figures, program, options, file)
     form = replace(form, cached=cached)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
@@ -401,16 +405,6 @@ def _nan_notes(graph: Graph) -> list[str]:
     names = ", ".join(f"'{shortened(name, 40)}'" for name in bad[:3])
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return [f"constants hold NaN, and so may all results: {names}{more}; train or export the model again"]
-
-
-def _island_notes(graph: Graph) -> list[str]:
-    """Return a note of the layers that a quantized model leaves in float32."""
-    islands = float_islands(graph)
-    if not islands:
-        return []
-    names = ", ".join(f"'{shortened(name, 40)}' ({op})" for name, op in list(islands.items())[:3])
-    more = f" and {len(islands) - 3} more" if len(islands) > 3 else ""
-    return [f"computed in float32 between quantized tensors, as these types have no integer form: {names}{more}"]
 
 
 def _widened_notes(graph: Graph) -> list[str]:

@@ -20,6 +20,7 @@ from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.metrics import Metric, find_metric, label_metric, own_metric
 from mcugen.evaluation.oracle import OracleRun
 from mcugen.evaluation.sample_results import SampleResults, farthest_results, sample_results
+from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -28,6 +29,7 @@ from mcugen.options import DIVERGED_DB
 from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel
+from mcugen.quant.precisions import calibrated_ranges, quantized_inputs
 from mcugen.quant.quantize import Progress, no_progress
 from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
@@ -140,6 +142,7 @@ def evaluate(
         result,
         basis=_basis(compiled, samples),
         notes=(*result.notes, *samples.notes, *([oracle.note] if oracle.note else [])),
+        warnings=tuple(dict.fromkeys((*result.warnings, *_sample_warnings(compiled, samples, metric)))),
         buffers=arena_buffers(compiled.program, compiled.board.name),
         samples=_sample_results(compiled, samples, run.outputs, reference, accuracy.agreement is not None),
     )
@@ -150,6 +153,14 @@ def evaluate(
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
     layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
     return replace(result, quantization=layers)
+
+
+def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) -> list[str]:
+    """Return what is wrong with evaluation samples."""
+    ends, quantized = sample_endpoints(compiled), compiled.quantization
+    faults = [*samples.warnings, *label_warnings(samples.labels, compiled.program.outputs, ends, metric.name)]
+    ranges = calibrated_ranges(quantized) if quantized else quantized_inputs(compiled.graph)
+    return [*faults, *range_warnings(samples.inputs, ranges)]
 
 
 def judge(

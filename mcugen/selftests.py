@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--self-test N`: samples of the self-test that are chosen for what they find, and how much that is.
+"""The samples of the self-test: one of the user's, or with `--self-test N` those that find most.
+
+Without that option the self-test runs on the sample of the user's whose outputs show most: of few samples spread over
+all, the one with the most different output values that do not saturate. Random numbers take its place where there are
+no samples, and where outputs depend so much on rounding that correct code could fail.
 
 Single bits of constants are flipped, as many in each layer, and the generated code runs on this computer. One half of
 the flips chooses the samples, greedily: first the one that finds most, then what finds most of the others. The other
@@ -24,6 +28,7 @@ from mcugen.errors import UsageError
 from mcugen.evaluation.samples import spread
 from mcugen.hir.types import Array
 from mcugen.kernels.library import references
+from mcugen.quant.samples import in_own_order
 from mcugen.report.figures import SelfTestFigures, SelfTestLayer, layer_title
 from mcugen.simulate.flips import SAME, Flips, run_flips
 
@@ -37,6 +42,22 @@ MACS = 20_000_000_000
 """That runs with flips may take, which decides how many flips there are within these limits a layer:"""
 
 FLIPS = (8, 48)
+
+PERTURBATION = 2.0**-22
+"""Relative change of real inputs, of the size of rounding in float32, that outputs must bear."""
+
+BEARABLE = 1 / 4
+"""Share of the self-test's tolerance that outputs may change by then."""
+
+VISIBLE = 1e-3
+"""Share of the largest real output that another one must have to count: the tolerance is a tenth of that."""
+
+INTERPRETED_MACS = 40_000_000
+"""Multiply-accumulates that numpy may take to compute candidates: a large model gets fewer than GIVEN."""
+
+RANDOM_INPUT = "random numbers, as no samples were given"
+UNSTABLE_INPUT = "random numbers, as outputs of the given samples depend on rounding"
+"""What the self-test runs on where it is none of the user's samples."""
 
 Matrix = npt.NDArray[np.bool_]
 """Whether a flip (row) is found by a sample (column)."""
@@ -65,6 +86,93 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
         report=report.to_json(),
     )
     return replace(compiled, report=report, draft=draft)
+
+
+def may_run_on_given(compiled: CompiledModel) -> bool:
+    """Return whether the self-test may run on a sample of the user's: of one size, of a model that does not learn."""
+    return not compiled.program.symbols and compiled.options.training is None
+
+
+def with_given_sample(compiled: CompiledModel, given: Sequence[Mapping[str, Array]], source: str) -> CompiledModel:
+    """Return the model with a self-test on one of the user's samples, where there is one that it can run on.
+
+    Args:
+        compiled: The model, whose self-test runs on random numbers.
+        given: Samples of the user's, as the graph's inputs. The choice does not depend on their order.
+        source: The option that they are from.
+    """
+    if not may_run_on_given(compiled):
+        return compiled
+    ordered = given if compiled.options.states else in_own_order(given)
+    count = int(np.clip(INTERPRETED_MACS // max(compiled.report.model.macs, 1), 1, GIVEN))
+    samples = [_given_sample(compiled, ordered[place]) for place in spread(len(ordered), count)]
+    candidates = [sample for sample in samples if _is_finite(sample)]
+    stable = [sample for sample in candidates if _is_stable(compiled, sample)]
+    if not stable:
+        text = UNSTABLE_INPUT if candidates else RANDOM_INPUT
+        return _describe_input(compiled, compiled.draft.samples, text)
+    chosen = max(stable, key=lambda sample: _shown(compiled, sample))
+    return _describe_input(compiled, (chosen,), f"a sample of {source}")
+
+
+def _describe_input(compiled: CompiledModel, samples: tuple[Sample, ...], text: str) -> CompiledModel:
+    """Return the model with these samples of the self-test, and what they are in the report and in the header."""
+    report = replace(compiled.report, self_test_input=text)
+    told = f"runs {text}, on the target and compares."
+    form = replace(compiled.draft.form, self_test=told)
+    draft = compiled.draft._replace(samples=samples, form=form, report=report.to_json())
+    return replace(compiled, report=report, draft=draft)
+
+
+def _given_sample(compiled: CompiledModel, inputs: Mapping[str, Array]) -> Sample:
+    known = references(compiled.graph, compiled.program)
+    return golden_sample(compiled.graph, set(compiled.options.states.values()), references=known, given=inputs)
+
+
+def _is_finite(sample: Sample) -> bool:
+    return all(
+        np.isfinite(array).all()
+        for array in (*sample.inputs.values(), *sample.outputs.values())
+        if array.dtype.kind == "f"
+    )
+
+
+def _is_stable(compiled: CompiledModel, sample: Sample) -> bool:
+    """Return whether code that rounds differently gives outputs within the tolerance; integers are exact."""
+    if not sample.steps:
+        return True
+    moved = {
+        name: np.asarray(a * (1 + PERTURBATION), a.dtype) if a.dtype.kind == "f" else a
+        for name, a in sample.inputs.items()
+    }
+    others = _given_sample(compiled, moved).outputs
+    return all(_is_close(others[name], wanted, sample.tolerance * BEARABLE) for name, wanted in sample.outputs.items())
+
+
+def _is_close(found: Array, wanted: Array, tolerance: float) -> bool:
+    """Return whether two outputs agree as the self-test asks; integers must be equal."""
+    if wanted.dtype.kind != "f":
+        return bool(np.array_equal(found, wanted))
+    least = tolerance * float(np.abs(wanted).max(initial=0.0))
+    return bool((np.abs(found.astype(np.float64) - wanted) <= least).all())
+
+
+def _shown(compiled: CompiledModel, sample: Sample) -> tuple[int, bytes]:
+    """Return how many outputs a fault can change visibly, and what orders samples with as many.
+
+    Of integers these are the different values that do not saturate, of reals those that are not far below the largest.
+    """
+    count = 0
+    for output in compiled.program.outputs:
+        if output.dtype.is_integer:
+            values = np.unique(sample.outputs[output.name])
+            low, high = output.dtype.limits
+            values = values[(values > low) & (values < high)]
+            count += len(values)
+        elif output.dtype.is_float:
+            array = np.abs(sample.outputs[output.name].astype(np.float64))
+            count += int((array >= VISIBLE * array.max(initial=0.0)).sum())
+    return count, b"".join(np.ascontiguousarray(array).tobytes() for array in sample.inputs.values())
 
 
 def _told(figures: SelfTestFigures, layers: Sequence[int]) -> str:

@@ -71,7 +71,7 @@ def manual(facts: Facts) -> list[str]:
         "Hook: with -DMCUGEN_ON_LAYER=f each layer, when it is done, calls f(model, index) with its number and a "
         f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this one; f must be declared before this header. "
         "Names of layers take flash only then.",
-        f"Self-test: {facts.selftest} {facts.tested or 'runs a recorded sample on the target and compares.'}",
+        f"Self-test: {facts.selftest} {facts.tested or 'runs random numbers on the target and compares.'}",
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import BoardName, Model, Telling, Watching, takes_options
-from mcugen.commands.console import print_trace, tell, tell_notes, tell_quantization, watched, write_json
+from mcugen.commands.console import print_trace, tell, tell_notes, tell_quantization, tell_warnings, watched, write_json
 from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing, Teaching
@@ -50,6 +50,7 @@ def compile_command(
     compiled = net.compiled
     print_trace(trace, watching.time_passes)
     write_json(telling.json_, compiled.report)
+    tell_warnings(compiled.report.warnings)
     if telling.quiet:
         return
     tell_notes(compiled.report.notes)

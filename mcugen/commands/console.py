@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mcugen.errors import printable, shortened
+from mcugen.evaluation.layers import COMPUTED
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from mcugen.compilation import Compilation
     from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
-
-MOST_ISLANDS = 10
-"""Operators left in float32 that are named after a compilation."""
 
 SECONDS_BETWEEN_LINES = 10.0
 """Of progress where stderr is no terminal."""
@@ -75,24 +73,27 @@ def tell(text: str) -> None:
     stderr.print(escape(printable(shortened(text))), highlight=False, soft_wrap=True)
 
 
+def tell_warnings(warnings: Sequence[str]) -> None:
+    """Print all warnings on stderr, whether progress is shown or not; the JSON has them, too."""
+    for warning in dict.fromkeys(warnings):
+        tell(f"warning: {shortened(warning, LONGEST_NOTE)}")
+
+
 def tell_notes(notes: Sequence[str]) -> None:
-    """On stderr; the JSON has them, too."""
+    """Print notes on stderr, among them all that name layers of another type; the JSON has them, too."""
     told = list(dict.fromkeys(notes))
-    for note in told[:MOST_NOTES]:
-        tell(f"note: {shortened(note, LONGEST_NOTE)}")
-    if len(told) > MOST_NOTES:
-        tell(f"and {len(told) - MOST_NOTES:,} more notes: --json has them all")
+    others = [note for note in told if not note.startswith(COMPUTED)]
+    left_out = set(others[MOST_NOTES:])
+    for note in (note for note in told if note not in left_out):
+        tell(f"note: {note if note.startswith(COMPUTED) else shortened(note, LONGEST_NOTE)}")
+    if left_out:
+        tell(f"and {len(left_out):,} more notes: --json has them all")
 
 
 def tell_quantization(quantized: Quantization) -> None:
-    """What it cost, what stays in float32, and why."""
+    """Print what quantization cost."""
     if quantized.estimate is not None:
         tell(f"quantized: {quantized.estimate}")
-    reasons = list(quantized.assignment.reasons.items())
-    for name, reason in reasons[:MOST_ISLANDS]:
-        tell(f"  float32: '{name}' ({reason})")
-    if len(reasons) > MOST_ISLANDS:
-        tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
 def write_json(target: str, result: Reported) -> None:

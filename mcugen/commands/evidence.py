@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import BoardName, Model, Telling, takes_options
-from mcugen.commands.console import tell, tell_notes, watched, write_json
+from mcugen.commands.console import tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
 
@@ -34,6 +34,7 @@ def evidence(
         found = gather(net)
     write(found, output)
     write_json(telling.json_, found.report)
+    tell_warnings(found.report.warnings)
     if telling.quiet:
         return
     tell_notes(found.report.notes)

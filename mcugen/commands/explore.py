@@ -21,7 +21,7 @@ from mcugen.cli_options import (
     several_of,
     takes_options,
 )
-from mcugen.commands.console import progress_shown, stdout, write_json
+from mcugen.commands.console import progress_shown, stdout, tell_warnings, write_json
 from mcugen.errors import UsageError
 from mcugen.options import FEW_BITS, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.tasks import Quantizing
@@ -95,6 +95,7 @@ def explore(
     with progress_shown(telling.quiet) as exploration.progress:
         explored = exploration.run()
     write_json(telling.json_, explored)
+    tell_warnings([text for one in explored.outcomes if one.report is not None for text in one.report.warnings])
     if html is not None:
         write_text(html, explored_page(explored))
     if telling.json_ != "-":

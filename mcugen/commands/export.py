@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import BoardName, Model, Telling, takes_options
-from mcugen.commands.console import tell, tell_notes, watched, write_json
+from mcugen.commands.console import tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.export.formats import FORMATS
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
@@ -45,6 +45,7 @@ def export(
     with watched(net, telling.quiet):
         done = net.export(format_, output, Packaging(package_version, zip_, force))
     write_json(telling.json_, done)
+    tell_warnings(done.report.warnings)
     if telling.quiet:
         return
     tell_notes(done.notes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from mcugen.cli_options import BoardName, Inspecting, Ir, Model, Telling, takes_options
-from mcugen.commands.console import stdout, tell_notes, watched, write_json
+from mcugen.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.errors import UsageError, printable
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
@@ -53,6 +53,7 @@ def inspect(
     arena = memory_map(compiled.program, compiled.board.name, whole_layers(compiled.graph))
     if not passes:
         write_json(telling.json_, arena if memory else compiled.report)
+    tell_warnings(compiled.report.warnings)
     if not telling.quiet:
         tell_notes(compiled.report.notes)
     if inspecting.svg is not None:

@@ -21,7 +21,7 @@ from mcugen.cli_options import (
     overridden,
     takes_options,
 )
-from mcugen.commands.console import stdout, tell, tell_notes, watched, write_json
+from mcugen.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.errors import UsageError, shortened
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def link(
     folder = linking.write(output)
     result = linking.report(build=build)
     write_json(telling.json_, result)
+    tell_warnings([text for net in nets for text in net.compiled.report.warnings])
     if telling.quiet:
         return
     tell_notes(result.notes)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import Model, PixelScale, Preprocess, Quiet, Without, takes_options, techniques
-from mcugen.commands.console import tell_notes, watched
+from mcugen.commands.console import tell_notes, tell_warnings, watched
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
 
@@ -36,6 +36,7 @@ def profile(
     net = Compilation(model, "host", reading, quantizing, Judging(pixel_scale=pixel_scale))
     with watched(net, quiet):
         made, notes = net.profile()
+    tell_warnings(net.warnings)
     if not quiet:
         tell_notes(notes)
     write_profile(made, output)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import Model, Optimize, Quiet, takes_options
-from mcugen.commands.console import tell, tell_notes, tell_quantization, watched
+from mcugen.commands.console import tell, tell_notes, tell_quantization, tell_warnings, watched
 from mcugen.options import GOALS, CompileOptions
 from mcugen.tasks import Judging, Quantizing
 from mcugen.workers.sharing import Workers
@@ -42,6 +42,7 @@ def quantize(
         quantized = net.quantized
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
+    tell_warnings(quantized.warnings)
     if not quiet:
         tell_notes(quantized.notes)
         tell(f"{output}: {quantized.describe()}")

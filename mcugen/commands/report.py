@@ -8,7 +8,7 @@ from dataclasses import replace
 import typer
 
 from mcugen.cli_options import BoardName, Model, Reporting, Telling, command_text, takes_options
-from mcugen.commands.console import stdout, tell_notes, watched, write_json
+from mcugen.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing, Teaching
@@ -53,6 +53,7 @@ def report(
     compiled = net.compiled
     result = replace(result, command=command_text(context))
     write_json(telling.json_, result)
+    tell_warnings(result.warnings)
     if not telling.quiet:
         tell_notes(result.notes)
     if reporting.html is not None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import BoardName, Model, Quiet, takes_options
-from mcugen.commands.console import tell_notes, watched
+from mcugen.commands.console import tell_notes, tell_warnings, watched
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
 
@@ -37,6 +37,7 @@ def run(
     net = Compilation(model, board, running, quantizing, judging)
     with watched(net, quiet):
         arrays = net.run(inputs)
+    tell_warnings(net.warnings)
     if not quiet:
         tell_notes(net.notes)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli_options import BoardName, Model, Telling, takes_options
-from mcugen.commands.console import tell, tell_notes, watched, write_json
+from mcugen.commands.console import tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
 
@@ -43,6 +43,7 @@ def update(
     file = installed.update(compiled.bundle)
     replace_file(output, lambda stream: stream.write(file))
     write_json(telling.json_, compiled.report)
+    tell_warnings(compiled.report.warnings)
     if not telling.quiet:
         tell_notes(compiled.report.notes)
         tell(f"{output}: version {version} of {installed.name}'s weights, {len(file):,} bytes")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mcugen.cli_options import BoardName, Model, Telling, takes_options
-from mcugen.commands.console import stdout, tell, tell_notes, watched, write_json
+from mcugen.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.errors import UsageError, VerificationError
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
@@ -79,6 +79,7 @@ def validate(
     with watched(net, telling.quiet):
         result = validate_model(net, wiring)
     write_json(telling.json_, result)
+    tell_warnings(net.compiled.report.warnings)
     if not telling.quiet:
         tell_notes(result.notes)
     if html is not None:

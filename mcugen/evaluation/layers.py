@@ -4,25 +4,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from mcugen.errors import shortened
 from mcugen.hir.types import Array
 from mcugen.options import DIVERGED_DB
 
 AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
 APART = "its parts' ranges differ too much for one scale"
-"""Why layers stay in float32."""
+"""Why quantization leaves layers in float32."""
+
+UNCONVERTED = "no integer form for these types and constants"
+GIVEN_REAL = "the model leaves it between real tensors"
+LEARNING = "recurrent layers that learn need real numbers"
+SEARCHED = "--precision auto raised it to reach its goal"
+"""Why other layers of a model with integers do not compute in its main type."""
 
 REMEDIES = {
     AS_WANTED: "leave out its --layer to quantize it",
     NO_INTEGER_FORM: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
     BETWEEN: "it follows where its neighbours are quantized",
-    APART: "bring its parts to one range in training, or take --precision int16x8",
+    APART: "bring its parts to one range in training, or force it: --layer NAME=int8",
+    UNCONVERTED: "put another operator in its place: `mcugen operators` lists those with int8 kernels",
+    GIVEN_REAL: "quantize what it reads and gives, or let mcugen quantize the float model: --calibration",
+    LEARNING: "leave it out of --train to quantize it",
+    SEARCHED: "--layer NAME=int8 keeps it in int8, or ask for less: --max-accuracy-drop, --min-sqnr",
 }
 """What a user can do about it."""
+
+KEEP = "--layer NAME=int8 keeps it in int8"
+"""The same of a layer that was raised for a reason of its own."""
+
+COMPUTED = "computed in "
+"""How the lines of `precision_lines` begin."""
+
+NAMES_IN_LINE = 400
+"""Characters of layers' names in one of those lines: more layers take more lines."""
 
 BINS = 32
 """Of a histogram."""
@@ -80,6 +100,43 @@ class LayerError:
     def quality(self) -> float:
         """The SQNR in dB; inf where there is no error, or nothing to compare."""
         return math.inf if self.sqnr_db is None else self.sqnr_db
+
+
+@dataclass(frozen=True)
+class OtherPrecision:
+    """A layer that does not compute in the main type of a model with integers: why, and what changes that.
+
+    `name` is that of the tensor it makes, which names the layer in options too.
+    """
+
+    name: str
+    op: str
+    precision: str
+    reason: str
+    remedy: str
+
+
+def precision_lines(layers: Sequence[OtherPrecision]) -> list[str]:
+    """Return lines that name each of these layers, those together that have a type, reason and remedy in common."""
+    kinds: dict[tuple[str, str, str], list[str]] = {}
+    for layer in layers:
+        kinds.setdefault((layer.precision, layer.reason, layer.remedy), []).append(f"'{shortened(layer.name, 100)}'")
+    return [
+        f"{COMPUTED}{precision}: {names}; {reason}{f'; {remedy}' * bool(remedy)}"
+        for (precision, reason, remedy), all_names in kinds.items()
+        for names in _in_lines(all_names)
+    ]
+
+
+def _in_lines(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names, as many together as fit a line."""
+    line = ""
+    for name in names:
+        if line and len(line) + len(name) > NAMES_IN_LINE:
+            yield line
+            line = ""
+        line += f", {name}" if line else name
+    yield line
 
 
 @dataclass(frozen=True)

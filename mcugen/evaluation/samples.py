@@ -15,6 +15,7 @@ from mcugen.errors import UsageError
 from mcugen.evaluation.boxes import TRUTH
 from mcugen.evaluation.preprocess import Preprocessing, parse_preprocessing
 from mcugen.evaluation.sample_files import PIXELS, RawArray, read_samples
+from mcugen.evaluation.sample_warnings import range_warnings
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.lir.program import Buffer, Endpoint, Space
@@ -37,13 +38,15 @@ class Samples:
     """How samples were taken that are not of the input's shape."""
     raw: tuple[Array, ...] | None = None
     """Of a model whose input is made of raw data: that data."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with them, and what to do."""
 
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
         """These very inputs, some of them or in another order, with their labels."""
         places = {id(sample): place for place, sample in enumerate(self.inputs)}
         found = [places[id(sample)] for sample in inputs]
         labels = None if self.labels is None else self.labels[found]
-        return Samples([self.inputs[place] for place in found], labels, self.notes)
+        return Samples([self.inputs[place] for place in found], labels, self.notes, warnings=self.warnings)
 
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
         """What generated code is given: the `stored` inputs, or raw data under the only input's name."""
@@ -83,7 +86,9 @@ def load_samples(
     convert = partial(_convert, pixel_scale=pixel_scale, steps=steps, accepts_nonfinite=accepts_nonfinite)
     inputs = [{e.name: convert(sample[e.name], e) for e in endpoints} for sample in raw]
     turned = (note for sample in raw for e in endpoints for note in _turnings(path, sample[e.name], e, steps))
-    return Samples(inputs, labels_of(path, arrays, raw), tuple(dict.fromkeys(turned)))
+    labels = labels_of(path, arrays, raw)
+    warnings = [*_negative_labels(path, arrays, labels), *_saturated(raw, endpoints, steps)]
+    return Samples(inputs, labels, tuple(dict.fromkeys(turned)), warnings=tuple(warnings))
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
@@ -228,6 +233,32 @@ def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str
     labels = given.reshape(-1)
     known = (labels >= 0).all() and len(np.unique(labels)) > 1
     return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
+
+
+def _negative_labels(path: Path, arrays: Mapping[str, Array], labels: Array | None) -> Iterator[str]:
+    """Yield a warning where some labels name no class, so that none is used."""
+    given = next((np.asarray(arrays[key]).reshape(-1) for key in _LABELS if key in arrays), None)
+    if labels is not None or given is None or given.dtype.kind != "i":
+        return
+    negative = int((given < 0).sum())
+    if 0 < negative < len(given):
+        remedy = "give each sample the number of its class, or leave out samples without one"
+        yield f"{path}: {negative} of {len(given)} labels are negative and name no class: no label is used; {remedy}"
+
+
+def _saturated(
+    raw: Sequence[Mapping[str, RawArray]], endpoints: Sequence[Endpoint], steps: Preprocessing
+) -> Iterator[str]:
+    """Yield a warning for each integer input that is given reals beyond what its type holds."""
+    for endpoint in endpoints:
+        if endpoint.quant is None:
+            continue
+        given = [(sample[endpoint.name].place, np.asarray(sample[endpoint.name].array)) for sample in raw]
+        reals = [steps.numbers(place, array) for place, array in given]
+        scale, zero = float(endpoint.quant.scale[0]), endpoint.quant.zero_point
+        low, high = ((end - zero) * scale for end in endpoint.dtype.limits)
+        floats = [{endpoint.name: array} for array in reals if array.dtype.kind == "f"]
+        yield from range_warnings(floats, {endpoint.name: (low, high)})
 
 
 def _is_one_hot(labels: Array) -> bool:

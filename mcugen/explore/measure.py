@@ -84,6 +84,7 @@ def _made(asked: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[R
         basis=replace(basis, options=described),
         model=replace(report.model, sha256=base.sha256),
         notes=tuple(dict.fromkeys((*base.notes, *report.notes))),
+        warnings=tuple(dict.fromkeys((*base.warnings, *report.warnings))),
     )
     return report, _figures(report, compiled, base)
 

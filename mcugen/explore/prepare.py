@@ -76,6 +76,7 @@ class Prepared:
     notes: tuple[str, ...]
     accuracy: float | None
     yardstick: Yardstick | None
+    warnings: tuple[str, ...] = ()
 
 
 def prepared(asked: Asked, point: Point, store: Store) -> Prepared:
@@ -98,13 +99,13 @@ def prepared(asked: Asked, point: Point, store: Store) -> Prepared:
 
 def _made(net: Compilation, asked: Asked, key: str, store: Store) -> Prepared:
     sha256, model, described = net.source.sha256, asked.model, ""
-    notes: tuple[str, ...] = ()
+    notes, warnings = tuple[str, ...](), tuple[str, ...]()
     if net.quantizing.is_wanted:
         quantized = net.quantized
         model = store.write(f"{key}.onnx", quantized.proto.SerializeToString(deterministic=True))
-        described, notes = quantized.describe(), quantized.notes
+        described, notes, warnings = quantized.describe(), quantized.notes, quantized.warnings
     accuracy, yardstick = _scores(net, asked) if asked.samples is not None else (None, None)
-    return Prepared(model.resolve(), sha256, described, notes, accuracy, yardstick)
+    return Prepared(model.resolve(), sha256, described, notes, accuracy, yardstick, warnings)
 
 
 def _read(data: bytes) -> Prepared | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that stay in float32 between the integer layers of a quantized model."""
+"""Layers of a model with integers that compute in float32."""
 
 from __future__ import annotations
 
@@ -18,6 +18,30 @@ def float_islands(graph: Graph) -> dict[str, str]:
         The name of each layer's result, and of its operator.
     """
     return {node.outputs[0].name: node.op.name for part in graph.nested() for node in _islands(part)}
+
+
+def float_layers(graph: Graph) -> dict[str, str]:
+    """Return all layers that compute in float32, if a part of the graph is quantized; else none.
+
+    Returns:
+        The name of each layer's result, and of its operator.
+    """
+    parts = list(graph.nested())
+    if not any(value.type.quant is not None for part in parts for value in part.values() if not value.is_constant):
+        return {}
+    islands = float_islands(graph)
+    real = {n.outputs[0].name: n.op.name for part in parts for n in part.nodes if _is_real(n)}
+    return {**real, **islands}
+
+
+def _is_real(node: Node) -> bool:
+    """Return whether a layer computes with reals, which it may convert itself."""
+    if not _computes(node):
+        return False
+    if _has(node, Dequantize) or _has(node, Quantize):
+        return True
+    read = [v for v in node.inputs if v is not None and not v.is_constant]
+    return bool(read) and all(v.type.dtype.is_float for v in (*read, *node.outputs))
 
 
 def _islands(graph: Graph) -> list[Node]:

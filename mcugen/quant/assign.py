@@ -121,6 +121,8 @@ class _Assigner:
     def _leave_mixed_joins(self) -> None:
         """A concatenation of large and small numbers would round the small ones away, for nothing if none computes."""
         for node in [n for n in self.nodes if n in self.movers and self._small_parts(n)]:
+            if node.outputs[0].name in self.wanted:
+                continue
             if not any(weight_axes(reader.op) for reader in self._readers(node.outputs[0])):
                 self.movers.remove(node)
                 self._leave(node, APART)

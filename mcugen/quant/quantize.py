@@ -15,6 +15,7 @@ import onnx
 
 from mcugen.errors import ConstraintError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
+from mcugen.evaluation.layers import OtherPrecision
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
@@ -62,11 +63,15 @@ class Quantization:
     plan: Plan
     proto: onnx.ModelProto
     notes: tuple[str, ...] = ()
-    """What was taken for granted of model and samples, and warnings."""
+    """What was taken for granted of model and samples, and what quantization cost where that is much."""
     estimate: QuantizationEstimate | None = None
     """What quantization cost, where that was asked (mcugen.quant.estimate)."""
     calibration_sha256: str | None = None
     """Of the samples that ranges come from, where they are known."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with samples, and what to do: told even where progress is not."""
+    other_precisions: tuple[OtherPrecision, ...] = ()
+    """Layers that do not compute in the type that was asked for; `notes` names them, too."""
 
     @property
     def loaded(self) -> LoadedModel:

@@ -13,7 +13,7 @@ from mcugen.board import Board, Energy
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
 from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
-from mcugen.evaluation.layers import LayerComparison
+from mcugen.evaluation.layers import LayerComparison, OtherPrecision
 from mcugen.evaluation.sample_results import SampleResults
 from mcugen.fitting.budget import Fit
 from mcugen.fitting.contention import of_arena
@@ -407,7 +407,7 @@ class Report:
     """Of a model that mcugen quantized on the command line: what that cost, on a few samples."""
     layers: list[Layer]
     notes: tuple[str, ...] = ()
-    """What was taken for granted, and warnings: one sentence each (may hold untrusted text)."""
+    """What was taken for granted and what is worth a word: one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
     """Of a run whose steps may take only so long."""
     input_pipeline: InputFigures | None = None
@@ -436,6 +436,12 @@ class Report:
     """Where its samples were chosen."""
     plausible: tuple[PlausibleRange, ...] = ()
     """Where outputs are checked."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with samples or unexpected of the program, and what to do: told even where progress is not."""
+    other_precisions: tuple[OtherPrecision, ...] = ()
+    """Of a model with integers, the layers that do not compute in its main type; `notes` names them, too."""
+    self_test_input: str = ""
+    """What the self-test runs on, where its samples were not chosen by what they find."""
 
     @property
     def library_calls(self) -> str:

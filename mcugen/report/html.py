@@ -53,6 +53,7 @@ def report_page(report: Report) -> str:
         wrong=[_sample(result, samples.names) for result in samples.wrong] if samples else [],
         unsure=[_sample(result, samples.names) for result in samples.unsure] if samples else [],
         farthest=[_sample(result, None) for result in samples.farthest] if samples else [],
+        warnings=report.warnings,
         notes=[*report.notes, *([OLDER] * (report.buffers is None))],
         basis=[(name, str(value)) for name, value in basis if value is not None],
         sha256=report.model.sha256,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.evaluation.accuracy import Accuracy, Measure
-from mcugen.evaluation.layers import REMEDIES, LayerComparison, LayerError
+from mcugen.evaluation.layers import LayerComparison, LayerError, precision_lines
 from mcugen.evaluation.metrics import described
 from mcugen.lir.program import MOVE
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
@@ -28,10 +28,12 @@ def print_report(report: Report, console: Console, all_layers: bool = False) -> 
     console.print(_layers(report, console.width))
     if report.quantization is not None:
         print_comparison(report.quantization, console, all_layers)
+    for line in precision_lines(report.other_precisions):
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
 def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
-    """Float and integer side by side, which layer diverges first, and what stays in float32."""
+    """Float and integer side by side, and which layer diverges first."""
     console.print(_errors(comparison, console.width, all_layers))
     for line in findings(comparison):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
@@ -43,9 +45,6 @@ def findings(comparison: LayerComparison) -> list[str]:
     found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
     lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
-    for layer in comparison.in_float:
-        remedy = REMEDIES.get(layer.reason)
-        lines.append(f"in float32: {layer.name} ({layer.op}): {layer.reason}{f'; {remedy}' if remedy else ''}")
     return lines
 
 
@@ -182,6 +181,8 @@ def _add_memory(table: Facts, report: Report) -> None:
         table.add_row(
             "self-test: samples", _number(test.samples), f"{test.given} of them given, which find {test.coverage}"
         )
+    if report.self_test_input:
+        table.add_row("self-test: input", "", report.self_test_input)
     for known in report.plausible:
         table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
     made = report.input_pipeline

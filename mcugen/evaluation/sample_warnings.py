@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with labels and evaluation samples, with the figure and the remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from mcugen.hir.types import Array
+from mcugen.lir.program import Endpoint
+
+Sample = Mapping[str, Array]
+
+OUTSIDE_SHARE = 0.05
+"""Share of an input's elements outside the calibrated range from which the user is warned."""
+
+MARGIN = 0.25
+"""Of the calibrated range's length, how far outside of it an element must lie to count."""
+
+NARROW = 1 / 16
+"""Share of the calibrated range that samples must cover: with less, an integer input keeps four bits of eight."""
+
+LEAST_JUDGED = 4
+"""Samples from which on the range that they cover says something."""
+
+
+def label_warnings(
+    labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint], metric: str = ""
+) -> list[str]:
+    """Return a warning if labels name classes that the first output does not have.
+
+    Args:
+        labels: One class number a sample, or labels of another kind, of which nothing is said.
+        outputs: The model's outputs; classes are the elements of the first one.
+        inputs: The model's inputs. An output as large as the only input reconstructs that, and has no classes.
+        metric: The metric's name. One of the user's own (FILE.py:FUNCTION) may read labels as it likes.
+    """
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or ":" in metric:
+        return []
+    first, count = outputs[0], math.prod(outputs[0].shape)
+    if first.sizes or (count == 1 and first.dtype.is_integer and first.quant is None):
+        return []  # the output is a class number itself, or its length is not known
+    classes = max(count, 2)  # one number is the score of the second of two classes
+    outside = int((labels >= classes).sum())
+    if not outside or [math.prod(given.shape) for given in inputs] == [count]:
+        return []
+    what = f"{outside} of {len(labels)} labels lie outside the {classes} classes of the output '{first.name}'"
+    remedy = f"number the classes from 0 to {classes - 1}, or give the metric that the labels are for: --metric"
+    return [f"{what} (the largest label is {labels.max()}), and count as wrong; {remedy}"]
+
+
+def range_warnings(samples: Sequence[Sample], ranges: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return a warning for each input whose evaluation samples are unlike what its range was calibrated by.
+
+    Args:
+        samples: Evaluation samples.
+        ranges: The calibrated range of each input that has one, in real units.
+    """
+    return [text for name, ends in ranges.items() for text in _of_input(name, samples, *ends)]
+
+
+def _of_input(name: str, samples: Sequence[Sample], low: float, high: float) -> Iterator[str]:
+    arrays = [np.asarray(s[name]).reshape(-1) for s in samples if name in s and s[name].dtype.kind == "f"]
+    values = np.concatenate(arrays) if arrays else np.zeros(0)
+    values = values[np.isfinite(values)]
+    if not values.size or high <= low:
+        return
+    margin = MARGIN * (high - low)
+    share = float(((values < low - margin) | (values > high + margin)).mean())
+    least, most = float(values.min()), float(values.max())
+    reach = f"they reach from {least:.4g} to {most:.4g}, the calibrated range is {low:.4g} to {high:.4g}"
+    remedy = "prepare both sets alike (--preprocess, --pixel-scale), or calibrate by samples like these"
+    if share >= OUTSIDE_SHARE:
+        what = f"{100 * share:.1f} % of the elements of '{name}' in the evaluation samples lie outside the range"
+        yield f"{what} that it was calibrated for, and saturate there: {reach}; {remedy}"
+    elif len(arrays) >= LEAST_JUDGED and max(most, 0) - min(least, 0) < NARROW * (high - low):
+        covered = (max(most, 0) - min(least, 0)) / (high - low)
+        what = f"the elements of '{name}' in the evaluation samples cover {100 * covered:.2g} % of the range"
+        yield f"{what} that it was calibrated for, and are rounded away: {reach}; {remedy}"
