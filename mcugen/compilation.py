@@ -34,6 +34,7 @@ from mcugen.pipeline import Trace, fuse_float
 from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plausibility import with_plausibility
 from mcugen.plugins import registry_of
+from mcugen.quant.advice import Advisor
 from mcugen.quant.calibration_warnings import calibration_warnings
 from mcugen.quant.estimate import apart, estimated, hold_out, judged_samples
 from mcugen.quant.finetune import finetuned
@@ -142,6 +143,7 @@ class Compilation:
         found = self._finetuned(found, judge) if self.quantizing.finetune else judge(found)
         if basis.data is None:
             found = self._refitted(found)  # judged before: held-out samples must not enter what they judge
+        found = self._advisor(samples, is_apart=kind != "calibration").advised(found)
         given, data = basis.given, basis.data
         told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
@@ -154,6 +156,15 @@ class Compilation:
             calibration_sha256=digest,
             warnings=tuple(warnings),
             other_precisions=layers,
+        )
+
+    def _advisor(self, judged: Sequence[Mapping[str, Array]], *, is_apart: bool) -> Advisor:
+        """Return what tries advice, on some of the samples."""
+        basis, quantizing = self._basis, self.quantizing
+        wanted = {name: DType(precision) for name, precision in quantizing.layers.items()}
+        is_searched = quantizing.precision == MIXED
+        return Advisor(
+            self.source, self.options, self._scheme, wanted, basis.known, judged, is_apart, is_searched, self.progress
         )
 
     def _sample_warnings(self, found: Quantization) -> list[str]:

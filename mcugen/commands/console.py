@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from mcugen.errors import printable, shortened
-from mcugen.evaluation.layers import COMPUTED
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -81,11 +80,13 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 
 def tell_notes(notes: Sequence[str]) -> None:
     """Print notes on stderr, among them all that name layers of another type; the JSON has them, too."""
+    from mcugen.report.text import names_layers
+
     told = list(dict.fromkeys(notes))
-    others = [note for note in told if not note.startswith(COMPUTED)]
+    others = [note for note in told if not names_layers(note)]
     left_out = set(others[MOST_NOTES:])
     for note in (note for note in told if note not in left_out):
-        tell(f"note: {note if note.startswith(COMPUTED) else shortened(note, LONGEST_NOTE)}")
+        tell(f"note: {note if names_layers(note) else shortened(note, LONGEST_NOTE)}")
     if left_out:
         tell(f"and {len(left_out):,} more notes: --json has them all")
 

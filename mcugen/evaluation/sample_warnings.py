@@ -13,7 +13,7 @@ from mcugen.lir.program import Endpoint
 
 Sample = Mapping[str, Array]
 
-OUTSIDE_SHARE = 0.05
+OUTSIDE_SHARE = 0.1
 """Share of an input's elements outside the calibrated range from which the user is warned."""
 
 MARGIN = 0.25
@@ -74,7 +74,7 @@ def _of_input(name: str, samples: Sequence[Sample], low: float, high: float) -> 
     remedy = "prepare both sets alike (--preprocess, --pixel-scale), or calibrate by samples like these"
     if share >= OUTSIDE_SHARE:
         what = f"{100 * share:.1f} % of the elements of '{name}' in the evaluation samples lie outside the range"
-        yield f"{what} that it was calibrated for, and saturate there: {reach}; {remedy}"
+        yield f"{what} that it was calibrated for, where integers saturate: {reach}; {remedy}"
     elif len(arrays) >= LEAST_JUDGED and max(most, 0) - min(least, 0) < NARROW * (high - low):
         covered = (max(most, 0) - min(least, 0)) / (high - low)
         what = f"the elements of '{name}' in the evaluation samples cover {100 * covered:.2g} % of the range"

@@ -38,6 +38,9 @@ MOST_MACS = 2 * 10**9
 LEAST_AGREEMENT = 0.9
 """Below, or below an SQNR of DIVERGED_DB, the user is warned."""
 
+COSTS_MUCH = "quantization costs much"
+"""How the note begins that warns then."""
+
 EXPLAINED, WORST = 2, 3
 """Samples that tell the layers apart (numpy computes the integers), and how many layers are named."""
 
@@ -142,11 +145,10 @@ def sqnr_of(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]
 
 
 def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: Sequence[Sample]) -> str:
-    """One line, with the worst layers."""
+    """Return one line with the worst layers; what helps is told once it was tried (mcugen.quant.advice)."""
     layers = compare_layers(quantized, samples).worst_first[:WORST]
     worst = ", ".join(f"'{layer.name}' ({layer.quality:.1f} dB)" for layer in layers)
-    remedy = "try more samples, --precision int16x8 or auto"
-    return f"quantization costs much: {estimate}; the worst layers: {worst}; {remedy}"
+    return f"{COSTS_MUCH}: {estimate}; the worst layers: {worst}"
 
 
 def judged_samples(

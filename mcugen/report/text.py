@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.evaluation.accuracy import Accuracy, Measure
-from mcugen.evaluation.layers import LayerComparison, LayerError, precision_lines
+from mcugen.evaluation.layers import COMPUTED, LayerComparison, LayerError, precision_lines
 from mcugen.evaluation.metrics import described
 from mcugen.lir.program import MOVE
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
@@ -30,6 +30,11 @@ def print_report(report: Report, console: Console, all_layers: bool = False) -> 
         print_comparison(report.quantization, console, all_layers)
     for line in precision_lines(report.other_precisions):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def names_layers(note: str) -> bool:
+    """Return whether a note names layers of another type, none of which may be left out."""
+    return note.startswith(COMPUTED)
 
 
 def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
