@@ -21,6 +21,7 @@ from mcugen.evaluation.layers import COMPUTED, LEARNING, precision_lines
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
+from mcugen.float_form import notes_of_float_form
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
@@ -338,6 +339,10 @@ class Compilation:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
         compiled = self._within_limits(options, deadline)
+        if self.quantizing.is_wanted:
+            more = notes_of_float_form(compiled, self.quantized, self.source, self.quantizing.precision)
+            report = replace(compiled.report, notes=(*compiled.report.notes, *more))
+            compiled = replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
         given = self._given(compiled) if options.self_test or options.plausible or may_run_on_given(compiled) else []

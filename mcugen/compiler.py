@@ -30,7 +30,7 @@ from mcugen.fitting.staging import time_of_copies
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
 from mcugen.importer.borders import with_integer_borders
-from mcugen.importer.load import load
+from mcugen.importer.load import LoadedModel, load
 from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
@@ -163,10 +163,19 @@ def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple
     """The optimized graph, and a planned program layer by layer, with the kernels that serve the goal. It is not fitted
     to the board, which would take several times as long: to compare what models cost.
     """
+    return _drafted(model.loaded, board, replace(options, dims={}, bound={}))
+
+
+def drafted_in_float(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
+    """Return what `drafted` gives for a model that is not quantized."""
+    return _drafted(source, board, replace(options, integer_io=False))[1]
+
+
+def _drafted(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
     target = target_of(board, options)
-    options = replace(options, dims={}, bound={}, stream_input=False)
+    options = replace(options, stream_input=False)
     with cpu_seconds("compilation"), one_thread():
-        graph = Variants(model.loaded.proto, identifier(Path(model.loaded.file).stem), options, target).graph({})
+        graph = Variants(source.proto, identifier(Path(source.file).stem), options, target).graph({})
         optimize(graph)
         return graph, planned(lowered(graph, target, options))
 
