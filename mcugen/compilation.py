@@ -15,7 +15,7 @@ from mcugen.alternatives import compared, other_goals, without_deadlines
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
-from mcugen.errors import ConstraintError, DoesNotFitError, UnsupportedError, UsageError
+from mcugen.errors import ConstraintError, DoesNotFitError, ModelError, UnsupportedError, UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
 from mcugen.evaluation.layers import COMPUTED, LEARNING, precision_lines
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
@@ -25,6 +25,7 @@ from mcugen.float_form import notes_of_float_form
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
+from mcugen.importer.lost_constants import REMEDY, LostConstant, describe_lost, lost_constants
 from mcugen.latency import Deadline, Pace, within
 from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
@@ -171,8 +172,10 @@ class Compilation:
     def _sample_warnings(self, found: Quantization) -> list[str]:
         """Return what is wrong with the samples that a model was quantized and judged by."""
         basis, model = self._basis, found.model
+        lost = self._lost_constants
         real = None if self.quantizing.synthetic else basis.given
-        faults = calibration_warnings(model, self.source.proto, found.profile, real)
+        faults = [describe_lost(lost)] * bool(lost)
+        faults += calibration_warnings(model, self.source.proto, found.profile, real)
         faults += [text for samples in (basis.given, basis.data) if samples for text in samples.warnings]
         if basis.data is None:
             return faults
@@ -463,7 +466,18 @@ class Compilation:
         if self.options.input_pipeline:
             return self._feed(endpoints).samples(where)
         scale, preprocess = self.judging.pixel_scale, self.quantizing.preprocess
-        return load_samples(where, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
+        try:
+            return load_samples(where, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
+        except UsageError as error:
+            if any(f"'{lost.name}'" in error.rule for lost in self._lost_constants):
+                rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
+                raise ModelError(rule, describe_lost(self._lost_constants).partition("; ")[0], REMEDY) from error
+            raise
+
+    @property
+    def _lost_constants(self) -> list[LostConstant]:
+        """What the exporter lost of normalizations."""
+        return lost_constants(self.source.given.graph, self.options.bound)
 
     def _usable(self, given: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
         """Samples for calibration in an order of their own, unless they are a stream; notes of those left out."""

@@ -31,6 +31,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.traits import Widenable
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import LoadedModel, load
+from mcugen.importer.lost_constants import describe_lost, lost_constants
 from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
@@ -149,7 +150,8 @@ def _compiled(
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)
         sample = variants.sample(graph, symbols, program)
     estimate = quantized.estimate if quantized else None
-    warnings = quantized.warnings if quantized else ()
+    lost = lost_constants(source.given.graph, options.bound)
+    warnings = quantized.warnings if quantized else (describe_lost(lost),) * bool(lost)
     figures = replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
     figures, form = _with_input(figures, program, options, file)
     form = replace(form, cached=cached)

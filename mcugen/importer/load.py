@@ -21,6 +21,7 @@ from mcugen.importer.external import load_external_data, require_internal
 from mcugen.importer.foreign import hide, import_domains, reveal
 from mcugen.importer.formats import format_of
 from mcugen.importer.hazards import check_hazards
+from mcugen.importer.lost_constants import require_constants
 from mcugen.importer.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag_functions, upgrade
 from mcugen.importer.order import sort_nodes
 from mcugen.importer.sparse import make_dense
@@ -118,6 +119,7 @@ def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT
     with cpu_seconds(f"{place}: expanding sparse tensors"):
         make_dense(model, place)
     check_hazards(model, place)
+    require_constants(model.graph, place)
     sort_nodes(model)
     with cpu_seconds(f"{place}: ONNX's checks"):
         return _checked(model, opset, place, registry)
