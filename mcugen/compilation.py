@@ -25,7 +25,14 @@ from mcugen.float_form import notes_of_float_form
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
-from mcugen.importer.lost_constants import REMEDY, LostConstant, describe_lost, lost_constants
+from mcugen.importer.lost_constants import (
+    Loss,
+    LostConstant,
+    describe_lost,
+    lost_constants,
+    remedy_of,
+    what_is_lost,
+)
 from mcugen.latency import Deadline, Pace, within
 from mcugen.lessons import Trial, best, candidates, learn, lengths, sensitive, tried
 from mcugen.mixed import Answer, Demand, Question, Search
@@ -129,6 +136,7 @@ class Compilation:
         """The quantized model, by samples or a profile, judged; UsageError where neither is given."""
         if not self.quantizing.is_wanted:
             raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
+        self._require_constants(Loss.NOT_FINITE)
         basis = self._basis
         samples, kind = judged_samples(basis.held, basis.known, basis.data)
         made_up = bool(self.quantizing.synthetic) and basis.data is None
@@ -469,15 +477,20 @@ class Compilation:
         try:
             return load_samples(where, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
         except UsageError as error:
-            if any(f"'{lost.name}'" in error.rule for lost in self._lost_constants):
-                rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
-                raise ModelError(rule, describe_lost(self._lost_constants).partition("; ")[0], REMEDY) from error
+            self._require_constants(Loss.INPUT, error)  # users do not know of these inputs
             raise
 
     @property
     def _lost_constants(self) -> list[LostConstant]:
         """What the exporter lost of normalizations."""
         return lost_constants(self.source.given.graph, self.options.bound)
+
+    def _require_constants(self, loss: Loss, cause: Exception | None = None) -> None:
+        """Raise a ModelError if constants of normalizations are lost in this way."""
+        lost = self._lost_constants
+        if any(each.loss is loss for each in lost):
+            rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
+            raise ModelError(rule, what_is_lost(lost), remedy_of(lost)) from cause
 
     def _usable(self, given: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
         """Samples for calibration in an order of their own, unless they are a stream; notes of those left out."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras' `Normalization` layer whose mean and variance the exporter lost.
 
-The layer computes (x − mean) ÷ max(√variance, ε). tf2onnx takes the two for inputs of the model ("…/normalization/sub/y:0"
-and "…/normalization/Sqrt/x:0"), or leaves their names without a tensor. Where `adapt` was not called, or its numbers
-were not saved, they are NaN or a variance of 0.
+The layer computes (x − mean) ÷ max(√variance, ε). tf2onnx takes the two for inputs of the model, called
+"…/normalization/sub/y:0" and "…/normalization/Sqrt/x:0", or leaves their names without a tensor. Where `adapt` was not
+called, or its numbers were not saved, they are NaN or a variance of 0.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ _PASSING = {"Add", "Cast", "Expand", "Identity", "Max", "Reciprocal", "Reshape",
 _KERAS = re.compile(r"normalization[^/]*/(sub|truediv|sqrt|maximum|mul)", re.IGNORECASE)
 
 REMEDY = (
-    "export again with keras.layers.Rescaling(1 / std, -mean / std) in place of Normalization (std = variance ** 0.5), "
-    "or give the numbers: --bind NAME=FILE.npy"
+    "export again with keras.layers.Rescaling(1 / std, -mean / std) in place of Normalization (std = variance ** 0.5)"
 )
+"""How to export so that the numbers are constants: those of Rescaling are."""
+
+BINDING = "or fix both inputs: --bind NAME=FILE.npy"
+"""What helps besides where they are inputs."""
 
 
 class Loss(Enum):
@@ -75,8 +78,18 @@ def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[
 
 def describe_lost(lost: Collection[LostConstant]) -> str:
     """Return one line that says what was lost and how to export again."""
+    return f"{what_is_lost(lost)}; {remedy_of(lost)}"
+
+
+def what_is_lost(lost: Collection[LostConstant]) -> str:
+    """Return the first half of that line."""
     named = ", ".join(f"'{each.name}' {each.loss.value}" for each in lost)
-    return f"the exporter lost mean or variance of Keras' Normalization layer: {named}; {REMEDY}"
+    return f"the exporter lost mean or variance of Keras' Normalization layer: {named}"
+
+
+def remedy_of(lost: Collection[LostConstant]) -> str:
+    """Return the other half."""
+    return f"{REMEDY}, {BINDING}" if any(each.loss is Loss.INPUT for each in lost) else REMEDY
 
 
 def require_constants(graph: onnx.GraphProto, place: str) -> None:
@@ -104,14 +117,12 @@ class _Reader:
             if mean is None or deviation is None:
                 continue
             is_keras = bool(_KERAS.search(f"{difference.name} {node.name} {mean.name} {deviation.name}"))
-            is_both = mean.loss is Loss.INPUT and deviation.loss is Loss.INPUT and deviation.is_root
-            if Loss.INPUT in (mean.loss, deviation.loss) and not (is_keras or is_both):
+            is_both = mean.loss is deviation.loss and deviation.is_root
+            if {mean.loss, deviation.loss} & {Loss.INPUT, Loss.MISSING} and not (is_keras or is_both):
                 continue  # a network of several inputs may well compute that
-            if Loss.MISSING in (mean.loss, deviation.loss) and not is_keras:
-                continue
-            yield from (
-                LostConstant(each.name, each.loss) for each in (mean, self._judged(deviation, node)) if each.loss
-            )
+            for source in (mean, self._judged(deviation, node)):
+                if source.loss is not None:
+                    yield LostConstant(source.name, source.loss)
 
     def _pairs(self, node: onnx.NodeProto) -> Iterator[tuple[onnx.NodeProto, str]]:
         """Yield differences that a node divides, and by what."""
@@ -144,7 +155,7 @@ class _Reader:
     def _variable_input(self, node: onnx.NodeProto) -> str:
         """Return the input of a node that is no small constant, such as the ε of a maximum; else the first."""
         scalars = {n for n in node.input if n in self.tensors and not self.tensors[n].dims}
-        return next((name for name in node.input if name not in scalars), node.input[0])
+        return str(next((name for name in node.input if name not in scalars), node.input[0]))
 
     def _constant(self, name: str, data: Array, *, is_root: bool) -> _Source:
         is_bad = data.dtype.kind == "f" and data.size > 0 and not np.isfinite(data).all()
@@ -156,10 +167,8 @@ class _Reader:
         if deviation.loss or data is None or data.dtype.kind != "f" or not data.size:
             return deviation
         divisor = np.abs(data.astype(np.float64))
-        if node.op_type == "Mul":
-            is_lost = (
-                bool((divisor >= 1 / LEAST_DIVISOR).all()) if not deviation.is_root else bool((divisor == 0).all())
-            )
-        else:
-            is_lost = bool((np.sqrt(divisor) if deviation.is_root else divisor).max() <= LEAST_DIVISOR)
-        return _Source(deviation.name, Loss.ZERO if is_lost else None)
+        if deviation.is_root:  # these are variances
+            divisor = np.sqrt(divisor)
+        elif node.op_type == "Mul":
+            divisor = 1 / np.maximum(divisor, LEAST_DIVISOR)
+        return _Source(deviation.name, Loss.ZERO if divisor.max() <= LEAST_DIVISOR else None)
