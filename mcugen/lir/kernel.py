@@ -316,9 +316,14 @@ class Kernel:
         return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
 
     def member(self, name: str) -> Declared | None:
-        """The declaration of a member of the struct; None if there is none."""
-        several = sorted((m for m in self.members if m.many and name.startswith(m.name)), key=lambda m: -len(m.name))
-        return next((m for m in (*self.members, *several) if name == m.name or m in several), None)
+        """Return the declaration of a member of the struct, or None.
+
+        A declaration of several members has the names that begin with its own, unless another declaration has a
+        longer part of the name, or all of it: `d` has d0, `d_s` has d_s0, and neither has `depth`.
+        """
+        exact = next((m for m in self.members if m.name == name and not m.many), None)
+        prefixes = [m for m in self.members if m.many and name.startswith(m.name)]
+        return exact or max(prefixes, key=lambda m: len(m.name), default=None)
 
     def meaning(self, name: str) -> str:
         """Of a member of the struct; "" if it is not declared."""

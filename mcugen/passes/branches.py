@@ -130,7 +130,7 @@ def _line(node: Node, like: _Branch) -> _Branch | None:
     shape, space = node.output.type.shape, len(like.kernel)
     wanted = tuple(n if a == 1 else 1 for a, n in enumerate(shape))
     constants = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
-    if any(np.broadcast_shapes(a.shape, wanted) != wanted for a in constants):
+    if len(constants) < 2 or any(np.broadcast_shapes(a.shape, wanted) != wanted for a in constants):
         return None
     scale, shift = (np.broadcast_to(a, wanted).reshape(-1).astype(np.float64) for a in constants)
     window = Window((1,) * space, (0,) * space, (0,) * space, (1,) * space)

@@ -28,6 +28,7 @@ from mcugen.lir.kernel import (
     writes,
 )
 from mcugen.lir.program import Access, Buffer, Double, Instr, Operand, Space, Wide
+from mcugen.report.kernels import declared_kernels
 
 ZERO = Double(0)
 
@@ -137,6 +138,31 @@ def test_members_are_found_by_name():
         "exact",
         "real",
     ]
+
+
+def test_members_of_a_longer_name_are_another_declaration():
+    """Whatever the order of declarations is: `d` names no member of `d_s`, and no single one called `depth`."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Steps(Params):
+        d_s: Annotated[Mapping[str, Trained], "trips of s"]
+        depth: Annotated[int, "single"]
+        d: Annotated[int, "first"]
+
+    names = {"d0": "trips", "d_s0": "trips of s", "d_s12": "trips of s", "depth": "single", "d": "first"}
+    for params in ((Axes, Steps), (Steps, Axes)):
+        kernel = replace(KERNEL, params=params)
+        assert {name: kernel.meaning(name) for name in names} == names
+        assert kernel.member("depths") == kernel.member("d7")
+
+
+@pytest.mark.parametrize("kernel", declared_kernels(), ids=lambda kernel: kernel.name)
+def test_every_kernel_finds_each_of_its_members(kernel: Kernel):
+    """Alternative groups may declare one name with other types and meanings, but agree on what training changes."""
+    for member in kernel.members:
+        found = kernel.member(f"{member.name}0" if member.many else member.name)
+        assert found is not None
+        assert (found.name, found.many, found.is_trained) == (member.name, member.many, member.is_trained)
 
 
 def test_operands_are_found_by_name():

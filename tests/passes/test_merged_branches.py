@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx_models import Net, apply, check_everywhere, operators, optimized
 
+from mcugen.hir.parser import parse_graph
 from mcugen.passes.branches import merge_branches
 from mcugen.passes.fuse import fold_affine
 from mcugen.passes.recognize import recognize_affine
@@ -95,6 +96,31 @@ def test_others_read_a_branch():
     a, b = conv(net, x, 6, 6, 1, 1), conv(net, x, 6, 6, 1, 1)
     net.output(net.op("Add", a, b), net.op("Sigmoid", a))
     assert merged(net).count("conv") == 2
+
+
+@pytest.mark.parametrize("computed", [("scale",), ("shift",), ("scale", "shift")], ids="+".join)
+@pytest.mark.parametrize("order", [("l", "c"), ("c", "l")], ids=["line first", "line last"])
+def test_a_line_with_computed_numbers_stays(order: tuple[str, str], computed: tuple[str, ...]):
+    """Whatever pass makes such a line: it is none of the layers that have one sum."""
+    numbers = [
+        f"input %{name} : 2x1x1 float32" if name in computed else f"const %{name} : 2x1x1 float32 = [2.0, 4.0]"
+        for name in ("scale", "shift")
+    ]
+    window = "window=Window((1, 1), (0, 0), (0, 0), (1, 1))"
+    lines = [
+        "graph net {",
+        "input %x : 1x2x3x3 float32",
+        *numbers,
+        "const %p : 2x2x1x1 float32 = [0.5, 0.25, -0.5, -0.25]",
+        f"%c = conv(%x, %p) {{{window}}} : 1x2x3x3 float32 NCHW  # Conv",
+        "%l = affine(%x, %scale, %shift) : 1x2x3x3 float32  # Line",
+        f"%y = add(%{order[0]}, %{order[1]}) : 1x2x3x3 float32  # Add",
+        "output y = %y",
+        "}",
+    ]
+    graph = parse_graph("\n  ".join(lines[:-1]) + "\n}\n")
+    assert not merge_branches(graph)
+    assert operators(graph) == ["conv", "affine", "add"]
 
 
 def test_of_two_tensors():
