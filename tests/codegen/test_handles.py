@@ -197,10 +197,16 @@ def test_a_stream_of_samples_that_nobody_has_begun(tmp_path: Path):
             same = same && memcmp(x[0], x[1], sizeof x[0]) == 0;
         }
     """
-    statements += told("same", "windows[0]", "windows[1]", "net_get_window(NULL, x[0])")
-    header = '#include "net_input.h"\nstatic net_input_state streams[2];'
-    same, first, second, none = printed(bundle, tmp_path, statements, header)
-    assert (same, none) == (1, 0)
+    calls = ["net_get_window(NULL, x[0])", "net_get_window(&streams[0], NULL)"]
+    calls += [
+        "net_put_samples(NULL, &some, 1)",
+        "net_put_samples(&streams[0], NULL, 1)",
+        "net_put_samples(NULL, NULL, 1)",
+    ]
+    statements += told("same", "windows[0]", "windows[1]", *calls, "net_put_samples(&streams[0], &some, 1)")
+    header = '#include "net_input.h"\nstatic net_input_state streams[2];\nstatic const int16_t some = 3;'
+    same, first, second, *none, one = printed(bundle, tmp_path, statements, header)
+    assert (same, none, one) == (1, [0] * len(calls), 1)
     assert first == second > 3
 
 
