@@ -34,7 +34,7 @@ from sized_graphs import LENGTHS, sized_model
 from structured_networks import NEWEST_OPSET, OLDEST_OPSET, Network, network_of, structured_network
 from two_cores import two_cores
 
-from mcugen.board import load_board
+from mcugen.board import Board, load_board
 from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
@@ -245,12 +245,17 @@ def compile_case(case: Case) -> Compiled | Finding | str:
 
 def compile_here(case: Case) -> CompiledModel:
     """Compile for this computer, within the share of RAM that the case has."""
-    source, options = case.quantization or case.model, replace(case.options, cores=1)
-    model = compile_model(source, options=options)
-    if case.share_of_ram:
-        limit = int(case.share_of_ram * model.program.arena_size)
-        model = compile_model(source, options=replace(options, max_ram=limit))
-    return model
+    return compile_within_share(case, "host", replace(case.options, cores=1))
+
+
+def compile_within_share(case: Case, board: str | Board, options: CompileOptions) -> CompiledModel:
+    """Compile; again, within the case's share of RAM, if it has one."""
+    source = case.quantization or case.model
+    model = compile_model(source, board, options)
+    if not case.share_of_ram:
+        return model
+    limit = int(case.share_of_ram * model.program.arena_size)
+    return compile_model(source, board, replace(options, max_ram=limit))
 
 
 def feeds_of(case: Case, model: CompiledModel) -> list[dict[str, np.ndarray]]:
@@ -387,11 +392,11 @@ def _assert_near(found: np.ndarray, wanted: np.ndarray, relative: float, absolut
 
 
 def compile_for_board(compiled: Compiled) -> Compiled | Finding | str:
-    """Compile the same case for its board; the expected results stay those of this computer."""
+    """Compile the same case for its board, within the share of RAM there; what is expected stays as it was."""
     case = compiled.case
     board = two_cores(case.board[:-1]) if case.board.endswith("+") else load_board(case.board)
     try:
-        model = compile_model(case.quantization or case.model, board, case.options)
+        model = compile_within_share(case, board, case.options)
         verify_plan(model.program)
     except (UnsupportedError, UsageError, DoesNotFitError) as error:
         return f"{case.board}: {_rule(error)}"
