@@ -249,13 +249,16 @@ def compile_here(case: Case) -> CompiledModel:
 
 
 def compile_within_share(case: Case, board: str | Board, options: CompileOptions) -> CompiledModel:
-    """Compile; again, within the case's share of RAM, if it has one."""
+    """Compile; again, within the case's share of RAM, if it has one and some program fits it."""
     source = case.quantization or case.model
     model = compile_model(source, board, options)
     if not case.share_of_ram:
         return model
     limit = int(case.share_of_ram * model.program.arena_size)
-    return compile_model(source, board, replace(options, max_ram=limit))
+    try:
+        return compile_model(source, board, replace(options, max_ram=limit))
+    except DoesNotFitError:
+        return model
 
 
 def feeds_of(case: Case, model: CompiledModel) -> list[dict[str, np.ndarray]]:
