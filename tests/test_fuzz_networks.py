@@ -18,13 +18,20 @@ import onnx
 import pytest
 from fuzz_networks import (
     BATCH,
+    FLOAT_ERROR,
+    HALF_STEP,
     Case,
+    Compiled,
     case_of,
     check,
+    compare_outputs,
     compare_with_onnxruntime,
+    compile_case,
     compile_here,
     feeds_of,
     interpret_stream,
+    is_mixed,
+    most_steps,
 )
 from onnx import helper, numpy_helper
 from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, network_of
@@ -57,6 +64,34 @@ def test_a_family_is_valid_in_every_opset(family: str):
 def test_a_seed_gives_the_same_case():
     assert case_of(5).model == case_of(5).model
     assert case_of(5).options == case_of(5).options
+
+
+@pytest.mark.parametrize(("seed", "has_floats"), [(9, False), (7, True)], ids=["integers", "integers and floats"])
+def test_codes_differ_by_what_rounding_explains(seed: int, has_floats: bool):
+    """Not at all in a network of integers; by the noise of a quantized network, in steps, where floats lie between."""
+    compiled = compile_case(case_of(seed))
+    assert isinstance(compiled, Compiled)
+    assert is_mixed(compiled.model) == has_floats
+    for name, codes in compiled.expected[-1].items():
+        allowed = int(most_steps(compiled, name, codes.dtype)) if has_floats else 0
+        for steps in (allowed, allowed + 1):
+            outputs = [dict(sample) for sample in compiled.expected]
+            outputs[-1][name] = codes + np.eye(1, codes.size, dtype=np.int64).reshape(codes.shape) * steps
+            assert bool(compare_outputs(compiled, outputs, "C")) == (steps > allowed)
+
+
+@pytest.mark.parametrize("style", ["float16", "float32"])
+def test_reals_differ_by_what_rounding_explains(style: str):
+    """Two sums next to a tie round to neighbours in float16."""
+    compiled = compile_case(case_of(3, style, "u_net"))
+    assert isinstance(compiled, Compiled)
+    relative = FLOAT_ERROR + (HALF_STEP if style == "float16" else 0)
+    for name, reals in compiled.expected[-1].items():
+        for share in (0.9, 1.1):
+            outputs = [dict(sample) for sample in compiled.expected]
+            error = np.abs(reals.astype(np.float64)).max() * relative * share + compiled.limits[name]
+            outputs[-1][name] = reals + np.eye(1, reals.size).reshape(reals.shape) * error
+            assert bool(compare_outputs(compiled, outputs, "C")) == (share > 1)
 
 
 # ------------------------------------------------------------------------------------------------ planted faults
