@@ -34,7 +34,7 @@ CONV: tuple[Kernel, ...] = (
     *portable.CONV,
     *coded.DENSE,
 )
-"""Of convolutions."""
+"""Kernels of convolutions, in order of preference."""
 
 DENSE: tuple[Kernel, ...] = (
     *helium.DENSE,
@@ -44,4 +44,4 @@ DENSE: tuple[Kernel, ...] = (
     *portable.DENSE,
     *coded.DENSE,
 )
-"""Of fully connected layers."""
+"""Kernels of fully connected layers, in order of preference."""

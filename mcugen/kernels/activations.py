@@ -51,12 +51,12 @@ class RowsOfInt8:
         return RowsOfInt8(first, 1 - first, *dims)
 
     def operands(self, node: Node, builder: Builder) -> dict[str, Buffer]:
-        """Of a kernel, by role."""
+        """Return the kernel's operands by role."""
         read = {"x0": node.input(self.x0), "x1": node.input(self.x1)}
         return {role: builder.buffer(value) for role, value in (read | {"y": node.output}).items()}
 
     def overlaps(self, node: Node) -> list[Overlap]:
-        """Of a kernel that takes them from the first element to the last."""
+        """Return how the output may overlap inputs that are read from first to last element."""
         y, order = node.output.type, Traversal.forward(node.output.type.count)
         dense = {"x0": self.x0} | ({"x1": self.x1} if self.rows == 1 else {})
         return [each for role, i in dense.items() for each in overlap(node.input(i).type, y, order, into=role)]
@@ -70,7 +70,7 @@ class WeightedSum(Protocol):
 
     @property
     def factors(self) -> tuple[int, int]:
-        """Of x and of y."""
+        """Return the factors of x and y."""
 
     @property
     def offset(self) -> int:
@@ -138,7 +138,7 @@ class SumParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class SumOptions(Options):
-    """Of a sum."""
+    """Template options of a sum."""
 
     clamped: Annotated[bool, "whether low and high are other than int8's"]
     repeats: Annotated[bool, "whether x1 is one row, which is added to each of x0"]
@@ -281,7 +281,7 @@ net (int8[2, 6, 8] a, int8[1, 1, 8] b) => (int8[2, 6, 8] y)
 
 
 def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
-    """Emits one instruction for a product of int8 tensors; False: there is no kernel."""
+    """Emit one instruction for a product of int8 tensors; return False if there is no kernel."""
     rows, kernel = RowsOfInt8.of(node.sig), MUL_S8
     requantize = spec.product.for_high_word() if spec.product else None
     fits = kernel.runs_on(builder.features) and not builder.any_size
@@ -340,11 +340,11 @@ CODES_OF_A_BYTE = 256
 """Entries of a channel's table."""
 
 FEWEST_PIXELS = 128
-"""From which on a table is worth it: one takes the time of a hundred elements."""
+"""Least number of pixels for which a table pays: building one takes the time of a hundred elements."""
 
 
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
-    """Emits one instruction; False: slopes are by other than channels, or tables are not worth their time or RAM."""
+    """Emit one instruction; return False if slopes are not per channel, or tables are not worth their time or RAM."""
     x, slopes, y = node.input(0).type, node.input(1).type, node.output.type
     pixels, channels = y.count // y.shape[-1], y.shape[-1]
     by_channel = slopes.shape[-1] == slopes.count == channels and x.shape == y.shape

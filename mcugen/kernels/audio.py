@@ -28,7 +28,7 @@ class DftParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class DftOptions(Options):
-    """What goes in and what comes out."""
+    """Template options of a Fourier transform."""
 
     t: Annotated[str, "C type of the elements"]
     parts: Annotated[int, "numbers of a sample: 1 if real, 2 if complex"]

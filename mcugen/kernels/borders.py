@@ -21,7 +21,7 @@ _EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
 
 @dataclass(frozen=True, kw_only=True)
 class Codes(Params):
-    """What codes stand for."""
+    """Parameters of a quantized tensor."""
 
     count: Annotated[int, "elements"]
     scale: Annotated[float, "of a code"]
@@ -57,7 +57,7 @@ DEQUANTIZE = Kernel(
 
 
 def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
-    """Emits one instruction for a node that converts between reals and these codes; False: there is no kernel."""
+    """Emit one instruction that quantizes or dequantizes; return False if there is no kernel."""
     x, y = node.input(0).type, node.output.type
     is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1
     if not is_packed or not builder.features >= _NEEDS or builder.features & _LACKS or builder.any_size:

@@ -23,18 +23,18 @@ CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV,
 CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
 DENSE: tuple[Kernel, ...] = (*dense.DENSE, *s16.DENSE)
 MATMUL: tuple[Kernel, ...] = (*matmul.MATMUL, *s16.MATMUL)
-"""Of products of two activations."""
+"""Kernels of products of two activations."""
 
 BINARY: tuple[Kernel, ...] = (*elementwise.BINARY, *s16_activations.BINARY)
-"""Of elementwise operators with two operands."""
+"""Kernels of elementwise operators with two operands."""
 
 CURVE: tuple[Kernel, ...] = s16_activations.CURVE
-"""Of functions of one int16 tensor."""
+"""Kernels of functions of one int16 tensor."""
 
 MAX_POOL: tuple[Kernel, ...] = pooling.MAX_POOL
 AVERAGE_POOL: tuple[Kernel, ...] = pooling.AVERAGE_POOL
 REDUCE: tuple[Kernel, ...] = pooling.REDUCE
-"""Of reductions along axes."""
+"""Kernels of reductions along axes."""
 
 SOFTMAX: tuple[Kernel, ...] = softmax.SOFTMAX
 PAD: tuple[Kernel, ...] = movement.PAD
@@ -42,4 +42,4 @@ TRANSPOSE: tuple[Kernel, ...] = movement.TRANSPOSE
 CONCAT: tuple[Kernel, ...] = movement.CONCAT
 
 REPEAT: tuple[Kernel, ...] = lstm.REPEAT
-"""Of loops."""
+"""Kernels of loops."""

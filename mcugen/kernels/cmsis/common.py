@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all calls of CMSIS-NN share: which variant of the library, its requantization, its scratch memory.
+"""Common parts of calls of CMSIS-NN: the library's variant, its requantization, and its scratch memory.
 
-The library requantizes by q = round(round(v · 2^left · M / 2^31) / 2^right), or, if it was built for single rounding,
-round(v · M / 2^(31 − shift)), both with M < 2^31 and shift = left − right. With right = 0 both round once, half up, by
-our own formula (mcugen.numerics.fixedpoint): with our multipliers and no right shift it gives our bits on any CPU.
+The library requantizes by q = round(round(v · 2^left · M / 2^31) / 2^right), or, if built for single rounding, by
+round(v · M / 2^(31 − shift)), both with M < 2^31 and shift = left − right. With right = 0 both round once, half up, as
+our own formula does (mcugen.numerics.fixedpoint). With our multipliers and no right shift the library therefore gives
+our bits on any CPU.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.options import CMSIS_NN
 
 MOST_SIZE = 2**15 - 1
-"""Of an axis: the library counts positions in 16 bits, some of them signed."""
+"""Largest length of an axis: the library counts positions in 16 bits, partly signed."""
 
 MOST_WEIGHTS = 2**16 - 1
-"""Of a filter: the library counts those in 16 bits, too."""
+"""Largest number of weights of a filter: the library counts them in 16 bits."""
 
 MOST_SHIFTED = 2**30
 """Sums, shifted to the left as their requantization begins, stay below: for Helium and single rounding, the library
@@ -37,7 +38,7 @@ MOST_RESULT = 2**30
 
 
 def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
-    """A kernel of the library; with `evaluate`, it does not round as the operator does."""
+    """Return a kernel of the library. With `evaluate` it rounds differently from the operator."""
     return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
 
@@ -60,20 +61,20 @@ class Zeros(Params):
 
     @staticmethod
     def of(spec: WeightedSpec) -> Zeros:
-        """Of a layer."""
+        """Return the zero points of a layer."""
         return Zeros(x_zero=spec.x.q.zero_point, y_zero=spec.y.q.zero_point)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScale(Params):
-    """How the library requantizes sums or products of a whole tensor."""
+    """Parameters of the library's requantization of a whole tensor."""
 
     multiplier: Annotated[Trained, "with 31 bits behind the point"]
     shift: Annotated[Trained, "bits by which they are shifted to the left before; to the right, if negative"]
 
 
 def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
-    """Of three numbers the one for the library as built for this CPU."""
+    """Return the number for the library's variant on this CPU."""
     if "mve" in features:
         return mve
     return dsp if "dsp" in features else plain
@@ -100,10 +101,16 @@ def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Ro
 def layer_constants(
     spec: WeightedSpec, site: Site, weights: Array, bias: Array, *, per_tensor: bool = False, multiple: int = 1
 ) -> dict[str, Buffer]:
-    """The operands w, bias, multiplier and shift of a layer.
+    """Return the operands w, bias, multiplier and shift of a layer.
 
-    `per_tensor` asks for a single multiplier. `multiple` is what the number of channels is rounded up to, for
-    functions that read beyond the last one, with weights in which channels are the last axis.
+    Args:
+        spec: The layer.
+        site: The call.
+        weights: Weights in the library's layout.
+        bias: Bias of each output channel.
+        per_tensor: Whether there is a single multiplier.
+        multiple: Number of channels is padded to a multiple of it, for functions that read beyond the last channel;
+            channels must be the last axis of the weights.
     """
     channels = len(bias)
     beyond = -channels % multiple
@@ -116,7 +123,7 @@ def layer_constants(
 
 
 def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[str, Buffer]:
-    """The operands, and so many bytes for the library."""
+    """Return the operands with `size` bytes of scratch memory for the library."""
     return {**operands, "scratch": site.scratch("scratch", DType.INT8, size)}
 
 

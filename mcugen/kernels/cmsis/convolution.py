@@ -32,10 +32,10 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
 def laid(shape: ConvShape, lines: bool = True) -> ConvShape:
-    """The same convolution for the library. `lines`: whether it may compute single lines in their own way.
+    """Return the convolution in the form that the library should see.
 
-    A dilation means nothing to one tap, but keeps the library from its pointwise way; an image that is one line means
-    the same upright.
+    A dilation has no effect on a single tap, but keeps the library from its pointwise function. An image of one line is
+    equivalent to the upright line; `lines` says whether the library may use its function for lines.
     """
     if shape.k_h == shape.k_w == 1:
         dilation = 1 if is_pointwise(shape) else 2
@@ -69,7 +69,7 @@ def _is_line(shape: ConvShape) -> bool:
 
 
 def _line_end(shape: ConvShape) -> int:
-    """How far the last window of a line goes beyond its end."""
+    """Return how far the last window of a line extends beyond the line's end."""
     return (shape.out_w - 1) * shape.stride_w - shape.pad_w + shape.k_w - shape.in_w
 
 
@@ -86,14 +86,14 @@ def conv_scratch(shape: ConvShape, features: frozenset[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterDepth(Params):
-    """What filters of groups read."""
+    """Parameters of a grouped convolution."""
 
     w_c: Annotated[int, "channels of a filter"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvOptions(Options):
-    """Of a convolution."""
+    """Template options of a convolution."""
 
     direct: Annotated[bool, "whether the library reads x where it lies, and takes no memory"]
 
@@ -104,7 +104,7 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """The same, two weights a byte."""
+    """Emit a convolution with two weights a byte."""
     return _emit(spec, site, laid(spec.shape, lines=False), packed_nibbles(spec.weights))
 
 
@@ -133,7 +133,7 @@ def no_padded_lines(spec: ConvSpec) -> bool:
 
 
 def way(spec: ConvSpec) -> str:
-    """Which of the library's functions it is, by the shape."""
+    """Return the library's function for this shape."""
     shape = laid(spec.shape)
     if is_pointwise(shape):
         return "pointwise"
@@ -143,7 +143,7 @@ def way(spec: ConvSpec) -> str:
 
 
 def gatherings(spec: ConvSpec) -> int:
-    """Runs of channels that are copied one after the other: those of each window and group."""
+    """Return the number of channel runs that are copied one by one: those of each window and group."""
     shape = spec.shape
     return shape.batch * shape.out_h * shape.out_w * shape.k_h * shape.k_w * shape.groups
 

@@ -15,7 +15,7 @@ _STEPS = 24
 
 @cache
 def _table() -> Array:
-    """The library's: 65536 · σ(i / 24), raised by half of what a line misses in the middle of the next segment."""
+    """Return the library's table: 65536 · σ(i / 24), raised by half the interpolation error in mid-segment."""
     at = np.arange(0, 256.5, 0.5) / _STEPS
     exact = 2.0**16 / (1 + np.exp(-at))
     ends, middles = exact[::2], exact[1::2]
@@ -25,21 +25,21 @@ def _table() -> Array:
 
 
 def sigmoid(x: Array, left: int) -> Array:
-    """Of arguments in steps of 2^(left − 12), in steps of 2^−15."""
+    """Return the sigmoid in units of 2^−15, of arguments in units of 2^(left − 12)."""
     at = _scaled(x, left)
     line = _line(np.abs(at), 9, 0x7FFF << 10)
     return np.asarray(np.where(at >= 0, line + 512, 2**25 - line + 511) >> 10)
 
 
 def tanh(x: Array, left: int) -> Array:
-    """The same; it is 2 σ(2x) − 1."""
+    """Return tanh(x) = 2 σ(2x) − 1 in units of 2^−15, of arguments in units of 2^(left − 12)."""
     at = _scaled(x, left)
     line = _line(np.abs(at), 8, 0xFFFF << 8) - 2**23
     return np.asarray(np.where(at >= 0, line + 128, 127 - line) >> 8)
 
 
 def _scaled(x: Array, left: int) -> Array:
-    """In steps of which 2^12 / 3 are one: 512 of them lie between entries for a sigmoid, 256 for tanh."""
+    """Return arguments in units of 3 / 2^12: table entries are 512 units apart for sigmoid, 256 for tanh."""
     scaled = (x.astype(np.int64) * 3 * 2 ** max(left, 0) + (2 ** (-left - 1) if left < 0 else 0)) >> max(-left, 0)
     return np.asarray(scaled)
 

@@ -31,12 +31,12 @@ from mcugen.lir.kernel import Call, Kernel, Options, Site
 from mcugen.numerics.sums import requantizer
 
 MANY_ROWS = 4
-"""What fully connected layers take more instructions for than pointwise convolutions."""
+"""Least number of rows for which a pointwise convolution takes fewer instructions than a fully connected layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseOptions(Options):
-    """Of a fully connected layer."""
+    """Template options of a fully connected layer."""
 
     per_channel: Annotated[bool, "whether channels have multipliers of their own"]
 
@@ -109,7 +109,7 @@ ROW: tuple[Kernel, ...] = (
         emit=emit_s4,
     ),
 )
-"""Of fully connected layers and of convolutions."""
+"""Kernels of fully connected layers, also for convolutions."""
 
 DENSE: tuple[Kernel, ...] = (*ROW, *CONV)
-"""Of fully connected layers: rows are pixels where they are several."""
+"""Kernels of fully connected layers; several rows are pixels of a convolution."""

@@ -32,7 +32,7 @@ BLOCK = 124
 
 
 def plain(shape: ConvShape) -> ConvShape:
-    """The same without dilations of a single tap, which keep the library from its fast ways."""
+    """Return the convolution without dilations of single taps, which keep the library from its fast functions."""
     h, w = (1 if taps == 1 else dilation for taps, dilation in zip(*_by_axis(shape), strict=True))
     return replace(shape, dilation_h=h, dilation_w=w)
 
@@ -64,7 +64,7 @@ def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplicity(Params):
-    """How many channels are made of one."""
+    """Parameters of a depthwise convolution with several outputs per input channel."""
 
     multiple: Annotated[int, "channels of y for each of x"]
 
@@ -75,7 +75,7 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """The same, two weights a byte."""
+    """Emit a depthwise convolution with two weights a byte."""
     return _emit(spec, site, packed_nibbles(_turned(spec)), small=True)
 
 
@@ -124,7 +124,7 @@ HELIUM = frozenset({"mve"})
 
 
 def way(spec: ConvSpec) -> str:
-    """Which of the library's functions it is, by the shape."""
+    """Return the library's function for this shape."""
     shape = plain(spec.shape)
     if not is_fast(shape):
         return "any" if shape.out_c // shape.in_c % 4 else "fours"
@@ -157,4 +157,4 @@ DEPTHWISE: tuple[Kernel, ...] = (
         lacks=HELIUM,
     ),
 )
-"""Of convolutions."""
+"""Kernels of depthwise convolutions."""

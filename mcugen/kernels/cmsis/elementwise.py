@@ -68,7 +68,7 @@ def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Codes8(Params):
-    """Of int8 tensors of one shape."""
+    """Parameters of int8 tensors of one shape."""
 
     count: Annotated[int, "elements"]
     x0_zero: Annotated[Trained, "zero point of x0"]
@@ -79,7 +79,7 @@ class Codes8(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Codes8:
-        """Those of a layer."""
+        """Return the parameters of a layer."""
         (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
         zeros = {"x0_zero": x0.zero_point, "x1_zero": x1.zero_point, "y_zero": y.zero_point}
         return Codes8(count=spec.y.count, low=low, high=high, **zeros)
@@ -101,7 +101,7 @@ def operands(site: Site) -> dict[str, Buffer]:
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Sums, and differences, whose second factor is negative."""
+    """Emit a sum, or a difference, whose second factor is negative."""
     fixed = spec.fixed_sum
     assert fixed is not None
     m0, m1 = (factor << (31 - LEFT) for factor in fixed.factors)
@@ -133,7 +133,7 @@ class Matrices(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Matrices:
-        """Those of a layer."""
+        """Return the parameters of a layer."""
         dims, strides = _walks(spec)
         sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
         (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)

@@ -25,13 +25,13 @@ from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Requantizer
 
 SUMS = QuantParams((2.0**-12,), 0)
-"""Of the library's gates before their functions."""
+"""Quantization of the library's gate sums."""
 
 COARSEST_SUMS = 2.0**-11
 """Our sums' scale where ±8 was seen: quantization leaves a factor of 2 (mcugen.quant.recurrent.HEADROOM)."""
 
 LEAST_FACTOR = 200
-"""Of a hidden state's multiplier, which has no more bits than that: its rounding is a quarter of a step at most."""
+"""Least multiplier of a hidden state, which has few bits: its rounding is then at most a quarter of a step."""
 
 
 class _Walk(Protocol):
@@ -42,7 +42,7 @@ class _Walk(Protocol):
 
 
 class _Loop(Protocol):
-    """What is read of the operator."""
+    """The fields of a loop operator that are read here."""
 
     steps: int
     taken: tuple[_Walk, ...]
@@ -62,7 +62,7 @@ class LstmStep:
 
     @property
     def size(self) -> int:
-        """Of the hidden state."""
+        """Return the size of the hidden state."""
         return self.hidden.type.shape[-1]
 
 
@@ -75,19 +75,19 @@ def _step(node: Node) -> LstmStep | None:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the library is told: by gate, multipliers and shifts of x and h [4, 4], biases less zero points [4H]."""
+    """The library's parameters by gate: multipliers and shifts of x and h [4, 4], biases minus zero points [4H]."""
 
     scales: Array
     inner_bias: Array
     recurrent_bias: Array
     fraction: int
-    """Bits of fraction of a cell."""
+    """Fractional bits of a cell state."""
     factor: int
     """From products of two results of functions to hidden states, with 31 bits of fraction."""
 
     @staticmethod
     def of(cell: LstmStep) -> Numbers:
-        """Those of a step."""
+        """Return the parameters of an LSTM step."""
         columns = []
         for layer in (cell.inner, cell.recurrent):
             scales = layer.sig.input(0).q.scales * _by_gate(layer)[:, 0] / SUMS.scales
@@ -246,4 +246,4 @@ REPEAT: tuple[Kernel, ...] = (
         evaluate=evaluate,
     ),
 )
-"""Of loops, whose spec is the node: its body tells all."""
+"""Kernels of loops. Their specification is the node, whose body holds everything."""

@@ -31,7 +31,7 @@ def int8_product(spec: MatMulSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ProductSize(Params):
-    """Of a product of two activations."""
+    """Sizes of a product of two activations."""
 
     batch: Annotated[int, "products"]
     rows: Annotated[int, "rows of a and y"]
@@ -40,13 +40,13 @@ class ProductSize(Params):
 
     @staticmethod
     def of(spec: MatMulSpec) -> ProductSize:
-        """Of a layer."""
+        """Return the sizes of a layer."""
         return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductCodes(Params):
-    """Of int8 operands."""
+    """Parameters of int8 operands."""
 
     sums_size: Annotated[int, "bytes of scratch that are the library's; b with rows for columns lies behind them"]
     a_zero: Annotated[Trained, "zero point of a"]
@@ -55,7 +55,7 @@ class ProductCodes(Params):
 
 
 def product_operands(dtype: DType) -> tuple[Role, ...]:
-    """a, b and y of that type."""
+    """Return the roles a, b and y with this type."""
     return reads("a", "left operand", dtype), reads("b", "right operand", dtype), writes("y", "output", dtype)
 
 

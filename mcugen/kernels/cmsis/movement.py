@@ -23,10 +23,10 @@ AXES = "nhwc"
 """The library's names of axes, outermost first."""
 
 MOST_SIZE = 2**16 - 1
-"""Of an axis, as functions take it or count along it."""
+"""Largest length of an axis that the functions accept."""
 
 MOST_COLUMNS = MOST_SIZE // 7
-"""Of matrices that are transposed: with Helium, offsets of eight rows have 16 bits."""
+"""Largest number of columns of a transposed matrix: with Helium, offsets of eight rows have 16 bits."""
 
 
 _X, _Y = reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)
@@ -49,7 +49,7 @@ class _Padded:
         return self.before + self.after > 0
 
     def of_runs(self, length: int) -> _Padded:
-        """The axis, if each of its elements is a run of elements."""
+        """Return the axis with each element replaced by a run of elements."""
         return _Padded(length * self.size, length * self.before, length * self.after)
 
 
@@ -86,7 +86,7 @@ def pads_runs(spec: PadSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PadParams(Params):
-    """As many axes as the library has, named as it names them."""
+    """Parameters of a padding, with the library's axes and names."""
 
     value: Annotated[int, "what is added"]
     n: Annotated[int, "elements of x along the outermost axis"]
@@ -149,7 +149,7 @@ def turns_axes(spec: TransposeSpec) -> bool:
 
 
 def rows(spec: TransposeSpec) -> int:
-    """Of the input."""
+    """Return the number of rows of the input."""
     return spec.x.count // turned(spec)[0][-1]
 
 
@@ -165,7 +165,7 @@ class TransposeParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TransposeOptions(Options):
-    """Of a transposition."""
+    """Template options of a transposition."""
 
     perm: Annotated[list[int], "axis of x by axis of y"]
 
@@ -207,7 +207,7 @@ class ConcatSpec:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Of y: before the axis, along it, behind it."""
+        """Return the sizes of y before the axis, along it, and behind it."""
         y = self.y.shape
         return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])
 
@@ -224,7 +224,7 @@ def joins_rows(spec: ConcatSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PartParams(Params):
-    """Where one part lies."""
+    """Position of one part of a concatenation."""
 
     outer: Annotated[int, "runs of a part"]
     y_depth: Annotated[int, "elements of y along the axis"]
@@ -234,7 +234,7 @@ class PartParams(Params):
 
 
 def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
-    """A call for each part."""
+    """Emit a call for each part."""
     (outer, along, inner), offset = spec.sizes, 0
     calls = []
     for index, part in enumerate(spec.parts):

@@ -51,7 +51,7 @@ def of_images(pool: AverageSpec | None) -> bool:
 
 
 def average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's averages under a window."""
+    """Return the library's averages under a window."""
     pool: PoolSpec = spec_of(node)
     x = arrays[0].reshape(pool.x.shape)
     taps = tuple(range(x.ndim, 2 * x.ndim - 2))
@@ -68,12 +68,12 @@ def _rounded(sums: Array, counts: Array) -> Array:
 
 
 def emit_max_pool(pool: PoolSpec, site: Site) -> Call:
-    """Without a clamp of its own."""
+    """Emit a maximum pool without a clamp."""
     return site.call({"x": site.x, "y": site.y}, [pool.geometry])
 
 
 def emit_average(pool: AverageSpec, site: Site) -> Call:
-    """With DSP, the library sums the channels of a pixel up in 32 bits each."""
+    """Emit an average pool. With DSP, the library needs a 32-bit sum for each channel."""
     size = by_variant(site.features, 0, 4 * pool.x.shape[-1], 0)
     operands = {"x": site.x, "y": site.y, "scratch": site.scratch("scratch", DType.INT8, size)}
     return site.call(operands, [pool.geometry, Scratch(scratch_size=size)])

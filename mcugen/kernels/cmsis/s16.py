@@ -61,14 +61,14 @@ class Scaling:
 
     @staticmethod
     def near(wanted: Requantizer, bits: int, most: int) -> Scaling:
-        """The nearest to `wanted` of multipliers with so many bits and shifts of at most `most`."""
+        """Return the scaling nearest to `wanted` with multipliers of `bits` bits and shifts of at most `most`."""
         real = wanted.multiplier / 2.0**wanted.shift
         shift = np.minimum(bits - np.frexp(real)[1].astype(np.int64), most)
         shift -= np.rint(real * 2.0**shift) >= 2**bits
         return Scaling(np.rint(real * 2.0**shift).astype(np.int64), shift)
 
     def __call__(self, sums: Array, low: int, high: int) -> Array:
-        """The specification, as int64."""
+        """Return the requantized sums as int64."""
         q: Array = np.clip((sums * self.multiplier + (1 << (self.shift - 1))) >> self.shift, low, high)
         return q
 
@@ -94,19 +94,19 @@ class Scaling:
 
 
 def short_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Of a layer whose sums stay in 32 bits, doubled too: so Helium has them where the library rounds once."""
+    """Return the scaling of a layer whose doubled sums fit in 32 bits, which Helium needs; None for other layers."""
     found = Scaling.near(spec.requantizer, 31, 31)
     return found if (spec.largest_sums * 2.0 ** (31 - found.shift) < 2**30).all() else None
 
 
 def long_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Of any sums; None: more than a step from ours."""
+    """Return the scaling of any sums; None if it is more than a step from ours."""
     found = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
     return found if found.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 def conv_scaling(spec: ConvSpec) -> Scaling | None:
-    """In 32 bits, or in 64 where all of the library's loops have so many for the whole sum."""
+    """Return the scaling in 32 bits, or in 64 where all of the library's loops add the whole sum in 64 bits."""
     return short_scaling(spec) or (long_scaling(spec) if _adds_in_64_bits(spec) else None)
 
 
@@ -118,7 +118,7 @@ def _adds_in_64_bits(spec: ConvSpec) -> bool:
 
 
 def product_scaling(spec: MatMulSpec) -> Scaling | None:
-    """Of a product of two activations; None: more than a step from ours."""
+    """Return the scaling of a product of two activations; None if it is more than a step from ours."""
     found = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
     return found if found.agrees(spec.requantizer, spec.largest_sums) else None
 
@@ -127,25 +127,25 @@ def product_scaling(spec: MatMulSpec) -> Scaling | None:
 
 
 def sums_of(node: Node, arrays: Sequence[Array]) -> Array:
-    """The sums of a layer with their bias, int64."""
+    """Return the sums of a layer with their bias, int64."""
     sums = TensorType(node.output.type.shape, DType.INT64)
     return node.op.evaluate(replace(node.sig, outputs=(sums,)), *arrays)[0]
 
 
 def evaluate_conv(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's result."""
+    """Return the library's result of a convolution."""
     spec: ConvSpec = spec_of(node)
     return _scaled(sums_of(node, arrays), conv_scaling(spec), spec.limits)
 
 
 def evaluate_long(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The same of layers whose sums always have 64 bits."""
+    """Return the library's result of a layer with 64-bit sums."""
     spec: ConvSpec = spec_of(node)
     return _scaled(sums_of(node, arrays), long_scaling(spec), spec.limits)
 
 
 def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The same of a product of two activations."""
+    """Return the library's result of a product of two activations."""
     spec: MatMulSpec = spec_of(node)
     return _scaled(sums_of(node, arrays), product_scaling(spec), spec.y.dtype.limits)
 
@@ -208,7 +208,7 @@ class ByChannel(NamedTuple):
 
 
 def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffer]:
-    """The operands, each constant followed by `spare` zeros."""
+    """Return the operands, each constant followed by `spare` zeros."""
     arrays = {role: np.pad(array.reshape(-1), (0, spare)) for role, array in constants._asdict().items()}
     shift = arrays.pop("shift")
     operands = {"x": site.x} | {role: site.const(role, array) for role, array in arrays.items()}
@@ -238,7 +238,7 @@ def emit_product(spec: MatMulSpec, site: Site) -> Call:
 
 
 def _of_tensor(scaling: Scaling) -> TensorScale:
-    """Of a layer with one scale."""
+    """Return the parameters of a layer with one scale."""
     (multiplier,), (shift,) = scaling.arguments(1)
     return TensorScale(multiplier=int(multiplier), shift=int(shift))
 
@@ -288,7 +288,7 @@ def small_matrices(spec: MatMulSpec) -> bool:
 
 
 def way(spec: ConvSpec) -> str:
-    """By the bits of the sums."""
+    """Return "short" or "long", by the bits of the sums."""
     return "short" if short_scaling(spec) else "long"
 
 
@@ -317,7 +317,7 @@ CONV: tuple[Kernel, ...] = (
         way=depthwise_way,
     ),
 )
-"""Of convolutions."""
+"""Kernels of convolutions."""
 
 DENSE: tuple[Kernel, ...] = (
     library_kernel(
@@ -336,7 +336,7 @@ DENSE: tuple[Kernel, ...] = (
     ),
     _CONV,
 )
-"""Of fully connected layers: those with a scale a channel are convolutions."""
+"""Kernels of fully connected layers; those with a scale a channel are convolutions."""
 
 MATMUL: tuple[Kernel, ...] = (
     library_kernel(
@@ -352,4 +352,4 @@ MATMUL: tuple[Kernel, ...] = (
         evaluate=evaluate_product,
     ),
 )
-"""Of products of two activations."""
+"""Kernels of products of two activations."""

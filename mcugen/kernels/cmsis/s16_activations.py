@@ -30,7 +30,7 @@ LEFT = 15
 """Bits by which the operands of a sum are shifted to the left: all that they have room for, even doubled."""
 
 MOST_FACTOR = 2.0**8
-"""Of the operands of a sum: ours has bits enough for as much."""
+"""Largest factor of a sum's operands for which our sum has enough bits."""
 
 _SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
@@ -58,7 +58,7 @@ class RoundedSum:
         return None
 
     def __call__(self, x: Array, y: Array) -> Array:
-        """The sum of two arrays of codes, bit by bit as the library specifies it."""
+        """Return the sum of two arrays of quantized values, bit by bit as the library specifies it."""
         a, b = (((v.astype(np.int64) << LEFT) * m + 2**30) >> 31 for v, m in zip((x, y), self.factors, strict=True))
         q: Array = (a + b + (1 << (self.shift - 1))) >> self.shift
         return q
@@ -75,7 +75,7 @@ def _product(spec: BinarySpec) -> Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Codes16(Params):
-    """Of int16 tensors of one shape."""
+    """Parameters of int16 tensors of one shape."""
 
     low: Annotated[Trained, "the least code of y"]
     high: Annotated[Trained, "the largest code of y"]
@@ -83,13 +83,13 @@ class Codes16(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Codes16:
-        """Those of a layer."""
+        """Return the parameters of a layer."""
         return Codes16(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factor(Params):
-    """How the library scales a product."""
+    """Parameter of the library's scaling of a product."""
 
     multiplier: Annotated[Trained, "scales of the operands / scale of y, with 31 bits behind the point"]
 
@@ -104,13 +104,13 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """The factor of the product."""
+    """Emit a product."""
     factor = Factor(multiplier=int(_product(spec).multiplier[0]))
     return site.call(operands(site), [factor, Codes16.of(spec)], inplace=IN_PLACE)
 
 
 def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's sum."""
+    """Return the library's sum."""
     spec: BinarySpec = spec_of(node)
     fixed = _sum(spec)
     assert fixed is not None
@@ -118,7 +118,7 @@ def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's product: fewer bits of factor than ours has make a quarter of a step at most.
+    """Return the library's product. Its multiplier has fewer bits than ours, which makes at most a quarter of a step.
 
     Built for Helium and for single rounding, the library doubles a product, for which −32768 · −32768 has no room.
     """
@@ -149,25 +149,25 @@ _CODES = np.arange(-(2**15), 2**15)
 
 @dataclass(frozen=True, kw_only=True)
 class Argument(Params):
-    """Of a function of one tensor."""
+    """Parameters of a function of one tensor."""
 
     count: Annotated[int, "elements"]
     left: Annotated[Trained, "bits by which x is shifted to the left to have 12 behind the point"]
 
 
 def _left(spec: CurveSpec) -> int:
-    """The argument's scale as a power of two."""
+    """Return the argument's scale as an exponent of 2, plus 12."""
     return round(math.log2(spec.x.q.scale[0])) + 12
 
 
 def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
-    """By the library's own table."""
+    """Emit the library's sigmoid, which has a table of its own."""
     argument = Argument(count=spec.y.count, left=_left(spec))
     return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
 
 
 def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's sigmoid."""
+    """Return the library's sigmoid."""
     return (sigmoid(arrays[0], _left(spec_of(node))),)
 
 
@@ -203,7 +203,7 @@ BINARY: tuple[Kernel, ...] = (
         evaluate=evaluate_mul,
     ),
 )
-"""Of two operands."""
+"""Kernels of operators with two operands."""
 
 CURVE: tuple[Kernel, ...] = (
     library_kernel(
@@ -216,4 +216,4 @@ CURVE: tuple[Kernel, ...] = (
         evaluate=evaluate_sigmoid,
     ),
 )
-"""Of functions of one tensor."""
+"""Kernels of functions of one tensor."""

@@ -128,7 +128,7 @@ def int8_rows(spec: SoftmaxSpec) -> bool:
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """What the library computes of int8 rows along the operator's axis."""
+    """Return the library's softmax of int8 rows along the operator's axis."""
     (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
     assert fixed is not None
     spec: SoftmaxSpec = spec_of(node)

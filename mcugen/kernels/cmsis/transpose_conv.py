@@ -32,7 +32,7 @@ from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 MOST_CHANNELS_IN_ROWS = 16
-"""Of the input: with more, and strides up to 2, the library computes a convolution."""
+"""Largest number of input channels for which the library does not compute a convolution, at strides up to 2."""
 
 
 def is_convolved(shape: ConvShape) -> bool:
