@@ -24,8 +24,11 @@ from mcugen.resources import resource_dir
 T = TypeVar("T")
 
 FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float", "dual_issue"})
-"""What a CPU may have beyond plain C: `thumb1`, `thumb2` and `rv32` name its instruction set where that is all it has
-for integers, `fpu64` is double precision, `mve` is Helium; `dual_issue` says that a load goes beside a product."""
+"""Features of CPUs beyond plain C.
+
+`thumb1`, `thumb2` and `rv32` name the instruction set where the CPU has no more for integers. `fpu64` is double
+precision, `mve` is Helium. `dual_issue` says that a load can issue together with a product.
+"""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
@@ -186,22 +189,23 @@ class Cache:
         return self.size // (self.line * self.ways)
 
     def missed(self, nbytes: int) -> float:
-        """Of so many bytes that are read again and again in turn, the share that is gone when it is wanted again.
+        """Return the share of `nbytes` read cyclically that is evicted before it is read again.
 
-        A set that has one line more than its ways loses each before it comes back: all do from (1 + 1 / ways) times the
-        size on. Other data, and code, take up to a way, so that the first do from (1 - 1 / ways) times the size on.
+        A set that holds one line more than its ways evicts each line before its next use: all sets do so from (1 + 1 /
+        ways) times the cache's size on. Other data and code take up to one way, so that the first sets do so from (1 −
+        1 / ways) times the size on.
         """
         return min(max((self.ways * (nbytes / self.size - 1) + 1) / 2, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class Energy:
-    """What the chip draws while it computes, by its datasheet's table of currents in run mode."""
+    """Power of the chip while it computes, from its datasheet's currents in run mode."""
 
     microamps_per_mhz: float
-    """Of the CPU's clock."""
+    """Microamperes per MHz of the CPU's clock."""
     millivolts: int
-    """The supply at which that was measured."""
+    """Supply voltage of the measurement."""
 
     def microjoules(self, cycles: int) -> float:
         """For so many cycles of the CPU."""
@@ -265,7 +269,11 @@ class Board:
     """Where its figures come from: documents and their sections, and what is assumed."""
 
     def memory(self, name: str) -> Memory:
-        """The memory of that name; UsageError names those that exist."""
+        """Return the memory of that name.
+
+        Raises:
+            UsageError: The board has no such memory; the message names those it has.
+        """
         for memory in self.memories:
             if memory.name == name:
                 return memory
@@ -275,15 +283,14 @@ class Board:
         )
 
     def wait_cycles(self, memory: Memory, nbytes: int) -> int | None:
-        """Cycles of the CPU that it waits for so many bytes of a memory in one read, beyond the one that a load takes
-        anyway, without caches; None where the board does not tell. Parts of a cycle count as one.
+        """Return the stall cycles of one read of `nbytes` without caches, beyond the cycle that a load always takes.
+
+        Parts of a cycle count as one. Return None if the board file does not say.
         """
         return None if memory.access is None else _wait_cycles(memory.access, memory.line_bytes, nbytes, self.clock_hz)
 
     def reading(self, memory: Memory, nbytes: int) -> int | None:
-        """Cycles of the CPU that it waits for so many bytes, read as words one behind the other, which no cache holds
-        yet. None where the board does not tell.
-        """
+        """Return the stall cycles of reading `nbytes` word by word when no cache holds them; None if unknown."""
         cache = self.cache(memory, "data")
         unit = cache.line if cache else _WORD
         each = self.wait_cycles(memory, unit)
@@ -294,7 +301,7 @@ class Board:
         return each * -(-nbytes // unit)
 
     def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        """The same of bytes that it has read before, all in turn: a cache may hold some of them."""
+        """Return the stall cycles of reading `nbytes` cyclically once more: a cache may hold some of them."""
         first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
         if cache is None or first is None:
             return first
@@ -302,11 +309,11 @@ class Board:
         return round(missed * first + (1 - missed) * cache.hit_wait_states * -(-nbytes // _WORD))
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
-        """What stands before a memory for instructions or data."""
+        """Return the cache between the CPU and a memory for instructions or data; None if there is none."""
         return next((c for c in self.caches if memory.name in c.serves and c.holds in (holds, "both")), None)
 
     def with_flash_waits(self, wait_states: int) -> Board:
-        """The board with other wait states of flash, in cycles of the CPU, behind the same lines, prefetch, caches."""
+        """Return the board with other wait states of flash, in CPU cycles; lines, prefetch and caches stay."""
         access = Parallel(wait_states, wait_states, self.clock_hz)
         memories = (replace(m, access=access) if m.kind == "flash" else m for m in self.memories)
         return replace(self, memories=tuple(memories))
@@ -325,9 +332,10 @@ class Board:
         return self.helper.board if self.helper else None
 
     def seen_by_helper(self, memory: Memory) -> Board | None:
-        """The chip as another kind of core sees it, the arena where that memory is; None for a core like the first.
+        """Return the chip as seen by another kind of core, with the arena in `memory`; None if all cores are alike.
 
-        UsageError where it does not see all of the memory at the same addresses.
+        Raises:
+            UsageError: The other core does not see all of the memory at the same addresses.
         """
         seen = self.other_kind
         if seen is None:
@@ -403,7 +411,7 @@ def _board_file(name_or_path: str) -> Path:
 
 
 def _folded(name: str) -> str:
-    """What tells names apart: case and signs between words do not."""
+    """Return a name without case and separators, for comparison."""
     return name.lower().translate(dict.fromkeys(map(ord, "-_. ")))
 
 
@@ -417,7 +425,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
-    """The file's keys over those of the file it inherits from; `abstract` and `kits` are not passed on."""
+    """Return the file's keys merged over those of the file it inherits from, without `abstract` and `kits`."""
     if path in heirs:
         raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
     own = _read_toml(path)
@@ -459,7 +467,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _with_short_numbers(value: T) -> T:
-    """The value; ValueError where it holds a number beyond 64 bits: TOML has none, and Python cannot even print all."""
+    """Return the value.
+
+    Raises:
+        ValueError: It holds a number beyond 64 bits, which TOML does not allow and Python may refuse to print.
+    """
     if isinstance(value, int) and value.bit_length() > 64:
         raise ValueError(f"a number of {value.bit_length():,} bits")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -539,7 +551,7 @@ class _Fields:
         return float(value)
 
     def beside(self, key: str) -> str:
-        """The name of another board, or the path of its file if that lies beside this one."""
+        """Return the name of another board, or the path of its file if that lies beside this one."""
         name = self.text(key)
         if _is_path(name):
             self.fail(key, "must be the name of a board", repr(shortened(name, _LONGEST_NAME)))
@@ -575,7 +587,7 @@ class _Fields:
         return _Fields(self._path, self._get(key, dict, "a table"), f"{self._prefix}{key}.")
 
     def positives(self, key: str) -> dict[str, float]:
-        """A table of numbers above 0, by names of any kind."""
+        """Return a table of positive numbers with arbitrary names."""
         table = self.table(key)
         return {name: table.positive(name) for name in table._table}
 
@@ -679,7 +691,7 @@ def _memory(table: _Fields, clock_hz: int) -> Memory:
 
 
 def _access(table: _Fields, clock_hz: int) -> Parallel | Serial | None:
-    """How long the memory takes: by wait states, by a serial bus, or untold."""
+    """Return the timing of a memory: by wait states, by a serial bus, or None if unknown."""
     if "serial" in table:
         for key in ("wait_states", *_PARALLEL_KEYS):
             if key in table:

@@ -48,12 +48,12 @@ class Commands(TyperGroup):
     """Commands whose code cannot end the program in silence: sys.exit in a plug-in is a failure, not success."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Reads the options of the program itself."""
+        """Parse the options of the program itself."""
         with _short_usage():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a command. Left to the framework are its own exceptions alone."""
+        """Run a command; the framework handles its own exceptions only."""
         try:
             with _short_usage():
                 return super().invoke(ctx)
@@ -71,7 +71,7 @@ class Commands(TyperGroup):
             raise
 
     def _invocation(self, ctx: Any) -> Invocation:
-        """What was asked for, as remedies change it."""
+        """Return the command line in a form that hints can change."""
         name = ctx.invoked_subcommand or ""
         command = self.get_command(ctx, name)
         options = {
@@ -93,7 +93,7 @@ def _short_usage() -> Iterator[None]:
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """The exit code of a program; what it raises is told on stderr."""
+    """Run a program and return its exit code; print what it raises to stderr."""
     try:
         run()
     except SystemExit as end:  # the framework's own
@@ -104,7 +104,7 @@ def guarded(run: Callable[[], object]) -> int:
 
 
 def _told(error: BaseException) -> int:
-    """Prints an error, and returns its exit code."""
+    """Print an error and return its exit code."""
     known = _known(error)
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
@@ -136,7 +136,7 @@ def _known(error: BaseException) -> McugenError:
 
 
 def internal_error(error: BaseException) -> InternalError:
-    """What nobody foresaw: what it is, where it happened, and what a report of it needs."""
+    """Return the report of an unexpected error: what it is, where it occurred, and what a bug report needs."""
     reason = shortened(f"{type(error).__name__}: {error}".split("\n")[0], 300)
     command = shortened(shlex.join(["mcugen", *sys.argv[1:]]), _LONGEST_ARGUMENTS)
     remedy = (
@@ -147,7 +147,7 @@ def internal_error(error: BaseException) -> InternalError:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of ours that ran: file and line."""
+    """Return file and line of the last frame in mcugen."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         f for f in frames if Path(f.filename).is_relative_to(_PACKAGE) and Path(f.filename).name != Path(__file__).name

@@ -68,7 +68,7 @@ class Store:
     folder: Path
 
     def path(self, key: str) -> Path:
-        """Where what has this key lies, or would lie."""
+        """Return the path of a cache entry, whether it exists or not."""
         return self.folder / key
 
     def read(self, key: str) -> bytes | None:
@@ -78,7 +78,11 @@ class Store:
         return None
 
     def write(self, key: str, data: bytes) -> Path:
-        """Keeps data under the key, of several writers those of the last. OSError where that cannot be done."""
+        """Store data under a key; of several writers the last one wins.
+
+        Raises:
+            OSError: The data cannot be written.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self.path(key)
         fresh = target.with_name(f".{secrets.token_hex(8)}")

@@ -11,7 +11,7 @@ LONGEST = 3000
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """The text, or its beginning and its end."""
+    """Return the text, or its beginning and end if it is longer than `longest`."""
     if len(text) <= longest:
         return text
     tail = longest // 4
@@ -20,7 +20,7 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 
 def listed(items: Iterable[str], most: int = 12, separator: str = ", ") -> str:
-    """A list for a message: the first items, and how many more there are."""
+    """Return a list for a message: the first items, and how many more there are."""
     known = list(items)
     more = [f"and {len(known) - most:,} more"] if len(known) > most else []
     return separator.join([shortened(item, LONGEST // 4) for item in known[:most]] + more)
@@ -49,7 +49,7 @@ class McugenError(Exception):
         super().__init__(printable(" ".join(p[:-1] if p.endswith("..") else p for p in parts)))
 
     def __reduce__(self) -> tuple[type[McugenError], tuple[str, str, str]]:
-        """So that an error passes from one process to another whole."""
+        """Pickle all parts of the error, so that it passes between processes."""
         return type(self), (self.rule, self.found, self.remedy)
 
 

@@ -20,9 +20,9 @@ from types import FrameType
 from mcugen.errors import DoesNotFitError, UsageError
 
 MODEL_BYTES = 1 << 28
-"""Of a model's file: protobuf copies it several times."""
+"""Largest size of a model's file: protobuf copies it several times."""
 MAX_NODES = 20_000
-"""Of a model in all: with the bodies of its functions in the place of their calls, and with unrolled loops."""
+"""Largest number of nodes of a model, with functions inlined and loops unrolled."""
 MAX_LINKS = 100_000
 """Inputs and outputs of all nodes, and initializers."""
 MAX_NAME = 4096
@@ -30,15 +30,15 @@ MAX_NAME = 4096
 MAX_PORTS = 1_000
 """Inputs, and outputs, of a model."""
 MAX_READERS = 2_000
-"""Of one tensor."""
+"""Largest number of readers of one tensor."""
 MAX_PARTS = 2_000
 """Inputs, and outputs, of one node."""
 MAX_NESTED = 12
 """Control flow operators around one another: checking a plan takes twice as long with each."""
 MAX_RANK = 64
-"""Of a tensor that ONNX's own code sees; axes of more are cut to 32 bits there."""
+"""Largest rank of a tensor that ONNX's own code sees; it truncates larger axis numbers to 32 bits."""
 MAX_ELEMENTS = 1 << 22
-"""Of a tensor that is computed: no microcontroller has room for more, and a hostile model may ask."""
+"""Largest number of elements of a computed tensor: no microcontroller has room for more."""
 MAX_UNROLLED = 128
 """Steps of a loop that are written out where they must be."""
 MAX_WORK = 1 << 18
@@ -47,21 +47,21 @@ MAX_FOLDED = 1 << 20
 """Elements of results that are computed while importing loops."""
 
 SAMPLE_BYTES = 1 << 30
-"""Of the arrays that are read from one file of samples."""
+"""Largest size of all arrays in one file of samples."""
 MAX_SAMPLES = 1 << 18
-"""In a file: each is kept apart, and run under simulation."""
+"""Largest number of samples in a file: each is stored separately and runs under simulation."""
 PROFILE_BYTES = 1 << 26
 BOARD_BYTES = 1 << 18
 MAX_PIXELS = 1 << 24
-"""Of an image: more are no calibration sample, but a decompression bomb."""
+"""Largest number of pixels of an image: a larger one is a decompression bomb, not a calibration sample."""
 LONGEST_LABEL = 200
 """Characters of what a class of an output is called."""
 
 MAX_DIGITS = 18
-"""Of a number on the command line: what 64 bits hold."""
+"""Largest number of digits of a number on the command line: what 64 bits hold."""
 
 SECONDS = 20.0
-"""Of CPU for a program: from the checked model to its memory plan."""
+"""CPU seconds for a program, from the checked model to its memory plan."""
 _SECONDS_VARIABLE = "MCUGEN_SECONDS"
 
 
@@ -154,13 +154,13 @@ def cpu_seconds(what: str) -> Iterator[None]:
 
 
 def restart() -> None:
-    """Gives the next of several programs the whole time again."""
+    """Restart the time limit for the next of several programs."""
     if _is_timed:
         _start(_seconds())
 
 
 def _start(seconds: float) -> None:
-    """The signal comes again, as code in between may swallow it (a callback from C++, say)."""
+    """Start the timer. The signal repeats, as code in between may swallow it (a callback from C++, for example)."""
     signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
 
 
@@ -170,7 +170,7 @@ def _has_timer() -> bool:
 
 
 def _seconds() -> float:
-    """As the user wants it: whole seconds, or the usual time."""
+    """Return the time limit: the user's whole seconds, or the default."""
     wanted = os.environ.get(_SECONDS_VARIABLE, "")
     return float(wanted) if wanted.isascii() and wanted.isdecimal() and 0 < len(wanted) < 8 else SECONDS
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may ask of a compilation: behaviour only; hardware is a Board."""
+"""Options of a compilation. They are about behavior only; hardware is a Board."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 GOALS = ("balanced", "speed", "ram", "flash")
-"""What generated code may be made for, where it has a choice."""
+"""Optimization goals of generated code."""
 
 THROUGHPUT = "throughput"
-"""Of two cores: many frames, rather than each of them soon. Else the same as the first goal."""
+"""Goal on two cores: many frames instead of a short time for each. Otherwise equal to the first goal."""
 
 
 OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
-"""Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever serves the goal."""
+"""Kernel families: mcugen's own; the library's wherever it has one; whichever serves the goal."""
 
 LOSSES = ("cross-entropy", "mse", "mae", "huber", "contrastive")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 LEARN_INTEGERS = OPTIMIZERS[:2]
-"""Those that int8 weights may have."""
+"""Optimizers for int8 weights."""
 HEADS = ("centroids", "nearest", "statistics")
-"""By which models go on learning where they run; see mcugen.training."""
+"""Trainable heads; see mcugen.training."""
 STATISTICS = "statistics"
-"""Of samples that are made: those that batch normalizations saw, in place of a range."""
+"""Choice of synthetic samples that match the statistics of batch normalizations instead of a range."""
 
 METHODS = (
     "minmax",
@@ -45,7 +45,7 @@ METHODS = (
 """Ways to choose the range of an activation from its profile."""
 
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
-"""What a layer's activations are (a DType) by the name of the precision; weights are int8 unless it is float32."""
+"""Activation type (a DType) of each precision; weights are int8 except for float32."""
 
 FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
 """Precisions of weights of 4 bits where the model bears it, activations of 8: so many inputs share a scale (0: all)."""
@@ -57,7 +57,7 @@ MIXED = "auto"
 """The precision that is chosen layer by layer."""
 
 SAMPLES = "samples"
-"""In place of an output's name: all outputs, as samples have them."""
+"""Name that stands for all outputs, with ranges as samples have them."""
 
 DIVERGED_DB = 20.0
 """An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
@@ -94,22 +94,22 @@ class LibraryFiles:
     archive: Path
 
     def archive_for(self, cpu: str) -> Path:
-        """The archive for a CPU."""
+        """Return the archive for a CPU."""
         return Path(str(self.archive).replace("{cpu}", cpu))
 
 
 AUTO_PLACE = "auto"
-"""In place of a memory's name: whichever is best."""
+"""Name that stands for the best memory."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """What is to lie in which memories of the board, by their names; what is left empty lies in the board's defaults.
+    """Placement of data in the board's memories, by name; empty fields use the board's defaults.
 
-    `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
-    A RAM in `weights` gets copies of all weights, that of `hot_weights` copies of so many bytes at most, of the weights
-    that save most cycles there, or are read most often for their size where the board tells no waits; of several such
-    pairs, each next one of what is left.
+    `arena` lists memories that may share the arena, the best first; ("auto",) stands for all RAM, the fastest first. A
+    RAM in `weights` gets copies of all weights. A RAM in `hot_weights` gets copies of at most so many bytes of the
+    weights that save most cycles there, or, where the board file has no wait states, of those that are read most often
+    for their size. Of several such pairs, each takes from what the previous ones left.
     """
 
     arena: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Places:
                 return pairs
 
     def describe(self) -> str:
-        """As the command line has it."""
+        """Return the placement in the form of the command line."""
         parts = [f"arena={'+'.join(self.arena)}"] * bool(self.arena) + [f"weights={self.weights}"] * bool(self.weights)
         if self.hot:
             parts.append(f"hot-weights={'+'.join(f'{name}:{nbytes}' for name, nbytes in self.hot)}")
@@ -134,23 +134,25 @@ class Places:
 
 
 INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
-"""What may be passed in place of reals: types whose numbers all are float32 ones."""
+"""Types of inputs that may replace reals: float32 represents all of their numbers."""
 
 TRAINED_AS = ("auto", "float32", "int8")
-"""What trained weights are kept as."""
+"""Types in which trained weights are kept."""
 
 RUNNING = ("frozen", "updated")
-"""What becomes of running means and variances where a model learns."""
+"""Treatment of running means and variances while a model trains."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a model goes on learning: which `layers` (see mcugen.training.layers), by which loss and optimizer, from how
-    many samples a step. Or which head remembers samples (see mcugen.training.heads): loss and optimizer are its own.
+    """Options of on-device training.
+
+    `layers` selects the layers (see mcugen.training.layers); loss, optimizer and batch size follow. Or it selects a
+    head that remembers samples (see mcugen.training.heads), which has its own loss and optimizer.
     """
 
     layers: str
-    """AUTO: those that a lesson shows to be best."""
+    """Selection of layers; AUTO selects those that a trial shows to be best."""
     loss: str = LOSSES[0]
     optimizer: str = OPTIMIZERS[0]
     batch: int = 1
@@ -175,7 +177,7 @@ class Training:
         return self.statistics == RUNNING[1]
 
     def describe(self) -> str:
-        """As the banner has it."""
+        """Return the options as the banner shows them."""
         if self.is_head:
             return f"remembers {self.layers}"
         batch = f", {self.batch} samples a step" if self.batch > 1 else ""
@@ -308,7 +310,7 @@ class CompileOptions:
         return self.weights_blob or self.updatable or self.weights_reader
 
     def describe(self) -> str:
-        """The options that shape the generated code, for its banner."""
+        """Return the options that shape the generated code, as its banner shows them."""
         ends = sorted(self._ends().items())
         dims = ", ".join(f"{key}={low}" if low == high else f"{key}={low}..{high}" for key, (low, high) in ends)
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)

@@ -28,24 +28,24 @@ from mcugen.quant.scheme import Scheme
 DRAFTED = 4
 """Samples that a draft is made by."""
 SURE = 0.9
-"""Of a draft's weights: with other ranges some more channels may be constant."""
+"""Share of a draft's weights that is certain: with other ranges more channels may be constant."""
 _NAMED = 3
 
 
 @dataclass(frozen=True)
 class Room:
-    """Where weights may lie, and how many bytes there are for them."""
+    """The bytes available for weights, and the rule that limits them."""
 
     rule: str
     size: int
 
 
 def least_bytes(graph: Graph, options: CompileOptions) -> int:
-    """What the weights of an optimized graph take at least, whatever the kernels.
+    """Return a lower bound of the bytes of an optimized graph's weights, whatever the kernels.
 
-    Counted is what layers multiply by, which no kernel stores in fewer bytes: what is alike once, in whatever order of
-    elements, and int8 by halves where a library may pack two into a byte. Constants that nothing reads are gone by
-    now, those of constant channels too.
+    The bound counts the factors of layers, which no kernel stores in fewer bytes. Arrays with the same elements in any
+    order count once, and int8 counts half where a library may pack two into a byte. Unused constants, also those of
+    constant channels, are gone by now.
     """
     alike = {np.sort(v.data, axis=None).tobytes(): v for v in _weights(graph) if v.data is not None}
     return sum(_nbytes(v, options) for v in alike.values())

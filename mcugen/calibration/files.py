@@ -16,7 +16,7 @@ from mcugen.limits import BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
 MOST_BYTES = 64 * BOARD_BYTES
-"""Of a file of runs."""
+"""Largest size of a file of runs."""
 _LONGEST_NAME = 60
 
 
@@ -43,7 +43,11 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs of a file, of which there must be one; UsageError says what is wrong with it."""
+    """Return the runs of a file, at least one.
+
+    Raises:
+        UsageError: The file is invalid.
+    """
     runs = stored_runs(path)
     if not runs:
         _refuse("'runs' must be a list of at least one run", "none")
@@ -51,12 +55,16 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def runs_text(runs: Sequence[Any]) -> str:
-    """What the file of these runs holds."""
+    """Return the content of a file of these runs."""
     return json.dumps({"format": FORMAT, "version": VERSION, "runs": list(runs)}, indent=2) + "\n"
 
 
 def stored_runs(path: Path) -> list[Any]:
-    """The runs of a file as they are; UsageError for a file of something else."""
+    """Return the runs of a file as stored.
+
+    Raises:
+        UsageError: The file is no file of runs.
+    """
     try:
         document = json.loads(read_bounded(path, MOST_BYTES))
     except OSError as error:
@@ -115,7 +123,7 @@ def _run(table: _Table) -> Run:
 
 
 def board_text(base: Board, calibration: Calibration, source: str) -> str:
-    """A board file that inherits from `base`; `source` tells what was measured."""
+    """Return a board file that inherits from `base`; `source` describes what was measured."""
     board = calibration.board
     lines = [
         f"# Made by mcugen calibrate-board from {_comment(source)}. Estimates of layers less what was measured,",
@@ -140,7 +148,7 @@ def board_text(base: Board, calibration: Calibration, source: str) -> str:
 
 
 def _memory(memory: Memory) -> str:
-    """As board files write one."""
+    """Return a memory in the form of board files."""
     fields = [
         f'name = "{memory.name}", kind = "{memory.kind}", origin = {memory.origin:#010x}, size = {memory.size:#x}',
         f"speed = {memory.speed}",
@@ -169,5 +177,5 @@ def _comment(text: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML text: what JSON writes is one."""
+    """Return a TOML string; JSON strings are valid ones."""
     return json.dumps(printable(value).replace("\n", "·"), ensure_ascii=True)

@@ -20,7 +20,7 @@ from mcugen.errors import UsageError
 _ROUNDS, _STEPS, _SWEEPS = 3, 6, 400
 """At most so many: jumps, steps in one direction, rounds of least squares."""
 _FACTORS = (0.5, 2.0)
-"""Of the core: rules that are further off are not a matter of a factor."""
+"""Range of the core factor: timing rules that are further off cannot be corrected by a factor."""
 _WAITS = (0.0, 8.0)
 _MOST_OVERHEAD = 255
 """Wait states, or clocks of a serial bus."""
@@ -45,23 +45,23 @@ class Layer:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a layer: cycles on memory that never lets the CPU wait, and of waiting by memory."""
+    """Estimate for a layer: cycles without stalls, and stall cycles by memory."""
 
     core: int
     waits: Mapping[str, int]
 
     def cycles(self, factor: float) -> float:
-        """In all."""
+        """Return the total cycles with a core factor."""
         return self.core * factor + sum(self.waits.values())
 
 
 Estimator = Callable[[Board], Sequence[Estimate]]
-"""Of the layers, in their order, on a board whose core factor is 1."""
+"""Function that estimates the layers, in order, on a board whose core factor is 1."""
 
 
 @dataclass(frozen=True)
 class Residual:
-    """How far off a layer is, as a share of what was measured: before and after."""
+    """Relative error of a layer's estimate, before and after calibration."""
 
     layer: Layer
     before: float
@@ -83,7 +83,7 @@ class Calibration:
 
     @property
     def after(self) -> float:
-        """The same, corrected."""
+        """Return the root mean square of the errors after calibration."""
         return _rms([r.after for r in self.residuals])
 
 
@@ -92,7 +92,11 @@ def _rms(values: Sequence[float]) -> float:
 
 
 def calibrate(board: Board, layers: Sequence[Layer], estimator: Estimator) -> Calibration:
-    """The board that explains the layers best. UsageError: too few of them, or nothing like the estimates."""
+    """Return the board parameters that explain the layers best.
+
+    Raises:
+        UsageError: There are too few layers, or they are nothing like the estimates.
+    """
     first = estimator(replace(board, core_factor=1.0))
     _check(layers, first, board)
     terms, kept = _told_apart(layers, first)
@@ -117,7 +121,7 @@ class _Trial:
 
     @classmethod
     def of(cls, board: Board, layers: Sequence[Layer], estimates: Sequence[Estimate]) -> _Trial:
-        """With the core's factor that fits best, to a thousandth, where waits are as estimated."""
+        """Return the trial with the best core factor, to a thousandth, for stalls as estimated."""
         factor = round(_fit(layers, estimates, ())[0], 3)
         errors = np.array([e.cycles(factor) - layer.cycles for layer, e in zip(layers, estimates, strict=True)])
         off = float(np.sum(np.square(errors * _weights(layers))))
@@ -125,12 +129,12 @@ class _Trial:
 
     @classmethod
     def at(cls, board: Board, layers: Sequence[Layer], estimator: Estimator) -> _Trial:
-        """The same, with the estimates for the board."""
+        """Return the trial with new estimates for the board."""
         return cls.of(board, layers, estimator(replace(board, core_factor=1.0)))
 
 
 def _jumped(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
-    """Where least squares lead, as if waits were in proportion to wait states."""
+    """Move to where least squares lead, as if stalls were proportional to wait states."""
     last = best
     for _ in range(_ROUNDS):
         corrected = _with_waits(last.board, _fit(layers, last.estimates, terms)[1])
@@ -142,7 +146,10 @@ def _jumped(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: 
 
 
 def _climbed(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
-    """The best in a neighbourhood: what is read ahead hides the first wait states, which are in no proportion then."""
+    """Return the best trial in a neighborhood.
+
+    Prefetching hides the first wait states, so that stalls are not proportional to wait states.
+    """
     for name, step in ((name, step) for name in terms for step in (1, -1)):
         for _ in range(_STEPS):
             trial = _Trial.at(_with_step(best.board, name, step), layers, estimator)
@@ -188,7 +195,7 @@ def _weights(layers: Sequence[Layer]) -> np.ndarray:
 
 
 def _columns(estimates: Sequence[Estimate], terms: Sequence[str]) -> np.ndarray:
-    """Of each layer the core's cycles, then what it waits for each memory."""
+    """Return one row per layer: the core's cycles, then the stall cycles of each memory."""
     return np.array([[e.core, *(e.waits.get(term, 0) for term in terms)] for e in estimates], float)
 
 
@@ -209,7 +216,7 @@ def _told_apart(layers: Sequence[Layer], estimates: Sequence[Estimate]) -> tuple
 def _fit(
     layers: Sequence[Layer], estimates: Sequence[Estimate], terms: Sequence[str]
 ) -> tuple[float, dict[str, float]]:
-    """The core's factor, and how many times as long the CPU waits for each memory."""
+    """Return the core's factor, and the factor of each memory's stall cycles, by weighted least squares."""
     weights = _weights(layers)
     fixed = np.array([sum(c for name, c in e.waits.items() if name not in terms) for e in estimates], float)
     columns = _columns(estimates, terms) * weights[:, None]
@@ -234,13 +241,13 @@ def _bounded_least_squares(
 
 
 def _with_waits(board: Board, scales: Mapping[str, float]) -> Board:
-    """The board whose memories take so many times as long to wait for."""
+    """Return the board with the stall cycles of its memories scaled."""
     memories = [_scaled(board, memory, scales.get(memory.name, 1.0)) for memory in board.memories]
     return replace(board, memories=tuple(memories))
 
 
 def _scaled(board: Board, memory: Memory, scale: float) -> Memory:
-    """The whole number of wait states, or of clocks beside the data, that comes nearest for a line of a cache."""
+    """Return a memory with the integer wait states, or bus clocks, nearest to scaled stalls of a cache line."""
     before = board.cache(memory, "data") or board.cache(memory, "instructions")
     nbytes = max(before.line if before else 0, memory.line_bytes)
     now = board.wait_cycles(memory, nbytes)

@@ -19,10 +19,13 @@ from mcugen.options import CompileOptions
 
 
 def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], options: CompileOptions) -> Calibration:
-    """The board that explains the runs best; `options` are those that the models were compiled with.
+    """Return the board parameters that explain the runs best; `options` are those that the models were compiled with.
 
-    UsageError: runs of other models, of other code or at several clocks, too few layers, or nothing like the estimates.
-    ToolMissingError, VerificationError: the simulator cannot estimate cycles.
+    Raises:
+        UsageError: The runs are of other models or other code or of several clocks, have too few layers, or are nothing
+            like the estimates.
+        ToolMissingError: The simulator is not installed.
+        VerificationError: The simulator cannot estimate cycles.
     """
     clocks = sorted({run.clock_hz for run in runs})
     if len(clocks) > 1:
@@ -65,7 +68,11 @@ def _check(run: Run, by_sha256: Mapping[str, CompiledModel]) -> None:
 
 
 def layer_estimates(made: CompiledModel, board: Board) -> list[Estimate]:
-    """Of a model's layers on a board; UsageError where the simulator cannot estimate cycles."""
+    """Return the estimates for a model's layers on a board.
+
+    Raises:
+        UsageError: The simulator cannot estimate cycles.
+    """
     (sample,) = random_samples(sample_endpoints(made)).inputs
     cycles = replace(made, board=board).simulate([sample], per_layer=True, cycles=True).cycles
     core = cycles.layers_without_waits if cycles else None
@@ -76,7 +83,7 @@ def layer_estimates(made: CompiledModel, board: Board) -> list[Estimate]:
 
 
 def _at_clock(board: Board, clock_hz: int) -> Board:
-    """The board with another clock of the CPU, and of the memories that follow it."""
+    """Return the board with another CPU clock; memories that follow the clock change with it."""
     memories = tuple(_follows(memory, board.clock_hz, clock_hz) for memory in board.memories)
     return replace(board, clock_hz=clock_hz, memories=memories)
 
