@@ -29,9 +29,9 @@ def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
     together = [pair for pair in combinations(range(len(sizes)), 2) if pair not in exclusive]
     problem = Problem(units, {(a, b): [(1 - units[b], units[a] - 1)] for a, b in together})
     one_after_another = [sum(units[:index]) for index in range(len(units))]
-    starts, bound = solve(problem, one_after_another, max(units, default=0))
+    starts, bound = solve(problem, one_after_another, max(units))
     ends = [start + size for start, size in zip(starts, units, strict=True)]
-    return Joint(tuple(start * ALIGNMENT for start in starts), max(ends, default=0) * ALIGNMENT, bound * ALIGNMENT)
+    return Joint(tuple(start * ALIGNMENT for start in starts), max(ends) * ALIGNMENT, bound * ALIGNMENT)
 
 
 def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]) -> None:

@@ -476,6 +476,29 @@ def test_states_are_renewed_as_soon_as_they_can_be():
     assert reordered(sketch) == ["da", "rate", "a", "db", "b", "wide", "y"]
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "wanted"),
+    [(16, ["da", "rate", "a", "wide", "db", "b"]), (400, ["da", "wide", "db", "rate", "a", "b"])],
+)
+def test_states_are_renewed_later_where_a_rate_would_be_in_the_way(nbytes: int, wanted: list[str]):
+    """Between the first and the second update a wide result is made."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.buffer("given", nbytes, Space.GIVEN)
+    for name in "ab":
+        sketch.buffer(name, 16, Space.STATE)
+    sketch.step("da", "x")
+    sketch.step("wide", "x", nbytes=400)
+    sketch.step("db", "wide")
+    sketch.buffer("rate", nbytes)
+    sketch.part("given", "rate")
+    for name in "ab":
+        sketch.step(name, f"d{name}", "rate", access=Access.INOUT)
+    end = Endpoint("x", (16,), DType.INT8, None, sketch.buffers["x"])
+    sketch.program.lesson = LessonPorts(end, end, end, 1, "a loss", "a rule", {}, ())
+    assert reordered(sketch) == wanted
+
+
 def test_blocks_and_groups_move_as_a_whole():
     sketch = branches(400, 800)
     inside = sketch.program.instrs[1]
