@@ -68,7 +68,7 @@ def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]
     was planned last.
     """
     made = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
-    groups = max((instr.group for instr in program.instrs), default=0)
+    groups = _last_group(program)
     copies = {start: [(each, _held(made, each.constant)) for each in _in_order(kept)] for start, kept in staged.items()}
     for whole in program.wholes():
         instrs, own = [program.instrs[index] for index in whole], copies.get(whole.start, [])
@@ -111,7 +111,7 @@ def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) ->
     kept = [buffer for buffer in program.buffers if buffer not in decoded]
     stored = [buffer for each in decoded.values() for buffer in each.stored]
     made = replace(program, buffers=[*kept, *stored], instrs=[], area_sizes=[0], area_bounds=[0])
-    groups = max((instr.group for instr in program.instrs), default=0)
+    groups = _last_group(program)
     for instr in program.instrs:
         held = {b: _held(made, b) for b in dict.fromkeys(o.buffer for o in instr.operands) if b in decoded}
         if held and not instr.group:
@@ -134,7 +134,7 @@ def with_read_weights(program: Program) -> None:
         rule = "weights must be read once a layer: no layer may be in a loop, a branch or a group of rows"
         raise UsageError(rule, "such blocks", "leave out --weights-reader")
     outputs = {endpoint.buffer for endpoint in program.outputs}
-    groups = max((instr.group for instr in program.instrs), default=0)
+    groups = _last_group(program)
     made: list[Instr] = []
     for instr in program.instrs:
         constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer) and o.buffer not in outputs)
@@ -157,6 +157,11 @@ def largest_read(program: Program) -> int:
 def is_read(buffer: Buffer) -> bool:
     """Whether it has constants."""
     return buffer.space is Space.CONST and buffer.data is not None and buffer.count > 0
+
+
+def _last_group(program: Program) -> int:
+    """Return the highest number of a group; 0 if there is none."""
+    return max((instr.group for instr in program.instrs), default=0)
 
 
 def _held(program: Program, constant: Buffer) -> Buffer:

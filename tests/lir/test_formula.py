@@ -134,3 +134,17 @@ def test_numbers_of_another_type_are_another_question():
     fit = fitter(ONE, [[n] for n in range(1, 31)], [1])
     assert isinstance(fit.fit([1] * 30), Polynomial) and isinstance(fit.fit([1.0] * 30), Quotient)
     assert fit.fit([1] * 30) is fit.fit([1] * 30)
+
+
+@pytest.mark.parametrize("divide", [*range(2, 17), 20, 24, 32, 48, 64])
+def test_lengths_of_strides_are_found(divide: int):
+    """Of a range that is not known as a whole; the rest begins anywhere."""
+    points = [{"n": n} for n in range(1, 5 * divide)]
+    fitter = Fitter([Symbol("n", 1, 5000)], points, points[0])
+    for add in (0, divide - 1):
+        values = [7 + 3 * ((point["n"] + add) // divide) for point in points]
+        assert fitter.fit(values) == Polynomial(((7, ()), (3, (Atom("n", add, divide),))))
+
+
+def test_an_atom_is_the_size_itself_unless_told():
+    assert [Atom("n").at({"n": n}) for n in (0, 1, 7)] == [0, 1, 7]

@@ -261,3 +261,10 @@ def test_operands_are_declared_by_their_use(declare: Callable[..., Role], access
 
 def test_no_loop_depends_on_data_where_branches_alone_do():
     assert no_rounds(Instr("k", "y", ())) == 0
+
+
+def test_what_is_not_said_of_a_kernel_is_the_plain_case():
+    kernel, role, member = Kernel("k"), Role("x", Access.IN, "input"), Declared("n", int, "elements")
+    assert (kernel.any_size, kernel.spends, kernel.loads, kernel.products, kernel.sweeps) == (False, False, 0.25, 1, 1)
+    assert (role.optional, role.several, member.many, member.is_trained) == (False, False, False, False)
+    assert not Some.by_place

@@ -410,3 +410,9 @@ def test_rows_come_from_the_caller():
     (instr,) = make.program.instrs
     assert dict(instr.params) == {"rows": 2, "bytes": 10, "axis": 1}
     assert [(o.role, o.buffer) for o in instr.operands] == [("next", first), ("y", target)]
+
+
+def test_what_is_not_said_to_a_builder_is_the_plain_case():
+    builder = Builder(Program("p"), frozenset({"dsp"}))
+    assert (builder.features, builder.optimize) == ({"dsp"}, "balanced")
+    assert (builder.any_size, builder.widens) == (False, False)

@@ -86,6 +86,20 @@ def test_a_range_of_one_size_has_no_formulas():
     assert [buffer.count for buffer in program.buffers] == [3, 3, 2, 4, 5]
 
 
+def test_a_length_of_two_values_has_a_formula_too():
+    """All sizes of the range are tried, so that no larger one confirms it."""
+
+    def change(program: Program, sizes: Sizes) -> None:
+        length = (sizes["n"] + 9) // 10
+        program.outputs[0] = replace(program.outputs[0], shape=(length,))
+        program.buffers[1].count = length
+
+    program = merged(change, Symbol("n", 1, 20))
+    (y,) = program.outputs
+    assert (y.shape, [y.shape_at({"n": n}) for n in (1, 10, 11, 20)]) == ((2,), [(1,), (1,), (2,), (2,)])
+    assert program.buffers[1].count == 2
+
+
 def share_as(count: Callable[[int], int]) -> Callable[[Program, Sizes], None]:
     """Another number of elements of t, by the size."""
 

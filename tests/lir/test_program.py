@@ -350,3 +350,10 @@ def test_what_decides_about_a_function():
     baked = replace(instr, baked=frozenset({"a"}))
     assert replace(baked, params={"a": 5, "b": 2}).function_key != baked.function_key
     assert replace(baked, params={"a": 1, "b": 5}).function_key == baked.function_key
+
+
+def test_what_is_not_said_of_an_instruction_is_the_plain_case():
+    instr = Instr("k", "y", ())
+    assert (instr.macs, instr.group, instr.unit, instr.stays, instr.control) == (0, 0, 0, False, Control.NONE)
+    assert Buffer("b", DType.INT8, 1, Space.ARENA).area == 0
+    assert Program("p").area_sizes == Program("p").area_bounds == [0]
