@@ -350,15 +350,14 @@ def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
     """With what writes a state as early as can be, so that gradients of several layers are not kept side by side;
     unless that raises the peak. What is taken from what the caller hands over, a rate, comes along.
     """
-    found, done, waiting = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
+    found, done, updates = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
     given = sum(1 << unit for unit in order if problem.reads_given(unit))
     for unit in order:
         if not done >> unit & 1:
             found.append(unit)
             done |= 1 << unit
-        for late in list(waiting):
+        for late in updates:
             if not problem.all_before[late] & ~(done | given):
-                waiting.remove(late)
                 more = (problem.all_before[late] | 1 << late) & ~done
                 found += [bit.bit_length() - 1 for bit in _bits(more)]
                 done |= more

@@ -55,7 +55,7 @@ def _merged(lives: Iterable[Life]) -> Iterator[Life]:
     """The same moments, each in one life."""
     reached: Life | None = None
     for first, last in sorted(lives):
-        if reached is not None and first <= reached[1] + 1:
+        if reached is not None and first <= reached[1]:
             reached = reached[0], max(reached[1], last)
         else:
             if reached is not None:

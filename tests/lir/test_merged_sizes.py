@@ -305,6 +305,36 @@ def test_a_length_that_would_be_negative_is_refused():
         merged(change, Symbol("n", 0, 8))
 
 
+@pytest.mark.parametrize("negative", [20, 31, 977])
+def test_a_length_that_would_be_negative_at_one_size_is_refused(negative: int):
+    """Of a large range all sizes are looked at, though few are tried."""
+    wide = Symbol("n", 1, 1000)
+    tried: list[int] = []
+
+    def build(sizes: Sizes) -> Fixed:
+        tried.append(sizes["n"])
+        return Fixed(sizes, change=change)
+
+    def change(program: Program, sizes: Sizes) -> None:
+        n = sizes["n"]
+        program.instrs[1].params = {"k": (n - negative + 1) * (n - negative - 1)}
+
+    with pytest.raises(UnsupportedError, match=rf"with n={negative} parameter 'k' of layer 'y' \(g\) would be -1"):
+        merge_sizes([wide], build)
+    assert negative not in tried
+
+
+def test_a_length_that_would_be_negative_where_two_sizes_are_least_is_refused():
+    """Each of them is tried with the other at its largest."""
+
+    def change(program: Program, sizes: Sizes) -> None:
+        program.instrs[1].params = {"k": sizes["n"] + sizes["m"] - 3}
+
+    assert merged(change, T, Symbol("m", 2, 8)).instrs[1].formulas.keys() == {"k"}
+    with pytest.raises(UnsupportedError, match=r"with n=1, m=1 parameter 'k' of layer 'y' \(g\) would be -1"):
+        merged(change, T, Symbol("m", 1, 8))
+
+
 def test_few_examples_are_confirmed_beyond_the_range():
     """A length of steps of 9 has 3 of them up to 24; with more sizes it has as many as tell."""
     change = share_as(lambda n: (n + 8) // 9)

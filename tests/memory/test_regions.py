@@ -279,3 +279,30 @@ def test_what_a_loop_names_is_not_made_in_place_of_what_it_reads(control: Contro
     sketch.part("part", "y")
     sketch.output("y")
     assert copies(planned(sketch)) == (["y"] if control is Control.FOR else [])
+
+
+@pytest.mark.parametrize(("x_at", "y_at", "left"), [(0, 0, ["y"]), (16, 16, ["y"]), (16, 32, ["y"]), (16, 0, [])])
+def test_what_lies_on_either_side_of_a_part_is_not_overwritten(x_at: int, y_at: int, left: list[str]):
+    """Of twice as many bytes a half is moved to a tensor that has been written before; the other may lie before it."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("y", "x", nbytes=48)
+    sketch.step("t", "x", nbytes=32)
+    sketch.part("t", "y", x_at=x_at, y_at=y_at, nbytes=16)
+    sketch.output("y")
+    assert copies(planned(sketch)) == left
+
+
+def test_a_part_of_what_was_a_part_itself_is_renewed_in_its_place():
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("whole", "x", nbytes=64)
+    sketch.buffer("y", 16)
+    sketch.part("whole", "y", x_at=32)
+    sketch.step("new", "y", inplace=True)
+    sketch.part("new", "y")
+    sketch.output("y")
+    assert copies(planned(sketch)) == []
+    whole, y, new = (sketch.buffers[name].offset for name in ("whole", "y", "new"))
+    assert whole is not None
+    assert y == new == whole + 32
