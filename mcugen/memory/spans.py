@@ -23,12 +23,12 @@ def bytes_at(spans: Mapping[Key, Span], lives: Mapping[Key, Life], moments: int)
     What several share counts once. It takes time in proportion to the number of spans, and to how many of them share
     the same bytes.
     """
-    changes = [0] * (moments + 3)
+    changes = defaultdict[int, int](int)
     for nbytes, (first, last) in _stays(spans, lives):
-        changes[first + 1] += nbytes
-        changes[last + 2] -= nbytes
-    totals = list(accumulate(changes))
-    return [*totals[1 : moments + 1], totals[moments + 1], totals[0]]
+        changes[first] += nbytes
+        changes[last + 1] -= nbytes
+    before, *totals = accumulate(changes[moment] for moment in range(-1, moments + 1))
+    return [*totals, before]
 
 
 def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tuple[int, Life]]:
