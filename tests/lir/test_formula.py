@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from mcugen.lir import formula
 from mcugen.lir.formula import Atom, Fitter, Formula, Polynomial, Quotient, Symbol, Table
 
 ONE = (Symbol("n", 1, 40),)
@@ -148,3 +149,35 @@ def test_lengths_of_strides_are_found(divide: int):
 
 def test_an_atom_is_the_size_itself_unless_told():
     assert [Atom("n").at({"n": n}) for n in (0, 1, 7)] == [0, 1, 7]
+
+
+def test_two_sizes_need_more_points_than_the_formula_has_terms():
+    """n·m has up to four: 1, n, m and n·m, so that six points tell, if they are right."""
+    for most, is_told in ((2, False), (3, True)):
+        symbols = (Symbol("n", 1, 2), Symbol("m", 1, most))
+        tried = list(product((1, 2), range(1, most + 1)))
+        found = fitter(symbols, tried, (1, 1)).fit([n * m for n, m in tried])
+        assert found == (Polynomial(((1, (Atom("n"), Atom("m"))),)) if is_told else None)
+
+
+@pytest.mark.parametrize("function", [lambda n: 5, lambda n: (n + 19) // 20, lambda n: 3 - (n + 19) // 20])
+def test_one_value_or_two_of_a_whole_range(function: Callable[[int], int]):
+    found = of_one(function, range(1, 41))
+    assert isinstance(found, Polynomial)
+    assert [found.at({"n": n}) for n in range(1, 41)] == [function(n) for n in range(1, 41)]
+
+
+def test_a_constant_needs_no_more_points_than_one():
+    assert of_one(lambda n: 5, [3]) == Polynomial(((5, ()),))
+    assert of_one(lambda n: 0, [3, 4]) == Polynomial(())
+
+
+@pytest.mark.parametrize(("terms", "points", "wanted"), [(2, 3, False), (2, 4, True), (3, 4, False), (3, 5, True)])
+def test_two_points_more_than_terms_confirm_them(terms: int, points: int, wanted: bool):
+    basis = [(Atom("n"),) * power for power in range(terms)]
+    assert formula._confirms(basis, [{"n": n} for n in range(points)]) is wanted
+
+
+@pytest.mark.parametrize(("points", "wanted"), [(7, False), (8, True)])
+def test_quotients_must_take_four_values(points: int, wanted: bool):
+    assert formula._confirms([(), (Atom("n", 1, 2),)], [{"n": n} for n in range(1, points)]) is wanted

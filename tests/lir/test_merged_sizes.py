@@ -86,13 +86,14 @@ def test_a_range_of_one_size_has_no_formulas():
     assert [buffer.count for buffer in program.buffers] == [3, 3, 2, 4, 5]
 
 
-def test_a_length_of_two_values_has_a_formula_too():
+@pytest.mark.parametrize("falls", [False, True])
+def test_a_length_of_two_values_has_a_formula_too(falls: bool):
     """All sizes of the range are tried, so that no larger one confirms it."""
 
     def change(program: Program, sizes: Sizes) -> None:
         length = (sizes["n"] + 9) // 10
         program.outputs[0] = replace(program.outputs[0], shape=(length,))
-        program.buffers[1].count = length
+        program.buffers[1].count = 3 - length if falls else length
 
     program = merged(change, Symbol("n", 1, 20))
     (y,) = program.outputs

@@ -12,8 +12,8 @@ from programs import Sketch
 from mcugen.errors import UsageError
 from mcugen.hir.types import DType
 from mcugen.lir import frames
-from mcugen.lir.kernel import Call
-from mcugen.lir.program import Access, Instr, Operand, Program, Space
+from mcugen.lir.kernel import Call, Kernel, reads, scratch, writes
+from mcugen.lir.program import Access, Buffer, Instr, Operand, Program, Space
 from mcugen.lir.weights import (
     READ_WEIGHTS_KERNEL,
     Decoded,
@@ -160,6 +160,23 @@ def test_constants_are_decoded_before_what_reads_them():
     ]
     assert stored in made.buffers and w not in made.buffers and w in sketch.program.buffers
     assert made.instrs[0].name == "a" and made.instrs[2].name == "b"
+
+
+def test_working_memory_of_what_decodes_is_new_to_the_program():
+    sketch = weighted()
+    w = sketch.buffers["w"]
+    stored = replace(w, name="w.code")
+    kernel = Kernel("k", operands=(reads("x", "code"), scratch("s", "table"), writes("y", "constants")))
+
+    def call(to: Buffer) -> Call:
+        return Call(kernel, {"x": stored, "s": Buffer("table", w.dtype, 4, Space.ARENA), "y": to})
+
+    made = with_decoded_weights(sketch.program, {w: Decoded([stored], call)})
+    assert [b.name for b in made.buffers if b not in sketch.program.buffers] == [
+        "w.code",
+        *("w.held", "table"),
+        *("w.held", "table"),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- frames
