@@ -191,10 +191,10 @@ class _Problem:
         for pair in self._joined():
             guest, host = sorted(pair, key=lambda bit: self._sizes[bit])
             direct.setdefault(guest, host)
-        hosts: dict[int, int] = {}
+        hosts = dict.fromkeys(direct, 0)
         for guest, host in direct.items():
-            while host and not hosts.get(guest, 0) & host:
-                hosts[guest] = hosts.get(guest, 0) | host
+            while host and not hosts[guest] & host:
+                hosts[guest] |= host
                 host = direct.get(host, 0)
         return hosts
 
@@ -233,7 +233,7 @@ class _Problem:
         """
         changed = live ^ after
         for bit in _bits(changed):
-            changed |= self._guests.get(bit, 0) & (live | after)
+            changed |= self._guests[bit] & (live | after)
         return self._known[live] + self._apart(changed & after, after) - self._apart(changed & live, live)
 
     def step(self, unit: int, done: int, live: int) -> tuple[int, int]:

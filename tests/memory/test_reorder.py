@@ -286,10 +286,16 @@ def test_a_block_as_a_whole_may_lie_over_its_input_and_a_layer_of_several_instru
         ([(0, 16), (18, 16)], "a"),  # not at a word
     ],
 )
-def test_parts_of_a_tensor_lie_in_it_unless_two_have_the_same_bytes(parts: list[tuple[int, int]], within: str):
+@pytest.mark.parametrize("is_input", [False, True])
+def test_parts_of_a_tensor_lie_in_it_unless_two_have_the_same_bytes(
+    parts: list[tuple[int, int]], within: str, is_input: bool
+):
     sketch = Sketch()
-    sketch.input("in")
-    sketch.step("x", "in", nbytes=64)
+    if is_input:
+        sketch.input("x", 64)
+    else:
+        sketch.input("in")
+        sketch.step("x", "in", nbytes=64)
     for name, (at, nbytes) in zip("ab", parts, strict=True):
         sketch.buffer(name, nbytes)
         sketch.part("x", name, x_at=at)
