@@ -124,6 +124,42 @@ def test_only_depthwise_readers_are_scaled() -> None:
     assert not equalize(graph)
 
 
+BETWEEN: dict[str, tuple[str, list[object], dict[str, object], bool]] = {
+    "pad with 0": ("Pad", [[0, 0, 1, 0, 0, 0, 0, 1], 0.0], {}, True),
+    "pad with 1": ("Pad", [[0, 0, 1, 0, 0, 0, 0, 1], 1.0], {}, False),
+    "more channels": ("Pad", [[0, 1, 0, 0, 0, 0, 0, 0], 0.0], {}, False),
+    "more channels behind": ("Pad", [[0, 0, 0, 0, 0, 1, 0, 0], 0.0], {}, False),
+    "a part": ("Slice", [[1], [6], [2]], {}, True),
+    "every second row": ("Slice", [[0], [7], [2], [2]], {}, True),
+    "some channels": ("Slice", [[1], [6], [1]], {}, False),
+    "channels backwards": ("Slice", [[-1], [-99], [1], [-1]], {}, False),
+    "largest": ("MaxPool", [], {"kernel_shape": [2, 2]}, True),
+    "mean": ("AveragePool", [], {"kernel_shape": [2, 2]}, True),
+    "elu": ("Elu", [], {}, False),
+    "relu": ("Relu", [], {}, True),
+    "clipped below": ("Clip", [-1.0], {}, False),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_carries_scaled_channels_through(name: str) -> None:
+    """A ReLU keeps it from being a part of the layer behind it; whatever is scaled, results stay."""
+    op_type, operands, attributes, carries = BETWEEN[name]
+    net = Net(17)
+    y = net.op("Conv", net.input("x", 1, 3, 7, 7), net.const(uneven(0, CHANNELS, 3, 1, 1)))
+    given = [net.const(o, np.int64) if isinstance(o, list) else net.const(o) for o in operands]
+    y = net.op("Relu", net.op(op_type, y, *given, **attributes), out="r")
+    channels = {"more channels": 7, "more channels behind": 7, "some channels": 5}.get(name, CHANNELS)
+    net.op("Conv", y, net.const(uneven(1, channels, 1, 3, 3)), group=channels, out="y")
+    net.output("y")
+    graph = fused(net.model())
+    (sample,) = normal_samples(net.model(), 1)
+    first, before = weights(graph)[0], interpret(graph, sample)["y"]
+    assert equalize(graph) is carries
+    assert (weights(graph)[0].tolist() != first.tolist()) is carries
+    np.testing.assert_allclose(interpret(graph, sample)["y"], before, rtol=1e-4, atol=1e-4 * np.abs(before).max())
+
+
 def test_outputs_of_the_model_keep_their_scale() -> None:
     net = Net(17)
     y = net.op("Conv", net.input("x", 1, 3, 7, 7), net.const(uneven(0, 6, 3, 1, 1)), out="seen")
