@@ -136,6 +136,7 @@ def test_logarithm_of_softmax(dtype: DType, y: Quant, axis: int):
     assert found is not None
     assert abs(Fraction(found.slope, 2**found.shift) / Fraction(scale / y[0]) - 1) < Fraction(1, 2**22)
     assert 2**29 <= found.unit < 2**32 and 2**14 <= found.slope < 2**31
+    assert found.shift == 30 or found.slope >= 2**30  # all bits that a shift of 30 leaves room for
     low, high = LIMITS[dtype]
     for x in rows(shape, dtype):
         q, sums = found(x, axis), found.exp(x, axis).sum(axis)
