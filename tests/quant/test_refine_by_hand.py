@@ -191,3 +191,21 @@ def test_scales_of_four_bits_may_clip_where_they_are_free(options: Mapping[str, 
     assert found["a"].scales.shape == plain.scales.shape
     assert (found["a"].scales != plain.scales).any() == (not options)
     assert (found["b"].scales == plain_codes(NODES["b"], scheme).scales).all()
+
+
+@pytest.mark.parametrize("correct_bias", [True, False])
+@pytest.mark.parametrize("with_samples", [True, False])
+def test_outputs_that_never_change_have_weights_only_where_no_bias_stands_for_them(
+    correct_bias: bool, with_samples: bool
+) -> None:
+    constant = np.full(7, np.nan)
+    constant[[1, 4]] = 0.5, -2.0
+    plan = plan_of("all of int8")
+    plan.scheme = Scheme(optimize_rounding=not correct_bias, correct_bias=correct_bias)
+    plan.few_bits, plan.constants = frozenset("a"), {"a": constant}
+    samples = normal_samples(MODEL.proto, 30) if with_samples else []
+    ends = tuple(map(float, range(10)))
+    profile = Profile("", 10, {"x": TensorProfile(ends, ends, (), (0.1,) * 5)})
+    codes = refine(MODEL, plan, samples, profile, lambda *_: None).layers["a"]
+    by_output = np.moveaxis(codes.weights, codes.axis, 0)
+    assert [bool(row.any()) for row in by_output] == [not correct_bias or np.isnan(c) for c in constant]
