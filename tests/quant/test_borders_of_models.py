@@ -93,6 +93,35 @@ def test_biases_fit_32_bits(bias: float, times: int) -> None:
     assert found.tolist() == [round(float(v) / (times * 2.0**-30)) for v in values]
 
 
+NONE_BELOW, FROM_ZERO = QuantParams((0.5,), -128), QuantParams((0.5,), 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "quant", "low", "least"),
+    [
+        ("Sqrt", FROM_ZERO, -64.0, 0.0),
+        ("Sqrt", FROM_ZERO, 0.0, 0.0),
+        ("Sqrt", NONE_BELOW, 0.0, None),
+        ("Log", FROM_ZERO, -64.0, 0.25),
+        ("Log", NONE_BELOW, 0.0, 0.25),
+        ("Reciprocal", FROM_ZERO, -64.0, None),
+        ("Reciprocal", FROM_ZERO, 0.0, 0.25),
+        ("Reciprocal", NONE_BELOW, 0.0, 0.25),
+        ("Exp", FROM_ZERO, -64.0, None),
+    ],
+)
+def test_arguments_stay_in_the_domain(function: str, quant: QuantParams, low: float, least: float | None) -> None:
+    """At least 0, or half a step; what is negative itself may be anything but 0."""
+    net = Net(17)
+    net.output(net.op(function, net.input("x", 1, 3), out="y"))
+    model = build_float_model(load(net.model()).proto, "net")
+    activations = {"x": Stored(DType.INT8, quant, "", low, 63.5), "y": Stored(DType.INT8, QuantParams((0.1,), 0))}
+    proto = write_qdq(model, Plan(activations=activations, precision={"y": DType.INT8}))
+    bounds = [t for t in proto.graph.initializer if t.name.startswith("x_least")]
+    assert [float(onnx.numpy_helper.to_array(t)) for t in bounds] == ([] if least is None else [least])
+    assert [n.op_type for n in proto.graph.node].count("Max") == len(bounds)
+
+
 @pytest.mark.parametrize(
     ("few", "two", "told"),
     [

@@ -17,6 +17,7 @@ from mcugen.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
+from mcugen.quant import synthetic
 from mcugen.quant.quantize import float_model
 from mcugen.quant.scheme import Scheme
 from mcugen.quant.synthetic import COUNT, synthetic_samples
@@ -104,6 +105,35 @@ def test_the_statistics_of_an_input_itself_are_those_of_the_samples() -> None:
     samples, _ = made(net.model(), "statistics")
     np.testing.assert_allclose((samples.mean((0, 1)) - mean) / deviation, 0, atol=0.2)
     np.testing.assert_allclose(samples.std((0, 1)) / deviation, 1, rtol=0.2)
+
+
+def test_the_statistics_of_samples_are_those_of_channels() -> None:
+    """Means and mean squares in units of what is wanted, for each channel."""
+    random = np.random.default_rng(0)
+    x = random.normal(3, 2, (2, 4, 5, 3)).astype(np.float32)
+    mean, variance = np.array([1.0, 3.0, 3.0, 0.0]), np.array([4.0, 1.0, 0.25, 9.0])
+    channels = zip(np.moveaxis(x, 1, 0), mean, variance, strict=True)
+    centred = [[(float(e) - m) / v**0.5 for e in channel.ravel()] for channel, m, v in channels]
+    wanted = [sum(c) / 30 for c in centred] + [sum(e * e for e in c) / 30 - 1 for c in centred]
+    assert synthetic._apart(x, synthetic._Norm("x", mean, variance)).tolist() == pytest.approx(wanted, rel=1e-6)
+    flat = synthetic._apart(x[:1, :, 0, 0], synthetic._Norm("x", mean, np.zeros(4)))
+    assert (np.abs(flat[:4]) > 1e15).sum() >= 3  # a variance of 0 is taken for the least float32
+
+
+def test_samples_are_chosen_so_that_their_mean_is_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each once; of equal ones the first; the wildest are cut."""
+    monkeypatch.setattr(synthetic, "COUNT", 4)
+    rows = np.random.default_rng(1).normal(0.3, 1, (9, 3))
+    rows[2], rows[5] = 1e30, rows[1]
+    left, total, wanted = list(range(9)), np.zeros(3), list[int]()
+    while len(wanted) < 4:
+        best = min(left, key=lambda i: float(((total + rows[i].clip(-1e6, 1e6)) ** 2).sum()))
+        left.remove(best)
+        total = total + rows[best]
+        wanted.append(best)
+    assert synthetic._herded(rows) == wanted
+    assert sorted(synthetic._herded(np.full((4, 1), 2e6))) == [0, 1, 2, 3]
+    assert synthetic._herded(np.array([[1e9], [1e8], [2.0], [-1.0], [3.0], [1e7]]))[:2] == [3, 2]
 
 
 def test_outputs_of_a_known_range_have_little_error() -> None:
