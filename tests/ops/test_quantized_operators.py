@@ -11,6 +11,7 @@ from quantized_cells import (
     CHANGES,
     DTYPES,
     MOVEMENTS,
+    Expected,
     Matrix,
     Quantization,
     output_of,
@@ -22,21 +23,34 @@ from mcugen import CompileOptions, compile_model
 from mcugen.board import load_board
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import Array
 from mcugen.passes.islands import float_islands
 
 GROUPS = {"movements": MOVEMENTS, "calculations": CALCULATIONS}
 
 
+NEAR_TIE = 0.02
+"""Distance from a tie, in steps, at which float32 may round to either neighbour. Over all 60 matrices of calculations,
+C and numpy differ in 69 results, each less than 0.007 from a tie: sums of up to 65535 steps are rounded at 2⁻²⁴."""
+
+
 def check(cells: str, x: Quantization, y: Quantization) -> None:
-    """Assert that numpy is right, and that C gives the same integers; one step may lie between them in float cells."""
+    """Assert that numpy is right, and that C gives the same integers, but for ties in float cells."""
     matrix = Matrix(GROUPS[cells], x, y)
     compiled = compile_model(matrix.model)
     found = interpret(compiled.graph, matrix.feeds)
     in_c, floats = outputs_in_c(compiled, matrix.feeds), cells_with_floats(compiled.graph)
     for name, expected in matrix.expected().items():
         expected.assert_met(found[name], name, exactly=cells == "movements" and x == y)
-        steps = int(name.partition(".")[0] in floats)
-        np.testing.assert_allclose(in_c[name].astype(int), found[name].astype(int), rtol=0, atol=steps, err_msg=name)
+        assert_same(in_c[name], found[name], name, expected if name.partition(".")[0] in floats else None)
+
+
+def assert_same(in_c: Array, found: Array, name: str, reals: Expected | None) -> None:
+    """Assert that two programs give the same integers; those of reals next to a tie may be neighbours."""
+    steps = np.abs(in_c.astype(int) - found.astype(int))
+    if reals is not None:
+        steps -= np.abs(reals.steps - np.floor(reals.steps) - 0.5) < NEAR_TIE
+    assert steps.max(initial=0) <= 0, name
 
 
 def cells_with_floats(graph: Graph) -> set[str]:
@@ -80,7 +94,7 @@ def test_a_bias_is_not_rounded_to_coarse_sums(layer: str, dtype: str):
     in_c = outputs_in_c(compiled, matrix.feeds)
     for output, expected in matrix.expected().items():
         expected.assert_met(found[output], f"{name}: {output}")
-        np.testing.assert_allclose(in_c[output].astype(int), found[output].astype(int), rtol=0, atol=1)
+        assert_same(in_c[output], found[output], f"{name}: {output}", expected)
 
 
 SUBSET = ("pad_value", "pad_five_axes", "concat_scales", "max_pool_padded", "reduce_max", "top_k", "resize_nearest")
