@@ -61,8 +61,9 @@ docs: setup  ## rewrite the generated passages of the documents
 	PYTHONPATH=tests:tools $(BIN)/python -W ignore tests/exporters.py
 	PYTHONPATH=tests:tests/ops:tests/quant:tests/training:tools $(BIN)/python -W ignore tests/proofs.py 0 --write-docs
 
-quant-study: setup  ## accuracy of quantized models, technique by technique; rewrites docs/quantization.md
+quant-study: setup  ## accuracy of quantized models, by technique and by task; rewrites docs/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs
+	$(BIN)/python -W ignore tools/task_study.py --write-docs $(if $(TFLITE),--tflite $(TFLITE))
 	$(BIN)/python -W ignore tools/frontier.py --write-docs
 
 onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md

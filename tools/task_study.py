@@ -4,7 +4,8 @@
 Writes the table of tasks of docs/quantization.md (`make quant-study`). Networks are trained and data are made by seed
 (tests/quant/task_networks.py). ONNX Runtime's row is that of its settings which is best on the evaluation samples, so
 the comparison favours ONNX Runtime; the same goes for the two TensorFlow Lite quantizers, which run in a Python
-environment of their own (`--tflite PYTHON`, with the packages of the extra `train-keras` and ai-edge-quantizer).
+environment of their own (`--tflite PYTHON`, with the packages of the extra `train-keras`, onnx and ai-edge-quantizer);
+without that, their column stays as the document has it.
 What was computed is kept, so that a run that was interrupted goes on.
 """
 
@@ -14,16 +15,18 @@ import logging
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
 import typer
-from markers import replace_between_markers
+from markers import between_markers, replace_between_markers
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from quant_study import DOCUMENT, ROOT, Sample, _table, console, remembering
@@ -59,16 +62,22 @@ ACTIVATIONS = {"U8S8": QuantType.QUInt8, "S8S8": QuantType.QInt8}
 TFLITE = "tflite_quantizers.py"
 """The script that runs the quantizers of TensorFlow Lite."""
 
-NOTHING = "none"
-"""The cell of a quantizer that refuses a network or was not run."""
+FLOAT, NOTHING = "float", "none"
+"""The form of TensorFlow Lite without quantization, and the cell of a quantizer that gives no network."""
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best of several settings of a quantizer: its name and its figure."""
+class Result:
+    """What one quantizer reaches: the metric, the SQNR against the float network in dB, and the setting it took."""
 
-    setting: str
-    figure: float
+    value: float
+    sqnr_db: float
+    setting: str = ""
+
+    def show(self, task: Task) -> str:
+        """Return the cell of the table."""
+        noise = f", {self.sqnr_db:.1f} dB" if np.isfinite(self.sqnr_db) else ""
+        return f"{task.show(self.value)}{noise}" + (f" ({self.setting})" if self.setting else "")
 
 
 def shaped(model: onnx.ModelProto, arrays: Mapping[str, Array]) -> list[Sample]:
@@ -85,11 +94,20 @@ def first_states(trial: Trial) -> Sample:
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name in kept}
 
 
-def figure(trial: Trial, model: onnx.ModelProto) -> float:
-    """Return the metric of a model in ONNX Runtime on the evaluation samples."""
+def outputs_of(trial: Trial, model: onnx.ModelProto) -> Sample:
+    """Return the outputs of a model in ONNX Runtime on the evaluation samples, with a leading axis of samples."""
     samples = shaped(trial.model, trial.evaluation)
     outputs = run_onnxruntime(model, samples, fixed=first_states(trial), states=trial.states)
-    return trial.score({name: np.stack([each[name] for each in outputs]) for name in outputs[0]})
+    return {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
+
+
+def judged(trial: Trial, outputs: Sample, setting: str = "") -> Result:
+    """Return the metric and the SQNR of outputs; those that only carry states do not count."""
+    exact = outputs_of(trial, trial.model)
+    names = [name for name in exact if name not in trial.states]
+    signal = sum(float(np.square(exact[name], dtype=float).sum()) for name in names)
+    noise = sum(float(np.square(exact[name].astype(float) - outputs[name]).sum()) for name in names)
+    return Result(trial.score(outputs), 10 * float(np.log10(signal / noise)) if noise else np.inf, setting)
 
 
 def quantized(trial: Trial, precision: str) -> onnx.ModelProto:
@@ -104,10 +122,10 @@ def quantized(trial: Trial, precision: str) -> onnx.ModelProto:
     return made.quantized.proto
 
 
-def own(trial: Trial, precision: str) -> float | None:
-    """Return the figure of mcugen, None if `auto` refuses its goal."""
+def own(trial: Trial, precision: str) -> Result | None:
+    """Return what mcugen reaches, None if `auto` refuses its goal."""
     try:
-        return figure(trial, quantized(trial, precision))
+        return judged(trial, outputs_of(trial, quantized(trial, precision)))
     except ConstraintError:
         return None
 
@@ -126,7 +144,7 @@ def with_states(trial: Trial) -> list[Sample]:
     return found
 
 
-def peer(trial: Trial, better: Callable[[float, float], bool]) -> Best | None:
+def peer(task: Task, trial: Trial) -> Result | None:
     """Return ONNX Runtime's best static quantization, None if each setting fails."""
     calibration, best = with_states(trial), None
 
@@ -137,7 +155,7 @@ def peer(trial: Trial, better: Callable[[float, float], bool]) -> Best | None:
         def get_next(self) -> Sample | None:
             return next(self.samples, None)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):
         plain, prepared, made = (str(Path(folder, f"{name}.onnx")) for name in ("plain", "prepared", "made"))
         onnx.save(trial.model, plain)
         quant_pre_process(plain, prepared, skip_symbolic_shape=True)
@@ -154,85 +172,96 @@ def peer(trial: Trial, better: Callable[[float, float], bool]) -> Best | None:
                     calibrate_method=kind,
                     extra_options=extra,
                 )
-                found = figure(trial, onnx.load(made))
+                found = judged(trial, outputs_of(trial, onnx.load(made)), f"{method}, {weights}, {activations}")
             except Exception as error:  # whatever the quantizer raises
                 console.print(f"ONNX Runtime, {method}: {error}")
                 continue
-            if np.isfinite(found) and (best is None or better(found, best.figure)):
-                best = Best(f"{method}, {weights}, {activations}", found)
+            best = better(task, best, found)
     return best
 
 
-def tflite(trial: Trial, python: str, better: Callable[[float, float], bool]) -> Best | None:
+def better(task: Task, best: Result | None, found: Result) -> Result | None:
+    """Return the better of two results by the metric of a task; one that is no number does not count."""
+    if not np.isfinite(found.value):
+        return best
+    sign = -1 if task.lower_is_better else 1
+    return found if best is None or sign * found.value > sign * best.value else best
+
+
+def tflite(task: Task, trial: Trial, python: str) -> Result | None:
     """Return the best of TensorFlow Lite's converter and ai-edge-quantizer, None if both fail."""
     best = None
+    parts = {"calibration": with_states(trial), "evaluation": shaped(trial.model, trial.evaluation)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         onnx.save(trial.model, folder / "model.onnx")
-        for part, samples in (
-            ("calibration", with_states(trial)),
-            ("evaluation", shaped(trial.model, trial.evaluation)),
-        ):
-            np.savez(folder / f"{part}.npz", **{key: np.stack([each[key] for each in samples]) for key in samples[0]})
+        for part, samples in parts.items():
+            stacked: dict[str, Any] = {key: np.stack([each[key] for each in samples]) for key in samples[0]}
+            np.savez(folder / part, **stacked)
         states = [f"{source}:{target}" for source, target in trial.states.items()]
         command = [python, str(ROOT / "tools" / TFLITE), str(folder), *states]
         done = subprocess.run(command, capture_output=True, text=True)
-        console.print(done.stdout.strip())
+        console.print(done.stdout.strip() + done.stderr[-2000:] * bool(done.returncode))
         for path in sorted(folder.glob("outputs_*.npz")):
             with np.load(path) as outputs:
-                found = trial.score(dict(outputs))
-            console.print(f"{path.stem}: {found}")
-            setting = path.stem.removeprefix("outputs_").replace("_", " ")
-            if np.isfinite(found) and setting != "float" and (best is None or better(found, best.figure)):
-                best = Best(setting, found)
-        if done.returncode:
-            console.print(done.stderr[-2000:])
+                found = judged(trial, dict(outputs), path.stem.removeprefix("outputs_"))
+            console.print(f"{path.stem}: {found.show(task)}")
+            best = best if found.setting == FLOAT else better(task, best, found)
     return best
 
 
-def row(task: Task, python: str, remembered: Callable[[str, Callable[[], object]], object]) -> Iterator[str]:
-    """Yield the cells of a task."""
-    made: list[Trial] = []
+Remembered = Callable[[str, Callable[[], Result | None]], Result | None]
+"""Returns what a function gave for a name, the last time that this code ran it."""
 
-    def trial() -> Trial:
-        made[:] = made or [task.make()]
-        return made[0]
 
-    def better(a: float, b: float) -> bool:
-        return a < b if task.lower_is_better else a > b
+def row(task: Task, python: str, remembered: Remembered, written: Mapping[str, str]) -> list[str]:
+    """Return the cells of a task; `written` has the last ones of earlier tables by task."""
+    trial = cache(task.make)
+    ways: dict[str, Callable[[], Result | None]] = {
+        "float32": lambda: judged(trial(), outputs_of(trial(), trial().model)),
+        **{precision: partial(lambda p: own(trial(), p), precision) for precision in PRECISIONS},
+        "ONNX Runtime": lambda: peer(task, trial()),
+        **({"TensorFlow Lite": lambda: tflite(task, trial(), python)} if python else {}),
+    }
+    found = {name: remembered(f"{task.name} {name}", way) for name, way in ways.items()}
+    cells = [NOTHING if each is None else each.show(task) for each in found.values()]
+    return [task.name, task.metric, *cells, *([] if python else [written.get(task.name, NOTHING)])]
 
-    yield from (task.name, task.metric)
-    yield task.show(remembered(f"{task.name} float32", lambda: figure(trial(), trial().model)))  # type: ignore[arg-type]
-    for precision in PRECISIONS:
-        found = remembered(f"{task.name} {precision}", lambda precision=precision: (own(trial(), precision),))
-        (value,) = found  # type: ignore[misc]
-        yield "missed" if value is None else task.show(value)
-    peers = [remembered(f"{task.name} ONNX Runtime", lambda: (peer(trial(), better),))]
-    if python:
-        peers.append(remembered(f"{task.name} TensorFlow Lite", lambda: (tflite(trial(), python, better),)))
-    for (best,) in peers:  # type: ignore[misc]
-        yield NOTHING if best is None else f"{task.show(best.figure)} ({best.setting})"
 
+def written_column() -> dict[str, str]:
+    """Return the last cell of each row of the table that the document has, by task."""
+    lines = between_markers(DOCUMENT.read_text(), MARKER).splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {cells[0]: cells[-1] for cells in rows}
+
+
+MARKER = "tasks"
+"""The name of the generated passage."""
 
 HEAD = ["task", "metric", "float32", "int8", "int16x8", "auto", "ONNX Runtime's best", "TensorFlow Lite's best"]
 
 
 def main(
     only: Annotated[str, typer.Option(help="part of a task's name")] = "",
-    tflite_python: Annotated[str, typer.Option("--tflite", help="Python that has TensorFlow; else no column")] = "",
+    tflite_python: Annotated[str, typer.Option("--tflite", help="Python that has TensorFlow")] = "",
     write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
 ) -> None:
     """Print (or write) the table of tasks."""
     logging.disable(logging.WARNING)
     sources = [__file__, *(str(ROOT / "tests" / "quant" / f"{n}.py") for n in ("task_networks", "gradient_descent"))]
-    remembered = remembering("task-study", *sources, str(ROOT / "tools" / TFLITE))
-    table = [HEAD if tflite_python else HEAD[:-1]]
+    kept = remembering("task-study", *sources, str(ROOT / "tools" / TFLITE))
+
+    def remembered(name: str, make: Callable[[], Result | None]) -> Result | None:
+        found: Result | None = kept(name, lambda: (make(),))[0]  # None, too, is a result to keep
+        return found
+
+    table, written = [HEAD], written_column()
     for task in (task for task in TASKS if only in task.name):
-        table.append(list(row(task, tflite_python, remembered)))
+        table.append(row(task, tflite_python, remembered, written))
         console.print(" | ".join(table[-1]))
     print(_table(table))
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "tasks", _table(table)))
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), MARKER, _table(table)))
 
 
 if __name__ == "__main__":
