@@ -112,7 +112,8 @@ def judged(trial: Trial, outputs: Sample, setting: str = "") -> Result:
 
 def quantized(trial: Trial, precision: str) -> onnx.ModelProto:
     """Return the network as mcugen quantizes it, with default options; ConstraintError where `auto` finds nothing."""
-    given = dict(trial.calibration) | ({} if trial.labels is None else {"labels": trial.labels})
+    labels = {} if trial.labels is None else {"boxes" if trial.labels.dtype.kind == "f" else "labels": trial.labels}
+    given = {**trial.calibration, **labels}
     judging = Judging(min_sqnr=MIN_SQNR if trial.labels is None else None)
     options, quantizing = CompileOptions(states=trial.states), Quantizing(precision=precision, calibration=given)
     is_searched = precision == "auto"
