@@ -498,6 +498,11 @@ def _apart(op: Operator) -> Operator:
     return with_bodies(op, Graph.copy) if op.bodies else op
 
 
+def constant_data(values: Iterable[Value | None]) -> list[Array]:
+    """Return the numbers of those values that are constants."""
+    return [value.data for value in values if value is not None and value.data is not None]
+
+
 def retyped(value: Value, **changes: object) -> None:
     """Change fields of a value's type in place (for example `quant=`)."""
     value.type = replace(value.type, **changes)  # type: ignore[arg-type]

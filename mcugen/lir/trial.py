@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, constant_data
 from mcugen.hir.types import Array
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -42,7 +42,7 @@ _TRIALS: dict[Hashable, tuple[Trial, Kernel, list[Array]]] = {}
 
 def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
     """A node lowered with a kernel, for itself: what it is made of tells, not which node of which graph it is."""
-    data = [v.data for v in node.inputs if v is not None and v.data is not None]
+    data = constant_data(node.inputs)
     inputs = tuple(v and (node.inputs.index(v), v.type, v.data is not None) for v in node.inputs)
     key = (id(kernel), features, node.op, inputs, tuple(v.type for v in node.outputs), tuple(map(id, data)))
     if (known := _TRIALS.get(key)) is not None:

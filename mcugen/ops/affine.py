@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from mcugen.expressions.nodes import Expression
-from mcugen.hir.graph import Graph, Value
+from mcugen.hir.graph import Graph, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Array
@@ -56,7 +56,7 @@ class Affine(Clampable, Elementwise):
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return one factor and one sum by channel: what is constant is computed in float64, and rounded once."""
-        constants = [v.data for v in inputs[1:] if v is not None and v.data is not None]
+        constants = constant_data(inputs[1:])
         if len(constants) < len(self.steps):
             return None
         scale, shift = np.broadcast_arrays(*self.line(constants))

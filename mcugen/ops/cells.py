@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mcugen.hir.graph import Node, Value
+from mcugen.hir.graph import Node, Value, constant_data
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array, DType
 from mcugen.ops.matmul import MatMul
@@ -343,7 +343,7 @@ def _known(value: Value) -> Array | None:
     node = value.producer
     if node is None or not node.op.moves_data:
         return value.data
-    inputs = [v.data for v in node.inputs if v is not None and v.data is not None]
+    inputs = constant_data(node.inputs)
     return evaluate_node(node, inputs)[0] if len(inputs) == len(node.inputs) else None
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, DType, Shape, TensorType
@@ -105,7 +105,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
             return None
         operands = [inputs[0], *affine]
         types = tuple(v.type if v else None for v in operands)
-        arrays = [v.data for v in affine if v is not None and v.data is not None]
+        arrays = constant_data(affine)
         return (self, operands) if self._fixed(Signature(types, sig.outputs), arrays) is not None else None
 
     def _affine(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array | None, Array | None]:
@@ -126,7 +126,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
             given = {"x": 0} | {r: i for r, i in (("scale", 1), ("bias", 2)) if len(node.inputs) > i and node.inputs[i]}
             shapes = {role: node.input(i).type.shape for role, i in given.items()}
             return call_normalize(node, builder, self._rows(x, y, shapes), self.epsilon, given)
-        fixed = self._fixed(node.sig, [v.data for v in node.inputs[1:] if v is not None and v.data is not None])
+        fixed = self._fixed(node.sig, constant_data(node.inputs[1:]))
         assert fixed is not None
         gain = (1,) * (x.rank - fixed.gain.ndim) + fixed.gain.shape
         return call_normalize_codes(node, builder, self._rows(x, y, {"x": x.shape, "gain": gain}), fixed)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen import kernels
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
 from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
 from mcugen.hir.types import Array, DType, TensorType
@@ -272,7 +272,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
 
 def _constants(node: Node) -> list[Array]:
     """Codes, scales and, if there is one, bias."""
-    return [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
+    return constant_data(node.inputs[1:])
 
 
 def _overlaps(sig: Signature) -> list[Overlap]:

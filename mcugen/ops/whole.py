@@ -55,6 +55,8 @@ class Cut(Elementwise):
             least, most = DType.INT32.limits if x.dtype.is_float else x.dtype.limits
             is_within = self.low <= least and most <= self.high
             limited = y if is_within else call(fn.CLAMP, y, scalar(self.low), scalar(self.high))
+            if zero and out.dtype.nbytes > limited.dtype.nbytes:  # else it may wrap around and back
+                limited = Convert(DType.INT32, limited)
             return Convert(out.dtype, limited + scalar(zero) if zero else limited)
         factors = (y, scalar(self.multiplier), scalar(self.offset + (zero << self.shift)))
         if self.shift < _WORD:

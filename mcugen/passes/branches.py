@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.window import Window
 from mcugen.ops.affine import Affine
@@ -129,7 +129,7 @@ def _line(node: Node, like: _Branch) -> _Branch | None:
         return None
     shape, space = node.output.type.shape, len(like.kernel)
     wanted = tuple(n if a == 1 else 1 for a, n in enumerate(shape))
-    constants = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
+    constants = constant_data(node.inputs[1:])
     if len(constants) < 2 or any(np.broadcast_shapes(a.shape, wanted) != wanted for a in constants):
         return None
     scale, shift = (np.broadcast_to(a, wanted).reshape(-1).astype(np.float64) for a in constants)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value, retyped
+from mcugen.hir.graph import Graph, Node, Value, constant_data, retyped
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.traits import Partial, Simplifiable, Stepwise
 from mcugen.ops.conversion import Dequantize
@@ -76,19 +76,18 @@ def move_codes(graph: Graph, node: Node) -> Outcome:
 @pattern(Dequantize, DequantizeBlocks)
 def fold_dequantized(graph: Graph, node: Node) -> Outcome:
     """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
-    if not isinstance(node.op, DequantizeBlocks) and not node.input(0).is_constant:
+    real, codes = node.output.type, node.input(0).data
+    if codes is None:
         return False
-    real, stored = node.output.type, node.input(0)
     if real.nbytes >= WORTH_TELLING:
-        assert stored.data is not None
-        few = stored.data.min() >= -8 and stored.data.max() <= 7
+        few = codes.min() >= -8 and codes.max() <= 7
         graph.widened[node.output.name] = real.nbytes, -(-real.count // 2) if few else real.count
     _replace_by_constants(graph, node)
     return True
 
 
 def _replace_by_constants(graph: Graph, node: Node) -> None:
-    arrays = [v.data for v in node.inputs if v is not None and v.data is not None]
+    arrays = constant_data(node.inputs)
     for value, array in zip(node.outputs, evaluate_node(node, arrays), strict=True):
         graph.release_name(value)
         graph.replace(value, graph.constant(value.name, array, value.type.quant, value.type.dtype))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.traits import Clampable, Paddable
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.numerics.digits import FEW_DIGITS, has_digits, is_float32
@@ -17,7 +17,7 @@ from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, DirectDense, MatMul
 from mcugen.ops.movement import Concat, Pad, Reshape, Transpose
 from mcugen.ops.packed import DequantizeBlocks
-from mcugen.ops.pointwise import Binary, Clamp
+from mcugen.ops.pointwise import Binary, Clamp, operands_of
 from mcugen.ops.spatial import Spatial
 from mcugen.passes.rewrite import Outcome, pattern
 
@@ -30,7 +30,7 @@ _BYTES = 256
 def fold_pad(graph: Graph, node: Node) -> Outcome:
     """f(Pad(x, 0)) → f with larger window padding."""
     pad = node.input(0).producer
-    if pad is None or not isinstance(pad.op, Pad) or not isinstance(node.op, Paddable):
+    if not isinstance(node.op, Paddable) or pad is None or not isinstance(pad.op, Pad):
         return False
     if pad.op.value != 0.0:
         return f"it pads with {pad.op.value}"
@@ -103,16 +103,14 @@ def _scaled_product(graph: Graph, end: Node, product: Node, inputs: Sequence[Val
 
 def _scaling(node: Node) -> tuple[Value, float] | None:
     """What the node multiplies by a constant scalar, and by which."""
-    if node.op not in (Binary("Mul"), Binary("Div")):
+    is_product = node.op == Binary("Mul")
+    if not is_product and node.op != Binary("Div"):
         return None
-    for x, factor in (node.inputs, node.inputs[::-1]):
-        assert x is not None and factor is not None
+    for x, factor in operands_of(node.output, "Mul") or [(node.input(0), node.input(1))]:
         number = _constant_data(factor)
         if number is not None and number.size == 1 and x.type.shape == node.output.type.shape and number.all():
             value = float(number.reshape(-1)[0])
-            return x, value if node.op == Binary("Mul") else 1 / value
-        if node.op == Binary("Div"):
-            return None
+            return x, value if is_product else 1 / value
     return None
 
 
@@ -167,17 +165,15 @@ def _constant_data(value: Value) -> Array | None:
     source = value.producer
     if source is None or not _is_constant(value):
         return value.data
-    return source.op.evaluate(source.sig, *(v.data for v in source.inputs if v is not None and v.data is not None))[0]
+    return source.op.evaluate(source.sig, *constant_data(source.inputs))[0]
 
 
 def _is_constant(value: Value) -> bool:
     """Whether the numbers are known: of a constant, or of a quantized one behind its Dequantize."""
     source = value.producer
-    if source is not None and isinstance(source.op, DequantizeBlocks):
-        return True
-    if source is None or not isinstance(source.op, Dequantize):
-        return value.is_constant
-    return source.input(0).is_constant
+    if source is not None and isinstance(source.op, Dequantize | DequantizeBlocks):
+        return source.input(0).is_constant
+    return value.is_constant
 
 
 @pattern(Binary, Clamp)

@@ -36,11 +36,11 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
     perm = _sinkable(node)
     if perm is None:
         return False
-    turned = carried(node.op, node.sig, inverse(perm))
-    form = None if turned is None else permuted(node.op, node.sig, turned)
-    if turned is None or form is None:
+    passed = _passed(node, inverse(perm))
+    if passed is None:
         return f"transpositions do not pass through {node.op.name}"
-    if not _pays(graph, node, inverse(turned), form[1]):
+    turned, wanted = passed
+    if not _pays(graph, node, inverse(turned), wanted):
         return "more bytes would be transposed"
     return _rewrite_permuted(graph, node, turned)
 
@@ -144,10 +144,10 @@ def _region(node: Node) -> dict[Node, Permutation]:
         reader, perm = waiting.pop(0)
         if reader in region or isinstance(reader.op, Transpose) or len(reader.outputs) != 1:
             continue
-        turned = carried(reader.op, reader.sig, perm)
-        if turned is not None and permuted(reader.op, reader.sig, turned) is not None:
-            region[reader] = turned
-            waiting += [(user, turned) for user in reader.output.users]
+        passed = _passed(reader, perm)
+        if passed is not None:
+            region[reader] = passed[0]
+            waiting += [(user, passed[0]) for user in reader.output.users]
     return region
 
 
@@ -159,13 +159,22 @@ def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
     while reader is not None and len(reader.outputs) == 1 and len(region) < MOST_TOGETHER:
         if isinstance(reader.op, Transpose):
             return region if reader.op.perm == perm else {}
-        turned = carried(reader.op, reader.sig, perm)
-        form = None if turned is None else permuted(reader.op, reader.sig, turned)
-        if turned is None or form is None or _turned_operands(reader, form[1]) != 1:
+        passed = _passed(reader, perm)
+        if passed is None or _turned_operands(reader, passed[1]) != 1:
             break
-        region[reader] = perm = turned
+        region[reader] = perm = passed[0]
         reader = graph.only_user(reader.output)
     return {}
+
+
+def _passed(node: Node, perm: Permutation) -> tuple[Permutation, Sequence[Permutation | None]] | None:
+    """Return how the result is transposed if operands are by `perm`, and how each operand is.
+
+    None: transpositions do not pass through the node.
+    """
+    turned = carried(node.op, node.sig, perm)
+    form = None if turned is None else permuted(node.op, node.sig, turned)
+    return None if turned is None or form is None else (turned, form[1])
 
 
 def _turned_operands(node: Node, wanted: Sequence[Permutation | None]) -> int:

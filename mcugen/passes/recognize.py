@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, Shape
 from mcugen.numerics.digits import FEW_DIGITS, fits_float32, has_digits, is_float32
@@ -130,9 +130,7 @@ def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
     if node.op not in (Binary("Div"), Binary("Mul")) or node.output.type.dtype is not DType.FLOAT32:
         return False
     refused: Outcome = False
-    orders = (node.inputs, node.inputs[::-1]) if node.op == Binary("Mul") else (node.inputs,)
-    for top, bottom in orders:
-        assert top is not None and bottom is not None
+    for top, bottom in operands_of(node.output, "Mul") or [(node.input(0), node.input(1))]:
         root = bottom if node.op == Binary("Div") else argument_of(bottom, "Reciprocal")
         square = None if root is None else argument_of(root, "Sqrt")
         if square is None:
@@ -149,23 +147,14 @@ def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
 
 def _mean_square(value: Value, d: Value) -> tuple[tuple[int, ...], float] | None:
     """Axes and ε of mean(d · d) + ε."""
-    shifted = value.producer
-    if shifted is None or shifted.op != Binary("Add"):
-        return None
-    for mean, epsilon in (shifted.inputs, shifted.inputs[::-1]):
-        assert mean is not None and epsilon is not None
+    for mean, epsilon in operands_of(value, "Add"):
         reduce = mean.producer
-        if epsilon.data is None or epsilon.type.count != 1 or reduce is None or not _is_mean(reduce):
+        if epsilon.data is None or epsilon.type.count != 1 or reduce is None:
             continue
-        product = reduce.input(0).producer
-        if product is not None and product.op == Binary("Mul") and product.inputs == (d, d):
-            assert isinstance(reduce.op, Reduce)
-            return reduce.op.axes, float(epsilon.data.reshape(-1)[0])
+        op = reduce.op
+        if isinstance(op, Reduce) and op.function == "mean" and (d, d) in operands_of(reduce.input(0), "Mul"):
+            return op.axes, float(epsilon.data.reshape(-1)[0])
     return None
-
-
-def _is_mean(node: Node) -> bool:
-    return isinstance(node.op, Reduce) and node.op.function == "mean"
 
 
 def _centered(d: Value, axes: tuple[int, ...]) -> Value | None:
@@ -323,7 +312,7 @@ def _chain(node: Node) -> _Chain | None:
     one, none = np.ones(()), np.zeros(())
     chain, steps = _Chain(none, one, none), [_step(node)]
     if isinstance(node.op, Affine):
-        constants = [v.data.astype(np.float64) for v in node.inputs[1:] if v is not None and v.data is not None]
+        constants = [numbers.astype(np.float64) for numbers in constant_data(node.inputs[1:])]
         pairs = zip(node.op.steps, constants, strict=False)
         steps = [(one, number) if kind == "Add" else (number, none) for kind, number in pairs]
     for step in steps:
@@ -453,8 +442,7 @@ class _Mask:
 
 
 def _mask_that_is_added(node: Node) -> _Mask | None:
-    for x, mask in (node.inputs, node.inputs[::-1]):
-        assert x is not None and mask is not None
+    for x, mask in operands_of(node.output, "Add"):
         if mask.data is not None and mask.type.dtype is DType.FLOAT32:
             numbers = np.broadcast_to(mask.data, (*mask.type.shape[:-1], x.type.shape[-1]))
             return _Mask(x, numbers, np.ones((), np.bool_))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.ops.affine import Affine
 from mcugen.ops.conv import Conv
@@ -209,7 +209,7 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
 
     def codes(numbers: Array) -> Array:
         for link in (*reversed(chain), node):
-            constants = [v.data for v in link.inputs[1:] if v is not None and v.data is not None]
+            constants = constant_data(link.inputs[1:])
             (numbers,) = link.op.evaluate(link.sig, numbers, *constants)
         return numbers.astype(np.int64) - zero
 
@@ -227,7 +227,7 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
 def _growing(graph: Graph, value: Value) -> Iterator[Node]:
     """What computes a value from one operand, each without making a greater number the smaller one, back to a cast."""
     while graph.only_user(value) is not None and (node := value.producer) is not None:
-        constants = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
+        constants = constant_data(node.inputs[1:])
         if len(constants) != len(node.inputs) - 1 or not (isinstance(node.op, Cast) or _grows(node, constants)):
             return
         yield node

@@ -2,9 +2,9 @@
 """Each pass on the graphs of `text/`, and of `more/`, with one thing changed: what a guard is there for.
 
 A value becomes an output or has another reader, a constant becomes an input or has other elements, operands change
-places, an attribute or a scale is another. Whatever the pass does, the graph is well formed and computes the same;
-what it does is compared with `changed/PASS.txt`, which `pytest --update-golden` writes, and a person reads: how many
-changes make no difference, and what becomes of the other graphs.
+places, an attribute, a scale or a type is another. Whatever the pass does, the graph is well formed and computes the
+same; what it does is compared with `changed/PASS.txt`, which `pytest --update-golden` writes, and a person reads: how
+many changes make no difference, and what becomes of the other graphs.
 """
 
 from __future__ import annotations
@@ -101,6 +101,10 @@ ELEMENTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+TYPES = {"float64": (" float32", " float64"), "int16": (" int8", " int16"), "int64": (" int32", " int64")}
+"""Other types in the place of all of one type."""
+
+
 def _swapped(node: Node) -> None:
     first, second, *others = node.inputs
     for number, value in enumerate((second, first, *others)):
@@ -128,9 +132,10 @@ def _other_values(value: object) -> Iterator[object]:
 
 def attempt(text: str, change: Change, name: str) -> str | None:
     """Return what a pass makes of a changed graph; None if that is no sound graph, or has no finite results."""
-    graph, log = parse_graph(text), Log()
-    graph.float16_weights = True
+    log = Log()
     try:
+        graph = parse_graph(text)
+        graph.float16_weights = True
         change(graph)
         verify_graph(graph)
         assert all(map(_is_sensible, graph.nodes))
@@ -182,6 +187,7 @@ def test_a_pass_on_changed_graphs(name: str, golden: Callable[[str, str], None])
     lines = []
     for number, text in enumerate(graphs_of(name)):
         outcomes = [(what, attempt(text, change, name)) for what, change in changes(parse_graph(text))]
+        outcomes += [(what, attempt(text.replace(*types), lambda g: None, name)) for what, types in TYPES.items()]
         usual = outcomes[0][1]
         other = [f"{number}: {what}: {outcome}\n" for what, outcome in outcomes if outcome not in (usual, None)]
         alike = sum(outcome == usual for _, outcome in outcomes)

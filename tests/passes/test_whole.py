@@ -99,6 +99,32 @@ def test_bytes_that_are_cast_are_codes() -> None:
     np.testing.assert_array_equal(c_outputs(model, feeds)["y"], onnxruntime_outputs(model, feeds)["y"])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("codes", [np.uint8, np.int8, np.uint16, np.int16])
+@pytest.mark.parametrize("zero", [0, 3, 128, -128])
+def test_bytes_are_codes_of_any_type_and_zero_point(dtype: type, codes: type, zero: int) -> None:
+    if not np.iinfo(codes).min <= zero <= np.iinfo(codes).max:
+        pytest.skip("no zero point of that type")
+    net = Net(21)
+    x = net.op("Cast", net.input("x", 1, 6, dtype=dtype), to=onnx.TensorProto.FLOAT)
+    net.op("QuantizeLinear", x, net.const(1.0), net.const(zero, codes), out="y")
+    net.output("y", dtype=codes)
+    numbers = np.array([[0, 1, 5, 127, -128, 200]]).astype(dtype)
+    limits = np.iinfo(codes)
+    expected = np.clip(numbers.astype(np.int64) + zero, limits.min, limits.max)
+    np.testing.assert_array_equal(numpy_outputs(net.model(), {"x": numbers})["y"], expected)
+
+
+def test_bytes_are_codes_of_16_bits_in_c() -> None:
+    """The sum with the zero point needs more bits than the bytes have."""
+    net = Net(21)
+    x = net.op("Cast", net.input("x", 1, 4, dtype=np.uint8), to=onnx.TensorProto.FLOAT)
+    net.op("QuantizeLinear", x, net.const(1.0), net.const(-128, np.int16), out="y")
+    net.output("y", dtype=np.int16)
+    found = c_outputs(net.model(), {"x": np.array([[5, 0, 200, 255]], np.uint8)})
+    np.testing.assert_array_equal(found["y"], [[-123, -128, 72, 127]])
+
+
 def test_codes_that_saturate_stay_as_they_are() -> None:
     """Limits beyond what the model's own codes hold; and what is scaled is no whole number."""
     net = Net(17)
