@@ -9,10 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from float_models import random_weights
+from onnx import numpy_helper
+from onnx_models import Net
 
 from mcugen.hir.types import DType, QuantParams
+from mcugen.importer import import_model
 from mcugen.ops.recurrent import Gru, Lstm, Recurrent, Rnn
-from mcugen.quant.recurrent import Matrix, stores
+from mcugen.quant.plan import Stored
+from mcugen.quant.recurrent import Matrix, expand, stores
 from mcugen.quant.rounding import best_scales, round_weights
 from mcugen.quant.scheme import Scheme
 
@@ -112,3 +116,31 @@ def test_moments_round_to_least_error(options: dict[str, bool], is_free: bool) -
     codes = round_weights(ROWS[None], wanted[None], gram, (-8, 7))[0]
     assert found.codes.astype(int).tolist() == codes.tolist()
     assert (codes != plain.codes.astype(int)).any()
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("first", ["absent", "constant"])
+def test_first_states_that_are_constant_are_stored_as_codes(first: str, layout: int) -> None:
+    """Nought where there is none; of each direction its own."""
+    random, hidden, steps, batch = np.random.default_rng(0), 3, 4, 2
+    shape = (batch, 2, hidden) if layout else (2, batch, hidden)
+    h0 = random.uniform(-0.5, 0.5, shape).astype(np.float32)
+    net = Net(21)
+    x = net.input("x", *((batch, steps, 5) if layout else (steps, batch, 5)))
+    weights = [net.const(random.normal(0, 1, (2, hidden, k))) for k in (5, hidden)]
+    more = ["", "", net.const(h0)] if first == "constant" else []
+    attributes = {"hidden_size": hidden, "direction": "bidirectional", "layout": layout}
+    net.output(net.ops("RNN", x, *weights, *more, outs=["y"], **attributes)[0])
+    node = next(n for n in import_model(net.model(), "net").nodes if isinstance(n.op, Recurrent))
+    stored = Stored(INT8, QuantParams((0.05,), 3))
+    found = expand(node, ["x"], [v.name for v in node.outputs], RANGES, stored, Scheme())
+    assert found is not None
+    codes = [numpy_helper.to_array(t) for t in found[1]]
+    starts = [c for c in codes if c.shape == (batch, hidden) and c.dtype == np.int8]
+    quant = stores(Rnn(), RANGES, Scheme())["hidden"].quant
+    real = h0 if first == "constant" else np.zeros_like(h0)
+    for direction, got in enumerate(starts):
+        part = real[:, direction] if layout else real[direction]
+        wanted = np.rint(part / np.float32(quant.scale[0])) + quant.zero_point
+        assert got.tolist() == wanted.clip(-128, 127).tolist()
+    assert len(starts) == 2

@@ -15,8 +15,9 @@ from mcugen import CompileOptions, compile_model
 from mcugen.errors import UnsupportedError, VerificationError
 from mcugen.hir.traits import weight_axes
 from mcugen.importer.load import load
+from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.quant import float_model, quantize
-from mcugen.quant.float_model import FloatModel, build_float_model
+from mcugen.quant.float_model import FloatModel, _is_unknown, build_float_model, in_known_operators
 from mcugen.quant.scheme import Scheme
 
 
@@ -203,3 +204,12 @@ def test_a_branch_that_is_taken_at_compile_time_is_layers_like_others() -> None:
     for index, feed in enumerate(feeds):
         for name, wanted in onnxruntime_outputs(result.proto, feed).items():
             assert np.abs(found[name][index] - wanted).max() <= 0.02, name
+
+
+def test_models_of_known_operators_are_taken_as_they_are() -> None:
+    """Operators of other domains are no matter of ONNX's list; one of its own domains that is not in it is unknown."""
+    model = conv_net()
+    assert in_known_operators(model, None, None, BUILT_IN) is model
+    named = [("Relu", ""), ("Nothing", ""), ("Relu", "ai.onnx"), ("Nothing", "ai.onnx"), ("Nothing", "com.example")]
+    nodes = [onnx.helper.make_node(op_type, ["x"], ["y"], domain=domain) for op_type, domain in named]
+    assert [_is_unknown(node) for node in nodes] == [False, True, False, True, False]
