@@ -15,7 +15,7 @@ from onnx_models import Net
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
-from mcugen.quant import few_bits
+from mcugen.quant import few_bits, flash
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.scheme import Scheme
@@ -205,8 +205,9 @@ def test_noise_of_large_models_is_told_by_fewer_samples(macs: int, monkeypatch: 
     monkeypatch.setattr(few_bits, "MOST_MACS", 10**11 * whole // macs)
     monkeypatch.setattr(few_bits, "spread", lambda count, most: used.append(most) or list(range(most)))
     plan = Plan(precision=INT8, layers={"a": codes(A, DType.INT4), "b": codes(B, DType.INT4)})
-    few_bits.weight_noise(MODEL, plan, [A, B], samples)
-    assert used == [max(1, min(32, 10**11 // macs // 2))]
+    for layers in ([A, B], [A]):
+        few_bits.weight_noise(MODEL, plan, layers, samples)
+    assert used == [max(1, min(32, 10**11 // macs // count)) for count in (2, 1)]
 
 
 def test_layers_return_to_four_bits_within_the_room() -> None:
@@ -222,3 +223,10 @@ def test_layers_return_to_four_bits_within_the_room() -> None:
         fitting = [c for c in choices if sum(more[n] for n in c) <= room]
         best = max(fitting, key=lambda c: sum(noise[n] for n in c))
         assert few_bits.narrowest(MODEL, plan, samples, share + 1e-9 / 114) == [n for n in "abc" if n not in best]
+
+
+@pytest.mark.parametrize(
+    ("codes", "nbytes"), [([-8, 7, 0], 2), ([-8, 7], 1), ([-9, 7, 0], 3), ([-8, 8, 0], 3), ([], 0), ([1], 1)]
+)
+def test_codes_of_four_bits_are_two_a_byte(codes: list[int], nbytes: int) -> None:
+    assert flash._bytes(np.asarray(codes, np.int8)) == nbytes
