@@ -7,6 +7,7 @@ import pytest
 
 from mcugen.errors import VerificationError
 from mcugen.lir.external import lend_buffers
+from mcugen.lir.formula import Atom, Polynomial
 from mcugen.lir.parser import parse_program
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import Program
@@ -134,3 +135,11 @@ def test_a_streamed_input_has_no_buffer():
     made = program("stream x, arena a, output y", STEP.format("a", "y"))
     lend_buffers(made)
     assert made.inputs[0].buffer.space.value == "stream"
+
+
+@pytest.mark.parametrize(("role", "left"), [("x_at", ["move", "f"]), ("y_at", ["move", "f"]), ("nbytes", ["f"])])
+def test_a_move_whose_parts_begin_elsewhere_at_other_sizes_stays(role: str, left: list[str]):
+    made = program(IN_AND_OUT, MOVE.format("x", "a"), STEP.format("a", "y"))
+    made.instrs[0].formulas = {role: Polynomial(((1, (Atom("n"),)),))}
+    lend_buffers(made)
+    assert [instr.kernel for instr in made.instrs] == left

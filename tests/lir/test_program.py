@@ -252,6 +252,15 @@ def test_of_portions_both_sides_live_throughout():
     assert lives(program) == {"x": (-1, 4), "a": (0, 5), "b": (0, 6), "ab": (0, 6), "s": (0, 4), "y": (6, 8)}
 
 
+def test_what_only_the_marker_of_portions_names_lives_throughout():
+    """Views of it may be what the sides use."""
+    program = forked()
+    other = Buffer("whole", DType.INT8, 16, Space.ARENA)
+    program.buffers.append(other)
+    program.instrs[0].operands = (Operand("x", IN, other),)
+    assert lives(program)["whole"] == (0, 4)
+
+
 def test_a_fork_leaves_what_does_not_reach_it_alone():
     """What ends just before, or begins just behind."""
     sketch = Sketch()

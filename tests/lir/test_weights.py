@@ -136,7 +136,9 @@ def test_the_longest_of_copies_that_begin_together_is_last():
         "end_weights v.held 2",
         "end_weights w.held 2",
     ]
+    sketch.program.area_sizes, sketch.program.area_bounds = [64], [48]
     mixed = with_staged_weights(sketch.program, {3: [Staged(w, 2), Staged(v)]})
+    assert mixed.area_sizes == mixed.area_bounds == [0], "its memory is planned anew"
     assert [line.split()[:2] for line in lines(mixed) if "_weights" in line] == [
         ["begin_weights", "w"],
         ["end_weights", "w.held"],
@@ -149,7 +151,9 @@ def test_constants_are_decoded_before_what_reads_them():
     w = sketch.buffers["w"]
     stored = replace(w, name="w.code", count=10, data=np.arange(10, dtype=np.int8))
     decoded = Decoded([stored], lambda to: Call(READ_WEIGHTS_KERNEL, {"x": stored, "y": to}))
+    sketch.program.area_sizes, sketch.program.area_bounds = [64], [48]
     made = with_decoded_weights(sketch.program, {w: decoded})
+    assert made.area_sizes == made.area_bounds == [0], "its memory is planned anew"
     assert decoded.saved(w) == 14
     assert lines(made) == [
         "read_weights w.code w.held 1",
