@@ -306,3 +306,12 @@ def test_a_part_of_what_was_a_part_itself_is_renewed_in_its_place():
     whole, y, new = (sketch.buffers[name].offset for name in ("whole", "y", "new"))
     assert whole is not None
     assert y == new == whole + 32
+
+
+def test_the_first_instruction_may_make_a_part_in_place_of_an_input():
+    sketch = Sketch()
+    sketch.input("y", 48)
+    sketch.step("part", "y", nbytes=16, inplace=True)
+    sketch.part("part", "y")
+    sketch.output("y")
+    assert copies(planned(sketch)) == []
