@@ -88,8 +88,7 @@ def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stor
         out = TensorType(out.shape, DType.INT32, QuantParams((1.0,), 0))
     if node.op.moves_data:
         inputs = [_requantized(graph, node, v, out) for v in inputs]
-    sig = Signature(tuple(v.type if v else None for v in inputs), (out,))
-    form = node.op.integer(graph, sig, inputs) if isinstance(node.op, Quantizable) else None
+    form = node.op.integer(graph, _signature(inputs, out), inputs) if isinstance(node.op, Quantizable) else None
     if form is None:
         return False
     op, operands = form
@@ -99,6 +98,10 @@ def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stor
         graph.replace(store.output, result)
         graph.remove(store)
     return True
+
+
+def _signature(inputs: Sequence[Value | None], out: TensorType) -> Signature:
+    return Signature(tuple(None if value is None else value.type for value in inputs), (out,))
 
 
 @pattern()
@@ -125,7 +128,7 @@ def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
     late = bias is not None and not _counts_in(bias, unit)
     operands = [x, w] if late else inputs
     out = replace(node.output.type, dtype=DType.INT32, quant=QuantParams((1.0,), 0))
-    form = layer.integer(graph, Signature(tuple(v.type if v else None for v in operands), (out,)), operands)
+    form = layer.integer(graph, _signature(operands, out), operands)
     if form is None:
         return f"{node.op.name} has no integer form for these types"
     result = graph.add(*form, node.origin, names=[f"{name}.sums"], types=[out], before=node).output

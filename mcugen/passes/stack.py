@@ -92,8 +92,7 @@ def _never_falls(node: Node, x: Value) -> bool:
             array = array.reshape(1, -1)
         arrays.append(array)
         types.append(value.type.with_shape(array.shape))
-    count = max(array.shape[-1] for i, array in enumerate(arrays) if i not in node.op.tables)
-    (results,) = node.op.evaluate(Signature(tuple(types), (node.output.type.with_shape((256, count)),)), *arrays)
+    (results,) = node.op.evaluate(Signature(tuple(types), (node.output.type,)), *arrays)
     return bool((results[1:] >= results[:-1]).all())
 
 
@@ -127,9 +126,8 @@ def _evaluated(node: Node, codes: Mapping[Value, Array]) -> Array:
         array = codes[value] if value.data is None else value.data
         arrays.append(array if i in node.op.tables else array.reshape(-1))
         types.append(value.type.with_shape(arrays[-1].shape))
-    count = max(len(array) for array in codes.values())
-    (made,) = node.op.evaluate(Signature(tuple(types), (node.output.type.with_shape((count,)),)), *arrays)
-    return made
+    (results,) = node.op.evaluate(Signature(tuple(types), (node.output.type,)), *arrays)
+    return results
 
 
 def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:

@@ -70,6 +70,20 @@ def test_scores_of_any_size(mask: np.ndarray, spread: float):
     check_c(compiled, feeds, found, 1e-4)
 
 
+@pytest.mark.parametrize("way", ["add", "seen", "unseen"])
+@pytest.mark.parametrize("mask", [np.triu(np.ones((3, 5), np.bool_), 1), SOME[:5]], ids=["rows", "columns"])
+def test_more_keys_than_queries(way: str, mask: np.ndarray):
+    net = Net()
+    net.output(softmax(net, net.input("x", 1, 2, 3, 5), mask, -np.inf, way))
+    graph = apply(net.model(), recognize_mask)
+    (node,) = graph.nodes
+    assert len(node.inputs) == 2
+    feeds = random_feeds(net.model())
+    weights = np.where(mask, 0, np.exp(feeds["x"].astype(np.float64)))
+    (found,) = interpret(graph, feeds).values()
+    np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True), rtol=1e-5)
+
+
 @pytest.mark.parametrize("way", ["add", "seen"])
 def test_a_row_of_infinities_is_what_it_is(way: str):
     net = Net()

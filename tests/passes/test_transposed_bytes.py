@@ -59,6 +59,11 @@ ONE_STEP = {
         REFUSED,
     ),
     "numbers get narrower": ("%y = cast(%t) {to=int8} : 3x2 int8\n output y = %y", True),
+    "one byte less": (
+        "input %p : 1x2 uint8\n input %q : 1x1 uint8\n %s = transpose(%p) {perm=(1, 0)} : 2x1 uint8\n"
+        " %y = add(%s, %q) : 2x1 uint8\n %z = transpose(%y) {perm=(1, 0)} : 1x2 uint8\n output z = %z",
+        True,
+    ),
     "another transposition is behind it": (
         "%s = transpose(%cube) {perm=(1, 2, 0)} : 3x4x2 float32\n %y = cast(%s) {to=float64} : 3x4x2 float64\n"
         " %z = transpose(%y) {perm=(1, 2, 0)} : 4x2x3 float64\n output z = %z",
@@ -120,6 +125,16 @@ SEVERAL = {
         f"%y = neg(%t) {SUM}\n %s = dense(%t, %c) : 3x3 float32\n output y = %y\n output s = %s",
         -24,
     ),
+    "another transposition is behind it": (
+        "%s = transpose(%cube) {perm=(1, 2, 0)} : 3x4x2 float32\n %y = neg(%s) : 3x4x2 float32\n"
+        " %z = transpose(%y) {perm=(1, 2, 0)} : 4x2x3 float32\n output z = %z",
+        96 - 96,
+    ),
+    "another transposition is before the other operand": (
+        "input %d : 4x3x2 float32\n %s = transpose(%cube) {perm=(1, 2, 0)} : 3x4x2 float32\n"
+        " %u = transpose(%d) {perm=(1, 0, 2)} : 3x4x2 float32\n %y = add(%s, %u) : 3x4x2 float32\n output y = %y",
+        96 - 96 - 96,
+    ),
     "nobody reads the result": (f"%e = exp(%t) {SUM}\n %y = neg(%t) {SUM}\n output e = %e", 24 - 24),
     "nobody reads what is transposed back": (
         f"%y = neg(%t) {SUM}\n %z = transpose(%y) {TURN}\n %e = exp(%t) {SUM}\n output e = %e",
@@ -132,8 +147,25 @@ SEVERAL = {
 def test_bytes_that_a_region_saves(case: str):
     body, expected = SEVERAL[case]
     graph = graph_of(body)
-    turn = next(node for node in graph.nodes if node.outputs[0].name == "t")
+    name = "s" if "%s = transpose" in body else "t"
+    turn = next(node for node in graph.nodes if node.outputs[0].name == name)
     assert layout._gain(graph, layout._region(turn)) == expected
+
+
+ENDS = {
+    f"%e = exp(%t) {SUM}\n %y = neg(%e) {SUM}\n output y = %y": ["y"],
+    f"%e = exp(%t) {SUM}\n %y = neg(%t) {SUM}\n output y = %y\n output e = %e": ["e", "y"],
+    f"%e = exp(%t) {SUM}\n %y = neg(%e) {SUM}\n %s = dense(%e, %c) : 3x3 float32\n output y = %y\n output s = %s": [
+        "y"
+    ],
+}
+
+
+@pytest.mark.parametrize("body", ENDS)
+def test_what_no_other_of_a_region_reads(body: str):
+    graph = graph_of(body)
+    turn = next(node for node in graph.nodes if node.outputs[0].name == "t")
+    assert [node.outputs[0].name for node in layout._ends(layout._region(turn))] == ENDS[body]
 
 
 CHAINS = {
