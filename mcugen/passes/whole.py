@@ -311,7 +311,7 @@ def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None
         return None
     if node.op == Unary("Floor"):
         return node.input(0), 1, 1, False
-    if node.op != Cast(DType.FLOAT32) or not node.input(0).type.dtype.is_integer:
+    if node.op != Cast(DType.FLOAT32):
         return None
     sums, denominator = _factor(graph, node.input(0), "Div")
     x = _of_multiples(graph, sums, denominator)

@@ -60,3 +60,18 @@ def test_islands_begin_and_end_with_conversions():
 }
 """)
     assert float_islands(graph) == {"e": "exp", "n": "neg"}
+
+
+def test_positions_are_no_reals():
+    """The position of the largest real chooses what is quantized; only the table is one of reals."""
+    graph = parse_graph("""graph net {
+  input %q : 1x4 int8(0.5, 0)
+  input %table : 4 float32
+  %d = dequantize(%q) : 1x4 float32
+  %i = arg_max(%d) {axis=1} : 1x1 int64
+  %r = gather(%table, %i) : 1x1 float32
+  %z = quantize(%r) : 1x1 int8(0.5, 0)
+  output z = %z
+}
+""")
+    assert float_islands(graph) == {}
