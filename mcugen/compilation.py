@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from mcugen.alternatives import compared, other_goals, without_deadlines
+from mcugen.alternatives import compared, notes_of_float_form, other_goals, without_deadlines
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
@@ -21,7 +21,6 @@ from mcugen.evaluation.layers import COMPUTED, LEARNING, precision_lines
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
-from mcugen.float_form import notes_of_float_form
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load

@@ -131,15 +131,13 @@ def _compiled(
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
-        layers = quantized.other_precisions if quantized else precisions_of_given(graph)
-        read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
         notes = [
             *graph.notes,
             *_nan_notes(graph),
-            *([] if quantized else precision_lines(layers)),
+            *([] if quantized else precision_lines(precisions_of_given(graph))),
             *_widened_notes(graph),
             *_wide_notes(graph, program),
-            *read,
+            *([_READ_NOTE.format(largest_read(program))] * options.weights_reader),
             *notes,
             *(quantized.notes if quantized else ()),
         ]
@@ -149,16 +147,27 @@ def _compiled(
         kernels = ", ".join(options.kernels) or options.family
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)
         sample = variants.sample(graph, symbols, program)
-    estimate = quantized.estimate if quantized else None
-    lost = lost_constants(source.given.graph, options.bound)
-    warnings = quantized.warnings if quantized else (describe_lost(lost),) * bool(lost)
-    figures = replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
+    figures = _with_precisions(figures, quantized) if quantized else _with_given(figures, graph, source, options)
     figures, form = _with_input(figures, program, options, file)
     form = replace(form, cached=cached)
-    provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
+    rated = str(figures.quantization_estimate or "")
+    provenance = Provenance(source.file, source.sha256, target.name, described, rated)
     kernel_source = KernelSource(_features_of_cores(hardware, options), registry.templates)
     draft = Draft(program, provenance, (sample,), figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, source.given, hardware, graph, program, figures, options, draft, quantized)
+
+
+def _with_precisions(figures: Report, found: Quantization) -> Report:
+    """Return the report with what is known of a model that mcugen quantized."""
+    estimate, warnings, layers = found.estimate, found.warnings, found.other_precisions
+    return replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
+
+
+def _with_given(figures: Report, graph: Graph, source: LoadedModel, options: CompileOptions) -> Report:
+    """Return the report with what is wrong with a model that is compiled as it is, and its layers in float32."""
+    lost = lost_constants(source.given.graph, options.bound)
+    warnings = (describe_lost(lost),) if lost else ()
+    return replace(figures, warnings=warnings, other_precisions=precisions_of_given(graph))
 
 
 def drafted(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:

@@ -55,9 +55,8 @@ VISIBLE = 1e-3
 INTERPRETED_MACS = 40_000_000
 """Multiply-accumulates that numpy may take to compute candidates: a large model gets fewer than GIVEN."""
 
-RANDOM_INPUT = "random numbers, as no samples were given"
 UNSTABLE_INPUT = "random numbers, as outputs of the given samples depend on rounding"
-"""What the self-test runs on where it is none of the user's samples."""
+"""What the self-test runs on where none of the user's samples can be compared."""
 
 Matrix = npt.NDArray[np.bool_]
 """Whether a flip (row) is found by a sample (column)."""
@@ -79,7 +78,7 @@ def with_selftest(compiled: CompiledModel, given: Sequence[Mapping[str, Array]])
     found = np.array([[end != SAME for end in ends] for ends in ended], bool).reshape(len(flips), len(candidates))
     chosen = choose(found[::2], most)
     figures = _figures(compiled, layers[1::2], found[1::2], chosen, sum(i < len(inputs) for i in chosen))
-    report = replace(compiled.report, self_test=figures)
+    report = replace(compiled.report, self_test=figures, self_test_input="")
     draft = draft._replace(
         samples=tuple(candidates[i] for i in chosen),
         form=replace(draft.form, self_test=_told(figures, layers[1::2])),
@@ -109,8 +108,7 @@ def with_given_sample(compiled: CompiledModel, given: Sequence[Mapping[str, Arra
     candidates = [sample for sample in samples if _is_finite(sample)]
     stable = [sample for sample in candidates if _is_stable(compiled, sample)]
     if not stable:
-        text = UNSTABLE_INPUT if candidates else RANDOM_INPUT
-        return _describe_input(compiled, compiled.draft.samples, text)
+        return _describe_input(compiled, compiled.draft.samples, UNSTABLE_INPUT) if candidates else compiled
     chosen = max(stable, key=lambda sample: _shown(compiled, sample))
     return _describe_input(compiled, (chosen,), f"a sample of {source}")
 

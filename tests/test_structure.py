@@ -49,7 +49,7 @@ LAYERS = {
     "compiled": 11,
     "tasks": 11,
     "parameters": 11,
-    "alternatives": 12,
+    "alternatives": 13,
     "compiler": 12,
     "evaluate": 12,
     "stepping": 12,

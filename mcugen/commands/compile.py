@@ -68,13 +68,9 @@ def compile_command(
         tell(f"{compiled.report.rows.layers} layers {compiled.report.rows}")
     if compiled.report.library_calls:
         tell(compiled.report.library_calls)
-    if compiled.report.budget is not None:
-        tell(str(compiled.report.budget))
-    if compiled.report.steps is not None:
-        tell(str(compiled.report.steps))
-    if compiled.report.tuning is not None:
-        tell(str(compiled.report.tuning))
-    if compiled.report.deadline is not None:
-        tell(str(compiled.report.deadline))
+    report = compiled.report
+    for choice in (report.budget, report.steps, report.tuning, report.deadline):
+        if choice is not None:
+            tell(str(choice))
     if compiled.quantization:
         tell_quantization(compiled.quantization)

@@ -15,11 +15,12 @@ from mcugen.evaluation.layers import (
     UNCONVERTED,
     OtherPrecision,
 )
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import readers_behind
-from mcugen.hir.types import DType
+from mcugen.hir.types import DType, QuantParams
 from mcugen.importer import import_model
 from mcugen.ops.conversion import Quantize
+from mcugen.ops.elementwise import Stack
 from mcugen.passes.islands import float_islands, float_layers
 from mcugen.pipeline import optimize
 from mcugen.quant.qdq import stored_name
@@ -123,8 +124,18 @@ def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
     ranges: dict[str, tuple[float, float]] = {}
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
         readers = readers_behind(value, lambda node: node.op.moves_data)
-        stored = [node.output.type for node in readers if isinstance(node.op, Quantize)]
-        if stored and len(stored) == len(readers):
-            ends = [code_range(t.q, t.dtype) for t in stored if t.quant is not None and len(t.q.scale) == 1]
-            ranges |= {value.name: (min(low for low, _ in ends), max(high for _, high in ends))} if ends else {}
+        stored = [_first_quantized(node) for node in readers]
+        ends = [code_range(quant, dtype) for quant, dtype in filter(None, stored) if len(quant.scale) == 1]
+        if ends and len(ends) == len(readers):
+            ranges[value.name] = min(low for low, _ in ends), max(high for _, high in ends)
     return ranges
+
+
+def _first_quantized(node: Node) -> tuple[QuantParams, DType] | None:
+    """Return what a node quantizes its only input to, before it does anything else with it."""
+    if isinstance(node.op, Quantize) and node.output.type.quant is not None:
+        return node.output.type.q, node.output.type.dtype
+    first = node.op.steps[0] if isinstance(node.op, Stack) and len(node.inputs) == 1 else None
+    if first is not None and isinstance(first.op, Quantize) and first.quant is not None:
+        return first.quant, first.dtype
+    return None

@@ -440,8 +440,8 @@ class Report:
     """What is wrong with samples or unexpected of the program, and what to do: told even where progress is not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
     """Of a model with integers, the layers that do not compute in its main type; `notes` names them, too."""
-    self_test_input: str = ""
-    """What the self-test runs on, where its samples were not chosen by what they find."""
+    self_test_input: str = "random numbers"
+    """What the self-test runs on; "" where its samples were chosen by what they find."""
 
     @property
     def library_calls(self) -> str:
