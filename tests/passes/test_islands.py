@@ -8,7 +8,7 @@ from onnx_models import Net, optimized
 
 from mcugen import compile_model
 from mcugen.hir.parser import parse_graph
-from mcugen.passes.islands import float_islands
+from mcugen.passes.islands import float_islands, float_layers
 
 
 def net_of(*op_types: str, dtype: type = np.int16, ends_real: bool = False) -> Net:
@@ -75,3 +75,53 @@ def test_positions_are_no_reals():
 }
 """)
     assert float_islands(graph) == {}
+
+
+LAYERS = """graph net {
+  input %q : 2x4 CODES
+  input %x : 2x4 float32
+  input %n : 2x4 int32
+  const %c : 2x4 float32 = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+  %moved = reshape(%x) {shape=(8,)} : 8 float32
+  %alone = exp(%x) : 2x4 float32
+  %scaled = mul(%x, %c) : 2x4 float32
+  %fixed = neg(%c) : 2x4 float32
+  %whole = neg(%n) : 2x4 int32
+  %largest = arg_max(%x) {axis=1} : 2x1 int64
+  %codes = max(%q, %q) : 2x4 CODES
+  output moved = %moved
+  output alone = %alone
+  output scaled = %scaled
+  output fixed = %fixed
+  output whole = %whole
+  output largest = %largest
+  output codes = %codes
+}
+"""
+
+
+def test_layers_of_reals_are_those_that_read_and_write_them():
+    """Not what moves reals, reads constants alone, or has integers or positions as results."""
+    mixed = parse_graph(LAYERS.replace("CODES", "int8(0.5, 0)"))
+    assert float_layers(mixed) == {"alone": "exp", "scaled": "mul"}
+
+
+def test_a_network_without_integers_has_no_layers_of_reals_to_tell():
+    assert float_layers(parse_graph(LAYERS.replace("CODES", "int8"))) == {}
+
+
+def test_layers_that_convert_themselves_compute_with_reals():
+    graph = parse_graph("""graph net {
+  input %q : 2x4 int8(0.5, 0)
+  input %x : 2x4 float32
+  const %w : 2x4 int8(0.5, 0) = [1, 2, 3, 4, 5, 6, 7, 8]
+  %d = dequantize(%q) : 2x4 float32
+  %e = exp(%d) : 2x4 float32
+  %z = quantize(%e) : 2x4 int8(0.5, 0)
+  %b = dequantize(%w) : 2x4 float32
+  %y = add(%x, %b) : 2x4 float32
+  output z = %z
+  output y = %y
+}
+""")
+    assert float_layers(graph) == {"e": "exp", "y": "add"}
