@@ -262,7 +262,7 @@ def _rewrite_permuted(graph: Graph, node: Node, perm: Permutation) -> bool:
     graph.release_name(node.output)
     new = graph.add(op, inputs, node.origin, names=[name], types=[type_], before=node)
     for user in node.output.users:  # at once: what is undone must not look like work that is left
-        if user.op == Transpose(perm) and not graph.is_output(user.output):
+        if user.op == Transpose(perm):
             graph.replace(user.output, new.output)
     back = graph.add(Transpose(inverse(perm)), [new.output], node.origin, types=[node.output.type], before=node)
     graph.replace(node.output, back.output)
