@@ -126,7 +126,7 @@ class Segments:
         return value if self.within else limited(value, self.low, self.high, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """The function of four elements by Helium: two gathers, one multiplication."""
+        """Return the function of four elements by Helium: two gathers, one multiplication."""
         at = x + 32768
         start, end = Entry(table, at >> self.bits), Entry(table, (at >> self.bits) + 1)
         rise = (end - start) * (at & ((1 << self.bits) - 1))
@@ -184,11 +184,11 @@ class ShortLine:
         return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
 
     def expression(self, x: Expression, scalar: Scalar) -> Expression:
-        """The line at `x`, an int32."""
+        """Return the line at `x`, an int32."""
         return limited(self._sum(x, scalar), self.low, self.high, scalar)
 
     def vector(self, x: Expression, scalar: Scalar) -> Expression:
-        """The line of four elements by Helium."""
+        """Return the line of four elements by Helium."""
         return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
 
     def _sum(self, x: Expression, scalar: Scalar) -> Expression:
@@ -233,14 +233,14 @@ class SharedTanh:
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
     def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """The function at `x`, an int16."""
+        """Return the function at `x`, an int16."""
         at = self._place(x if self.reach == 2**15 else limited(x, -self.reach, self.reach, scalar), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         value = self._placed(call(INTERPOLATE, start, end, at >> (_PLACE_BITS - 16), 16, self._shift))
         return value if self.line is None else self.line.expression(value, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """The function of four elements by Helium."""
+        """Return the function of four elements by Helium."""
         at = self._place(x if self.reach == 2**15 else call(CLAMP, x, *map(scalar, (-self.reach, self.reach))), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         rise = (end - start) * ((at >> (_PLACE_BITS - 16)) & 0xFFFF)

@@ -182,7 +182,7 @@ def _curve(
 
 
 def _tanh_table(graph: Graph) -> Value:
-    """The table that all sigmoids and hyperbolic tangents of a graph share."""
+    """Return the table that all sigmoids and hyperbolic tangents of a graph share."""
     read = (value for node in graph.nodes for value in node.inputs if value is not None)
     return next((value for value in read if value.data is TANH), None) or graph.constant("tanh.table", TANH)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.kernels.elementwise import Scalars
-from mcugen.numerics.curves import CODES, Line, interpolation
+from mcugen.numerics.curves import CODES, TANH, Line, interpolation
 from mcugen.numerics.softmax import fixed_log2
 from mcugen.ops.pointwise import UNARY
 
@@ -256,6 +257,26 @@ def test_lines(slope: float, constant: float):
     assert np.abs(found - np.clip(exact, -32768, 32767)).max() < 0.5001
 
 
+def squashed(*sizes: int) -> Layers:
+    """Sigmoid and tanh of arguments whose scale is a power of two, some of which reach beyond the shared table."""
+    layers = Layers()
+    for function, scale in product(("Sigmoid", "Tanh"), (2.0**-14, 2.0**-12, 2.0**-10)):
+        for y in ((np.int16, 2.0**-15, 0), (np.int16, 2.0**-14, 0), (np.int8, 1 / 120, 5)):
+            layers.add(y, op(function), (sizes, (np.int16, scale, 0)))
+    return layers
+
+
+def test_all_codes_of_the_shared_table_in_c():
+    """The generated C gives numpy's bits for each argument; one table serves all functions and scales."""
+    layers = squashed(256, 256)
+    model = layers.net.model()
+    feeds = {f"x{i}_0": CODES[:-1].astype(np.int16).reshape(256, 256) for i in range(len(layers.codes))}
+    compiled = compile_model(model)
+    of_int16 = [v for n in compiled.graph.nodes for i, v in enumerate(n.inputs) if i in getattr(n.op, "tables", ())]
+    assert of_int16 and all(v is not None and v.data is TANH for v in of_int16)
+    check_c(compiled, feeds, interpret(compiled.graph, feeds))
+
+
 # ---------------------------------------------------------------------------------------- pools, reductions
 
 
@@ -385,6 +406,16 @@ def one_of_each() -> Layers:
             c, lambda net, real: net.op("Resize", real, "", "", net.const([1, 5, 9, 7], np.int64), mode="linear"), image
         )
     return layers
+
+
+@pytest.mark.spread(4)
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "corstone300"])
+def test_the_shared_table_gives_the_same_bits_on_every_cpu(board: str):
+    model = squashed(11, 30).net.model()
+    feeds = random_feeds(model)
+    outputs = compile_model(model, load_board(board)).simulate([feeds], measure=False).outputs[0]
+    assert_close(outputs, numpy_outputs(model, feeds))
 
 
 @pytest.mark.spread(4)
