@@ -10,7 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.numerics.fixedpoint import LONGEST_SUM, PLAIN_SHIFT, dequantize, is_quantized
+from mcugen.numerics.fixedpoint import LONGEST_SUM, PLAIN_SHIFT, dequantize, is_quantized, largest_code
 from mcugen.numerics.sums import largest_sums, most_sum, requantizer, sum_dtype
 
 MAX_BIAS_ERROR = 0.5
@@ -33,9 +33,13 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     data = w.data.astype(np.int64) - wq.zero_point
     if not fits_int16(data):
         return None
-    dead = _dead_channels(data, wq, sig.output)
+    given = None if bias is None else _real_bias(bias)
+    if bias is not None and given is None:
+        return None
+    dead = _dead_channels(x.type, data, wq, given, sig.output)
+    data = np.where(dead.reshape(-1, *[1] * (data.ndim - 1)), 0, data)
     scales = np.where(dead, _dead_scale(x.type.q, sig.output), wq.scales) if dead.any() else wq.scales
-    b = _integer_bias(bias, x.type.q.scales * scales, dead, sig.output)
+    b = _integer_bias(bias, given, x.type.q.scales * scales, dead, sig.output)
     if b is None:
         return None
     quant = QuantParams(tuple(map(float, scales if wq.axis is not None else scales[:1])), 0, wq.axis)
@@ -84,15 +88,22 @@ def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
     return is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == PLAIN_SHIFT
 
 
-def _dead_channels(weights: Array, quant: QuantParams, out: TensorType) -> Array:
-    """Return which output channels are constants, as all of their weights are 0, and may have a scale of their own.
+def _dead_channels(x: TensorType, weights: Array, quant: QuantParams, bias: Array | None, out: TensorType) -> Array:
+    """Return which output channels are constants, and may have a scale of their own.
 
-    Sums that are the result itself keep their unit, and channels that share one scale are dead together.
+    All of their weights are 0, or their products move no result beside a bias that does not fit the unit of the sums,
+    as those of an input that is always 0. Sums that are the result itself keep their unit, and channels that share one
+    scale are dead together.
     """
-    dead = np.logical_not(weights.reshape(len(weights), -1).any(1))
-    if not is_quantized(out) or (quant.axis is None and not dead.all()):
+    if not is_quantized(out):
         return np.zeros(len(weights), bool)
-    return dead
+    sums = np.abs(weights.reshape(len(weights), -1)).sum(1)
+    dead: Array = np.equal(sums, 0)
+    if bias is not None:
+        unit = x.q.scales * quant.scales
+        is_drowned = largest_code(x.dtype) * sums * unit <= MAX_BIAS_ERROR * out.q.scale[0]
+        dead = dead | (is_drowned & (np.abs(bias) >= LONGEST_SUM * unit))
+    return dead if quant.axis is not None or dead.all() else np.zeros(len(weights), bool)
 
 
 def _dead_scale(x: QuantParams, out: TensorType) -> float:
@@ -104,18 +115,22 @@ def _dead_scale(x: QuantParams, out: TensorType) -> float:
     return float(out.q.scale[0] * 2.0 ** (-16 if out.dtype is DType.INT8 else -13) / x.scale[0])
 
 
-def _integer_bias(bias: Value | None, unit: Array, dead: Array, out: TensorType) -> Array | None:
-    """Return a bias in units of the sums of products, one for each channel; `dead` ones saturate at ±2^30.
-
-    None: the bias is computed or too large, or rounding it to that unit alone moves a result by more than
-    MAX_BIAS_ERROR.
-    """
-    if bias is None:
-        return np.zeros(len(dead), np.int64)
+def _real_bias(bias: Value) -> Array | None:
+    """Return the numbers that a constant bias stands for; None for a computed one."""
     if bias.data is None:
         return None
+    real = bias.data if bias.type.quant is None else dequantize(bias.data, bias.type.quant)
+    return real.reshape(-1).astype(np.float64)
+
+
+def _integer_bias(bias: Value | None, real: Array | None, unit: Array, dead: Array, out: TensorType) -> Array | None:
+    """Return a bias, `real` numbers, in units of the sums, one for each channel; `dead` ones saturate at ±2^30.
+
+    None: it is too large, or rounding it to that unit alone moves a result by more than MAX_BIAS_ERROR.
+    """
+    if bias is None or bias.data is None or real is None:
+        return np.zeros(len(dead), np.int64)
     quant = bias.type.quant
-    real = (bias.data if quant is None else dequantize(bias.data, quant)).reshape(-1).astype(np.float64)
     real = np.where(dead, np.clip(real, -(2.0**30) * unit, 2.0**30 * unit), real)
     rounded: Array = np.rint(real / unit)
     is_same = np.zeros(len(dead), bool) if quant is None else np.isclose(quant.scales, unit, rtol=1e-5, atol=0)

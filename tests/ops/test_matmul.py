@@ -365,13 +365,25 @@ def test_int16_weights_by_int16_activations():
 def test_sums_without_end_are_scaled_as_reals():
     """Beyond 2^43 multipliers have no room left."""
     net = Net(opset=21)
+    x = net.dequantize(net.input("x", 1, 128, dtype=np.int16), 1e-5, 0, np.int16)
+    w = net.dequantize(net.const(rng().integers(-127, 128, (128, 5)), np.int8), 1e-9)
+    real = net.op("Add", net.op("MatMul", x, w), net.const([0.09, 0.1, 0.095, 0.092, 0.098]))
+    net.output(net.quantize(real, 3.2e-6, 0, np.int16, "y"), dtype=np.int16)
+    model = net.model()
+    dense = next(node for node in optimized(model).nodes if "dense" in node.op.name)
+    assert (dense.input(0).type.dtype, dense.output.type.dtype) == (DType.INT16, DType.INT32)
+    check_quantized(model)
+
+
+def test_products_that_move_no_result_leave_a_constant():
+    """Beside biases of more than 2^43 units, which is not reason enough to leave integers."""
+    net = Net(opset=21)
     x = net.dequantize(net.input("x", 1, 6, dtype=np.int16), 1e-5, 0, np.int16)
     w = net.dequantize(net.const(rng().integers(-127, 128, (6, 5)), np.int8), 1e-9)
     real = net.op("Add", net.op("MatMul", x, w), net.const([1.0, 2.0, 3.0, 4.0, 5.0]))
     net.output(net.quantize(real, 2e-4, 0, np.int16, "y"), dtype=np.int16)
     model = net.model()
-    dense = next(node for node in optimized(model).nodes if "dense" in node.op.name)
-    assert (dense.input(0).type.dtype, dense.output.type.dtype) == (DType.INT16, DType.INT32)
+    assert operators(optimized(model)) == ["dense"]
     check_quantized(model)
 
 
