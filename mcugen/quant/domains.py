@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 import numpy as np
@@ -17,9 +18,46 @@ class Domain(Enum):
     NOT_NEGATIVE = "x ≥ 0"
     POSITIVE = "x > 0"
     NOT_ZERO = "x ≠ 0"
+    AT_LEAST_ONE = "x ≥ 1"
+    WITHIN_ONE = "-1 ≤ x ≤ 1"
+    INSIDE_ONE = "-1 < x < 1"
+
+    def ends(self, margin: float, low: float, high: float) -> tuple[float, float]:
+        """Return the least and the greatest argument, `margin` from an end that is no argument itself.
+
+        `low` and `high` are the ends of the range: what divides by numbers of one sign stays on that side of 0.
+        """
+        match self:
+            case Domain.NOT_NEGATIVE:
+                return 0.0, math.inf
+            case Domain.POSITIVE:
+                return margin, math.inf
+            case Domain.NOT_ZERO if low >= 0:
+                return margin, math.inf
+            case Domain.NOT_ZERO if high <= 0:
+                return -math.inf, -margin
+            case Domain.AT_LEAST_ONE:
+                return 1.0, math.inf
+            case Domain.WITHIN_ONE:
+                return -1.0, 1.0
+            case Domain.INSIDE_ONE:
+                most = 1 - min(max(margin, _EPSILON), 1 / 2)
+                return -most, most
+        return -math.inf, math.inf
 
 
-_OF_UNARY = {"Sqrt": Domain.NOT_NEGATIVE, "Log": Domain.POSITIVE, "Reciprocal": Domain.NOT_ZERO}
+_EPSILON = float(np.finfo(np.float32).eps)
+"""Least distance of two float32 numbers at 1."""
+
+_OF_UNARY = {
+    "Sqrt": Domain.NOT_NEGATIVE,
+    "Log": Domain.POSITIVE,
+    "Reciprocal": Domain.NOT_ZERO,
+    "Acosh": Domain.AT_LEAST_ONE,
+    "Asin": Domain.WITHIN_ONE,
+    "Acos": Domain.WITHIN_ONE,
+    "Atanh": Domain.INSIDE_ONE,
+}
 
 
 def domain_of(node: Node, value: Value) -> Domain | None:

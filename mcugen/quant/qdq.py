@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -37,6 +38,10 @@ def stored_name(name: str) -> str:
     return f"{name}_quantized"
 
 
+_REAL_ENDS = (float(np.finfo(np.float32).tiny), -math.inf, math.inf)
+"""Margin and range of real arguments that layers in integers lead to: of a quotient, nothing is known."""
+
+
 class _QdqWriter(OnnxWriter):
     """Each tensor that an integer layer makes is quantized at once; readers see it dequantized."""
 
@@ -47,10 +52,19 @@ class _QdqWriter(OnnxWriter):
         """Inputs and outputs that are states: codes, so that none is converted between calls."""
         self._stored_as: dict[tuple[str, DType], str] = {}
         """What reads as real the tensor that is stored in that type."""
+        self._rounded = self._behind_integers()
+        """Values that depend on results of layers in integers."""
         self._codes: dict[str, str] = {}
         """The codes behind a tensor that was dequantized."""
-        self._clamped: dict[tuple[str, float], str] = {}
-        """Dequantized tensors within the domain of what reads them, by that and their least value."""
+        self._within: dict[tuple[str, float, float], str] = {}
+        """Tensors within the domain of what reads them, by its ends; by ± the margin around 0."""
+
+    def _behind_integers(self) -> set[Value]:
+        found: set[Value] = set()
+        for node in self.graph.nodes:
+            if self._precision(node) is not DType.FLOAT32 or any(v in found for v in node.inputs if v is not None):
+                found.update(node.outputs)
+        return found
 
     def input_dtype(self, value: Value) -> DType:
         """That of the codes, if the caller passes codes."""
@@ -92,27 +106,54 @@ class _QdqWriter(OnnxWriter):
     def read(self, value: Value, reader: Node | None) -> str:
         """The real tensor, or what became of it in the reader's type, within the domain of the reader's function."""
         tensor = self._read(value, reader)
-        least = None if reader is None or tensor not in self._codes else self._least_argument(value, reader)
-        if least is None:
+        domain = None if reader is None or value.is_constant else domain_of(reader, value)
+        if reader is None or domain is None:
             return tensor
-        if (tensor, least) not in self._clamped:
-            bound = self.store(f"{value.name}_least", np.asarray(least, np.float32))
-            self._clamped[tensor, least] = self.add("Max", [tensor, bound], self.fresh(f"{value.name}_clamped"))
-        return self._clamped[tensor, least]
+        if tensor not in self._codes:
+            return self._limited(tensor, *domain.ends(*_REAL_ENDS)) if value in self._rounded else tensor
+        return self._within_domain(tensor, domain, value, reader)
 
-    def _least_argument(self, value: Value, reader: Node) -> float | None:
-        """Return what an argument of a function with a domain must be at least; None where each integer is valid.
+    def _within_domain(self, tensor: str, domain: Domain, value: Value, reader: Node) -> str:
+        """Return dequantized arguments of a function, those outside of its domain moved to its end.
 
         Saturation and rounding lead out of the domain: a sum that saturates is negative before a square root, and a
-        small denominator becomes 0. Half a step stands for what is rounded to 0.
+        small denominator becomes 0. Half a step stands for what is rounded to the end. Codes are checked by the type
+        that the reader gets; quotients in integers saturate by themselves.
         """
-        domain, stored = domain_of(reader, value), self.plan.stored_as(value)
-        if domain is None or stored is None or (domain is Domain.NOT_ZERO and stored.low < 0):
-            return None
-        dtype = stored.dtype if self._precision(reader) is DType.FLOAT32 else self._precision(reader)
+        stored = self.plan.stored_as(value)
+        if stored is None:
+            return tensor
+        precision = self._precision(reader)
+        dtype = stored.dtype if precision is DType.FLOAT32 else precision
         quant = self.plan.quant_of(value, dtype)
-        least = 0.0 if domain is Domain.NOT_NEGATIVE else quant.scale[0] / 2
-        return least if code_range(quant, dtype)[0] < least else None
+        margin, (low, high) = quant.scale[0] / 2, code_range(quant, dtype)
+        least, most = domain.ends(margin, stored.low, stored.high)
+        if domain is Domain.NOT_ZERO and math.isinf(least) and math.isinf(most) and precision is DType.FLOAT32:
+            return self._other_than_zero(tensor, margin)
+        return self._limited(tensor, least if low < least else -math.inf, most if high > most else math.inf)
+
+    def _limited(self, tensor: str, least: float, most: float) -> str:
+        """Return the tensor limited to finite ends."""
+        if math.isinf(least) and math.isinf(most):
+            return tensor
+        if (tensor, least, most) not in self._within:
+            made = tensor
+            for op_type, what, end in (("Max", "least", least), ("Min", "most", most)):
+                if math.isfinite(end):
+                    bound = self.store(f"{tensor}_{what}", np.asarray(end, np.float32))
+                    made = self.add(op_type, [made, bound], self.fresh(f"{tensor}_clamped"))
+            self._within[tensor, least, most] = made
+        return self._within[tensor, least, most]
+
+    def _other_than_zero(self, tensor: str, margin: float) -> str:
+        """Return the tensor with `margin` in the place of 0."""
+        key = (tensor, -margin, margin)
+        if key not in self._within:
+            zero = self.store(f"{tensor}_zero", np.asarray(0, np.float32))
+            small = self.store(f"{tensor}_margin", np.asarray(margin, np.float32))
+            is_zero = self.add("Equal", [tensor, zero], self.fresh(f"{tensor}_is_zero"))
+            self._within[key] = self.add("Where", [is_zero, small, tensor], self.fresh(f"{tensor}_nonzero"))
+        return self._within[key]
 
     def _read(self, value: Value, reader: Node | None) -> str:
         stored = self.plan.activations.get(value.name)
