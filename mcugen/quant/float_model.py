@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
 from mcugen.importer.composition import Composed, spelled_out
 from mcugen.importer.functions import STANDARD_DOMAINS
+from mcugen.importer.opset_upgrade import standard_opset, upgrade
 from mcugen.importer.rolled import may_be_steps
 from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
@@ -28,6 +30,9 @@ from mcugen.quant.equalize import equalize
 from mcugen.quant.normalized import even_out
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.weights import give_biases
+
+OPSET_INT16 = 21
+"""The first operator set whose QuantizeLinear knows int16 and weights of 4 bits."""
 
 TOLERANCE = 1e-3
 """Of the fused model's outputs, relative to their range; what BN folding and equalization change is rounding."""
@@ -45,6 +50,14 @@ class FloatModel:
     oracle: OracleModel
     states: Mapping[str, str] = field(default_factory=dict)
     """Inputs by the outputs that they keep from one call to the next."""
+
+    @cached_property
+    def with_int16(self) -> FloatModel:
+        """Return the same model in an operator set that quantizes to int16."""
+        opset = standard_opset(self.proto)
+        if opset is None or opset >= OPSET_INT16:
+            return self
+        return replace(self, proto=upgrade(self.proto, OPSET_INT16, "the fused model"))
 
     @property
     def first_states(self) -> dict[str, Array]:

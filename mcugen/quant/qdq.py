@@ -24,8 +24,9 @@ from mcugen.quant.scheme import activation_params, code_range
 
 
 def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
-    """The model with every decision of `plan` in it; its opset must be 21 or more where int16 is used."""
-    return _QdqWriter(model, plan).write()
+    """Return the model with every decision of `plan` in it, in an operator set that has the types of the plan."""
+    has_int16 = any(stored.dtype is DType.INT16 for stored in plan.activations.values())
+    return _QdqWriter(model.with_int16 if has_int16 or DType.INT16 in plan.precision.values() else model, plan).write()
 
 
 def _stored_codes(codes: Codes) -> Array:

@@ -27,7 +27,7 @@ from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.flash import Stored as InFlash
 from mcugen.quant.flash import constants_of
-from mcugen.quant.float_model import FloatModel, build_float_model, in_known_operators
+from mcugen.quant.float_model import OPSET_INT16, FloatModel, build_float_model, in_known_operators
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, merge_profiles, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
@@ -37,9 +37,6 @@ from mcugen.quant.samples import in_own_order
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.storage import Known, Storage, Times, cheapest, options_of
 from mcugen.quant.weights import takes_two_bits
-
-OPSET_INT16 = 21
-"""From here on, QuantizeLinear knows int16, and weights of 4 bits."""
 
 Sample = Mapping[str, Array]
 Group = tuple[tuple[str, ...], DType]

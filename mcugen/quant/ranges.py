@@ -159,8 +159,13 @@ class _Offer:
     is_output: bool
 
     def choice(self, k: int, *, is_measured: bool) -> Choice:
-        """A candidate as it is used."""
-        sqnr = _sqnr_db(self.noises[k]) if is_measured else None
+        """Return a candidate as it is used.
+
+        The noise of a candidate that came with a method for all groups may not have been measured: then that of the
+        best candidate stands for the group.
+        """
+        noise = self.noises[k] if self.noises[k] < math.inf else self.noises[self.best]
+        sqnr = _sqnr_db(noise) if is_measured else None
         choice = self.choices[k]
         return Choice(choice.method, steady(choice.low), steady(choice.high), sqnr)
 

@@ -20,7 +20,7 @@ MOST_SCORES = 64
 """Elements of an output of scores, such as the distances from all centres: larger outputs are embeddings or maps."""
 
 LEAST_CHEAP_MACS, CHEAP_SHARE = 4096, 1 / 16
-"""Multiplications of layers that feed a score which are cheap in float32: so many, or that share of all."""
+"""Multiplications of a layer that is cheap in float32: so many, or that share of all."""
 
 _MEASURES = {"l1", "sumsquare", "min"}
 """Reductions that measure a distance whatever they read; a minimum is that to the nearest centre."""
@@ -54,7 +54,7 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
     They are those between an output of few numbers and the layers with weights, if a reduction among them measures a
     distance or a likelihood, and the layers with weights that feed them as far as these are cheap.
     """
-    most = max(LEAST_CHEAP_MACS, CHEAP_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
+    most = cheap_macs(graph)
     scores: dict[str, list[str]] = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         if not 0 < value.type.count <= MOST_SCORES:
@@ -66,6 +66,11 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
             results = [node.outputs[0] for node in dict.fromkeys((*layers, *cheap))]
             scores[name] = [v.name for v in results if v.type.dtype is DType.FLOAT32]
     return scores
+
+
+def cheap_macs(graph: Graph) -> float:
+    """Return the multiplications up to which a layer is cheap in float32."""
+    return max(LEAST_CHEAP_MACS, CHEAP_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
 
 
 def tensors_of_scores(graph: Graph) -> set[str]:

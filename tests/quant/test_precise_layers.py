@@ -135,6 +135,58 @@ def test_logarithms_behind_weights(is_integer_io: bool):
     assert made.estimate is not None and made.estimate.sqnr_db is not None and made.estimate.sqnr_db > 30
 
 
+FRAME, HOP, BINS, LENGTH = 64, 32, 20, 256
+
+
+def spectral_front(logarithm: str) -> onnx.ModelProto:
+    """Power spectra by convolutions with cosines and sines, a logarithm of them, and a layer that reads it."""
+    random, net, times = np.random.default_rng(7), Net(18), np.arange(FRAME)
+    angles = np.pi * np.arange(1, BINS + 1)[:, None] / (BINS + 2) * times
+    x = net.input("x", 1, 1, LENGTH)
+    parts = [
+        net.op("Conv", x, net.const((function(angles) * np.hanning(FRAME))[:, None]), strides=[HOP])
+        for function in (np.cos, np.sin)
+    ]
+    power = net.op("Add", *(net.op("Mul", part, part) for part in parts))
+    if logarithm == "log1p":
+        y = net.op("Log", net.op("Add", net.op("Mul", power, net.const(100.0)), net.const(1.0)))
+    else:
+        y = net.op("Log", net.op("Clip", power, net.const(1e-6)))
+    if logarithm == "decibels":
+        y = net.op("Mul", y, net.const(10 / np.log(10)))
+    y = net.op("Relu", net.op("Conv", y, net.const(random.standard_normal((8, BINS, 3)) / 8), net.const(np.zeros(8))))
+    frames = (LENGTH - FRAME) // HOP - 1
+    net.op("MatMul", net.op("Flatten", y), net.const(random.standard_normal((8 * frames, 4)) / 6), out="o")
+    net.output("o")
+    return net.model()
+
+
+def waves(kind: str, count: int) -> Array:
+    """Noise; noise of different loudness; tones of different loudness in noise."""
+    random = np.random.default_rng(1)
+    noise = random.standard_normal((count, 1, LENGTH))
+    if kind == "noise":
+        return noise.astype(np.float32)
+    if kind == "gains":
+        return (random.lognormal(0, 1.5, (count, 1, 1)) * noise).astype(np.float32)
+    frequencies, phases = random.uniform(0.1, 2.8, (count, 3, 1)), random.uniform(0, 6, (count, 3, 1))
+    tones = random.lognormal(-2, 1.5, (count, 3, 1)) * np.sin(frequencies * np.arange(LENGTH) + phases)
+    return (tones.sum(1, keepdims=True) + random.lognormal(-4, 1, (count, 1, 1)) * noise).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["noise", "gains", "tones"])
+@pytest.mark.parametrize("logarithm", ["log", "log1p", "decibels"])
+def test_spectra_by_convolutions(logarithm: str, kind: str):
+    """int8 leaves between -1 and 20 dB."""
+    model, samples = spectral_front(logarithm), waves(kind, 300)
+    made = quantized(model, {"x": samples[:200]})
+    exact, found = (
+        np.concatenate([each["o"] for each in run_onnxruntime(proto, [{"x": x[None]} for x in samples[200:]])])
+        for proto in (model, made.proto)
+    )
+    assert sqnr(exact, found) >= 30
+
+
 # ------------------------------------------------------------------------------------ constants that change nothing
 
 

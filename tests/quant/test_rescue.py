@@ -356,19 +356,69 @@ def remedies(scheme: Scheme, alone_db: Mapping[str, float]) -> list[tuple[set[st
 
 
 def test_what_may_be_tried() -> None:
-    """Recurrent layers; readers of disparate features, then of small numbers; the layers of a state."""
+    """Recurrent layers; readers of disparate features, of small numbers, layers beside any; the layers of a state."""
     found = remedies(Scheme(), {"coarse": 24.9, "x": 25.0, "apart": 0.0})
-    (cells, cell_type, cell_db), *features, (state, state_type, state_db) = found
+    (cells, cell_type, cell_db), *features, (state, state_type, state_db), (behind, behind_type, behind_db) = found
     assert len(cells) == 1 and (cell_type, cell_db) == (INT16, 31.0)
-    assert features == [({"p"}, FLOAT32, 31.0), ({"c"}, FLOAT32, 31.0)]
+    assert features == [({"p"}, FLOAT32, 31.0), ({"c"}, FLOAT32, 31.0), ({"p", "c", "g"}, FLOAT32, 31.0)]
     assert (state_type, state_db) == (INT16, 40.0)
     assert state == {"decayed", "sum", "hn", "before"}
-    assert remedies(Scheme(activations=INT16), {"coarse": 24.9}) == features
-    assert remedies(Scheme(), {})[2] == (set(), FLOAT32, 31.0)
+    assert (behind, behind_type, behind_db) == (state | {"y"}, INT16, 45.0)
+    assert remedies(Scheme(activations=INT16), {"coarse": 24.9}) == [*features[:2], ({"c"}, FLOAT32, 31.0)]
+    assert remedies(Scheme(), {})[2:4] == [(set(), FLOAT32, 31.0)] * 2
+
+
+@pytest.mark.parametrize(("alone_db", "beside"), [(34.9, {"sum", "hn"}), (35.0, set())])
+def test_layers_beside_a_tensor_that_int8_serves_badly(alone_db: float, beside: set[str]) -> None:
+    """What computes that tensor, and what reads it, wherever that is."""
+    assert remedies(Scheme(), {"sum": alone_db})[3] == (beside, FLOAT32, 31.0)
+
+
+@pytest.mark.parametrize(("alone_db", "beside"), [(43.9, {"y", "d", "score.kept"}), (44.0, set())])
+def test_scores_have_higher_limits(alone_db: float, beside: set[str]) -> None:
+    net = Net(18)
+    net.op("MatMul", net.input("x", 1, 4), net.const(random_weights(1, 4, 4)), out="y")
+    net.op("Abs", "y", out="d")
+    net.output(net.op("ReduceMean", "d", net.const([1], np.int64), out="score", keepdims=0))
+    model = fused(net.model())
+    maker: Any = FakeQuantizer(model, [{"x": np.ones((1, 4), np.float32)}], alone_db={"y": alone_db, "d": alone_db})
+    (found,) = [r for r in rescue._remedies(maker) if r.below_db == 40.0 and r.dtype is FLOAT32]
+    assert set(found.layers) == beside
+    assert rescue._doubtful_db(model) == 40.0
+
+
+@pytest.mark.parametrize(
+    ("in_int16_db", "activations", "found"),
+    [
+        (33.0, DType.INT8, {"wide": INT16, "narrow": FLOAT32}),
+        (32.9, DType.INT8, {"wide": FLOAT32, "narrow": FLOAT32}),
+        (33.0, INT16, {"wide": FLOAT32, "narrow": FLOAT32}),
+    ],
+)
+def test_costly_layers_are_int16_where_that_is_enough(
+    in_int16_db: float, activations: DType, found: Layers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6,400 of 6,800 multiplications cost much in float32, 400 do not; each type has a note."""
+    net = Net(17)
+    net.op("MatMul", net.input("x", 1, 80), net.const(random_weights(1, 80, 80)), out="wide")
+    net.output(net.op("MatMul", "wide", net.const(random_weights(2, 80, 5)), out="narrow"))
+    maker: Any = FakeQuantizer(fused(net.model()), [{"x": np.zeros((1, 80), np.float32)}], Scheme(activations))
+    told = {None: 20.0, FLOAT32: 40.0, INT16: in_int16_db}
+    monkeypatch.setattr(rescue, "_sqnr", lambda _maker, layers, _most: told[layers.get("wide")])
+    monkeypatch.setattr(
+        rescue, "_remedies", lambda _: iter([rescue._Remedy(["wide", "narrow"], FLOAT32, "it is small")])
+    )
+    layers, notes = rescue.rescued(maker, {})
+    assert layers == found
+    reached = told[layers["wide"]]
+    assert [note.partition(":")[0] for note in notes] == [
+        f"computed in {dtype.value}" for dtype in dict.fromkeys(found.values())
+    ]
+    assert all(f"it is small, and outputs have {reached:.1f} dB so, not 20.0" in note for note in notes)
 
 
 def test_layers_between_a_state_and_its_next() -> None:
-    """And those whose results they read: not what comes before these, nor what reads the state alone."""
+    """And those whose results they read: not what comes before these; apart from them what reads a state besides."""
     net = Net(17)
     net.op("MatMul", net.op("Tanh", net.input("x", 1, 4), out="first"), net.const(random_weights(1, 4, 4)), out="read")
     net.op("Sigmoid", net.input("h", 1, 4), out="gate")
@@ -379,5 +429,5 @@ def test_layers_between_a_state_and_its_next() -> None:
     net.op("Exp", "h", out="aside")
     net.op("Neg", "hn", out="behind")
     net.output("hn", "aside", "behind")
-    assert rescue._state_layers(fused(net.model(), hn="h")) == ["read", "gate", "kept", "soft"]
-    assert rescue._state_layers(fused(net.model())) == []
+    assert rescue._state_layers(fused(net.model(), hn="h")) == (["read", "gate", "kept", "soft"], ["aside", "behind"])
+    assert rescue._state_layers(fused(net.model())) == ([], [])
