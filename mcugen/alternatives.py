@@ -56,7 +56,9 @@ def _estimates(compiled: CompiledModel) -> tuple[int, int, int | None]:
     return use.ram, use.flash, None if instructions is None else round(instructions)
 
 
-def notes_of_float_form(compiled: CompiledModel, found: Quantization, source: LoadedModel, precision: str) -> list[str]:
+def notes_of_float_form(
+    compiled: CompiledModel, quantization: Quantization, source: LoadedModel, precision: str
+) -> list[str]:
     """Return a note if the quantized program takes more flash, RAM or time than the float32 form, by estimate.
 
     Both are drafted layer by layer for the board. Nothing is said where the float32 form does not fit the board, or
@@ -72,7 +74,7 @@ def notes_of_float_form(compiled: CompiledModel, found: Quantization, source: Lo
     if options.training is not None or compiled.program.symbols:
         return []
     try:
-        (_, integer), real = drafted(found, board, options), drafted_in_float(source, board, options)
+        (_, integer), real = drafted(quantization, board, options), drafted_in_float(source, board, options)
     except McugenError:
         return []
     uses = [likely_use(program, board, options) for program in (integer, real)]
@@ -86,8 +88,8 @@ def notes_of_float_form(compiled: CompiledModel, found: Quantization, source: Lo
     more = [f"{what} {a:,.0f} {unit}, not {b:,.0f}" for what, unit, a, b in figures if a and b and a > MORE * b]
     if not more:
         return []
-    told = "; ".join(more)
-    return [f"the {precision} program takes more than the float32 one, by estimate: {told} (--precision float32)"]
+    notes = "; ".join(more)
+    return [f"the {precision} program takes more than the float32 one, by estimate: {notes} (--precision float32)"]
 
 
 def _times(integer: Program, real: Program) -> tuple[str, str, float, float]:

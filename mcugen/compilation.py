@@ -176,19 +176,19 @@ class Compilation:
             self.source, self.options, self._scheme, wanted, basis.known, judged, is_apart, is_searched, self.progress
         )
 
-    def _sample_warnings(self, found: Quantization) -> list[str]:
+    def _sample_warnings(self, quantization: Quantization) -> list[str]:
         """Return what is wrong with the samples that a model was quantized and judged by."""
-        basis, model = self._basis, found.model
+        basis, model = self._basis, quantization.model
         lost = self._lost_constants
         real = None if self.quantizing.synthetic else basis.given
         faults = [describe_lost(lost)] * bool(lost)
-        faults += calibration_warnings(model, self.source.proto, found.profile, real)
+        faults += calibration_warnings(model, self.source.proto, quantization.profile, real)
         faults += [text for samples in (basis.given, basis.data) if samples for text in samples.warnings]
         if basis.data is None:
             return faults
         inputs, outputs = graph_endpoints(model.graph, model.states), value_endpoints(model.graph.outputs)
         faults += label_warnings(basis.data.labels, outputs, inputs, self.judging.metric)
-        return faults + range_warnings(basis.data.inputs, calibrated_ranges(found))
+        return faults + range_warnings(basis.data.inputs, calibrated_ranges(quantization))
 
     def _refitted(self, found: Quantization) -> Quantization:
         """Return a quantization with ranges from all samples, if some were held out."""
@@ -487,7 +487,7 @@ class Compilation:
     def _require_constants(self, loss: Loss, cause: Exception | None = None) -> None:
         """Raise a ModelError if constants of normalizations are lost in this way."""
         lost = self._lost_constants
-        if any(each.loss is loss for each in lost):
+        if any(constant.loss is loss for constant in lost):
             rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
             raise ModelError(rule, what_is_lost(lost), remedy_of(lost)) from cause
 

@@ -157,9 +157,9 @@ def _compiled(
     return CompiledModel(source.proto, source.given, hardware, graph, program, figures, options, draft, quantized)
 
 
-def _with_precisions(figures: Report, found: Quantization) -> Report:
+def _with_precisions(figures: Report, others: Quantization) -> Report:
     """Return the report with what is known of a model that mcugen quantized."""
-    estimate, warnings, layers = found.estimate, found.warnings, found.other_precisions
+    estimate, warnings, layers = others.estimate, others.warnings, others.other_precisions
     return replace(figures, quantization_estimate=estimate, warnings=warnings, other_precisions=layers)
 
 

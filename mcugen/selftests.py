@@ -116,8 +116,8 @@ def with_given_sample(compiled: CompiledModel, given: Sequence[Mapping[str, Arra
 def _describe_input(compiled: CompiledModel, samples: tuple[Sample, ...], text: str) -> CompiledModel:
     """Return the model with these samples of the self-test, and what they are in the report and in the header."""
     report = replace(compiled.report, self_test_input=text)
-    told = f"runs {text}, on the target and compares."
-    form = replace(compiled.draft.form, self_test=told)
+    description = f"runs {text}, on the target and compares."
+    form = replace(compiled.draft.form, self_test=description)
     draft = compiled.draft._replace(samples=samples, form=form, report=report.to_json())
     return replace(compiled, report=report, draft=draft)
 
@@ -143,16 +143,18 @@ def _is_stable(compiled: CompiledModel, sample: Sample) -> bool:
         name: np.asarray(a * (1 + PERTURBATION), a.dtype) if a.dtype.kind == "f" else a
         for name, a in sample.inputs.items()
     }
-    others = _given_sample(compiled, moved).outputs
-    return all(_is_close(others[name], wanted, sample.tolerance * BEARABLE) for name, wanted in sample.outputs.items())
+    neighbors = _given_sample(compiled, moved).outputs
+    return all(
+        _is_close(neighbors[name], expected, sample.tolerance * BEARABLE) for name, expected in sample.outputs.items()
+    )
 
 
-def _is_close(found: Array, wanted: Array, tolerance: float) -> bool:
+def _is_close(actual: Array, expected: Array, tolerance: float) -> bool:
     """Return whether two outputs agree as the self-test asks; integers must be equal."""
-    if wanted.dtype.kind != "f":
-        return bool(np.array_equal(found, wanted))
-    least = tolerance * float(np.abs(wanted).max(initial=0.0))
-    return bool((np.abs(found.astype(np.float64) - wanted) <= least).all())
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(actual, expected))
+    allowed = tolerance * float(np.abs(expected).max(initial=0.0))
+    return bool((np.abs(actual.astype(np.float64) - expected) <= allowed).all())
 
 
 def _shown(compiled: CompiledModel, sample: Sample) -> tuple[int, bytes]:

@@ -16,13 +16,13 @@ Sample = Mapping[str, Array]
 OUTSIDE_SHARE = 0.1
 """Share of an input's elements outside the calibrated range from which the user is warned."""
 
-MARGIN = 0.25
+OUTSIDE_MARGIN = 0.25
 """Of the calibrated range's length, how far outside of it an element must lie to count."""
 
-NARROW = 1 / 16
+MIN_COVERED_SHARE = 1 / 16
 """Share of the calibrated range that samples must cover: with less, an integer input keeps four bits of eight."""
 
-LEAST_JUDGED = 4
+MIN_RANGE_SAMPLES = 4
 """Samples from which on the range that they cover says something."""
 
 
@@ -44,7 +44,7 @@ def label_warnings(
         return []  # the output is a class number itself, or its length is not known
     classes = max(count, 2)  # one number is the score of the second of two classes
     outside = int((labels >= classes).sum())
-    if not outside or [math.prod(given.shape) for given in inputs] == [count]:
+    if not outside or [math.prod(endpoint.shape) for endpoint in inputs] == [count]:
         return []
     what = f"{outside} of {len(labels)} labels lie outside the {classes} classes of the output '{first.name}'"
     remedy = f"number the classes from 0 to {classes - 1}, or give the metric that the labels are for: --metric"
@@ -67,15 +67,15 @@ def _of_input(name: str, samples: Sequence[Sample], low: float, high: float) -> 
     values = values[np.isfinite(values)]
     if not values.size or high <= low:
         return
-    margin = MARGIN * (high - low)
+    margin = OUTSIDE_MARGIN * (high - low)
     share = float(((values < low - margin) | (values > high + margin)).mean())
-    least, most = float(values.min()), float(values.max())
-    reach = f"they reach from {least:.4g} to {most:.4g}, the calibrated range is {low:.4g} to {high:.4g}"
+    lowest, highest = float(values.min()), float(values.max())
+    reach = f"they reach from {lowest:.4g} to {highest:.4g}, the calibrated range is {low:.4g} to {high:.4g}"
     remedy = "prepare both sets alike (--preprocess, --pixel-scale), or calibrate by samples like these"
     if share >= OUTSIDE_SHARE:
         what = f"{100 * share:.1f} % of the elements of '{name}' in the evaluation samples lie outside the range"
         yield f"{what} that it was calibrated for, where integers saturate: {reach}; {remedy}"
-    elif len(arrays) >= LEAST_JUDGED and max(most, 0) - min(least, 0) < NARROW * (high - low):
-        covered = (max(most, 0) - min(least, 0)) / (high - low)
+    elif len(arrays) >= MIN_RANGE_SAMPLES and max(highest, 0) - min(lowest, 0) < MIN_COVERED_SHARE * (high - low):
+        covered = (max(highest, 0) - min(lowest, 0)) / (high - low)
         what = f"the elements of '{name}' in the evaluation samples cover {100 * covered:.2g} % of the range"
         yield f"{what} that it was calibrated for, and are rounded away: {reach}; {remedy}"

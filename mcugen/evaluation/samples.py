@@ -237,13 +237,13 @@ def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str
 
 def _negative_labels(path: Path, arrays: Mapping[str, Array], labels: Array | None) -> Iterator[str]:
     """Yield a warning where some labels name no class, so that none is used."""
-    given = next((np.asarray(arrays[key]).reshape(-1) for key in _LABELS if key in arrays), None)
-    if labels is not None or given is None or given.dtype.kind != "i":
+    numbers = next((np.asarray(arrays[key]).reshape(-1) for key in _LABELS if key in arrays), None)
+    if labels is not None or numbers is None or numbers.dtype.kind != "i":
         return
-    negative = int((given < 0).sum())
-    if 0 < negative < len(given):
+    negative = int((numbers < 0).sum())
+    if 0 < negative < len(numbers):
         remedy = "give each sample the number of its class, or leave out samples without one"
-        yield f"{path}: {negative} of {len(given)} labels are negative and name no class: no label is used; {remedy}"
+        yield f"{path}: {negative} of {len(numbers)} labels are negative and name no class: no label is used; {remedy}"
 
 
 def _saturated(
@@ -253,8 +253,8 @@ def _saturated(
     for endpoint in endpoints:
         if endpoint.quant is None:
             continue
-        given = [(sample[endpoint.name].place, np.asarray(sample[endpoint.name].array)) for sample in raw]
-        reals = [steps.numbers(place, array) for place, array in given]
+        placed = [(sample[endpoint.name].place, np.asarray(sample[endpoint.name].array)) for sample in raw]
+        reals = [steps.numbers(place, array) for place, array in placed]
         scale, zero = float(endpoint.quant.scale[0]), endpoint.quant.zero_point
         low, high = ((end - zero) * scale for end in endpoint.dtype.limits)
         floats = [{endpoint.name: array} for array in reals if array.dtype.kind == "f"]

@@ -72,8 +72,8 @@ def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[
         bound: Inputs that are fixed at compile time, and so are not lost.
     """
     reader = _Reader(graph, bound)
-    found = [lost for node in graph.node if node.op_type in ("Div", "Mul") for lost in reader.of_division(node)]
-    return list(dict.fromkeys(found))
+    constants = [lost for node in graph.node if node.op_type in ("Div", "Mul") for lost in reader.of_division(node)]
+    return list(dict.fromkeys(constants))
 
 
 def describe_lost(lost: Collection[LostConstant]) -> str:
@@ -83,20 +83,20 @@ def describe_lost(lost: Collection[LostConstant]) -> str:
 
 def what_is_lost(lost: Collection[LostConstant]) -> str:
     """Return the first half of that line."""
-    named = ", ".join(f"'{each.name}' {each.loss.value}" for each in lost)
+    named = ", ".join(f"'{constant.name}' {constant.loss.value}" for constant in lost)
     return f"the exporter lost mean or variance of Keras' Normalization layer: {named}"
 
 
 def remedy_of(lost: Collection[LostConstant]) -> str:
     """Return the other half."""
-    return f"{REMEDY}, {BINDING}" if any(each.loss is Loss.INPUT for each in lost) else REMEDY
+    return f"{REMEDY}, {BINDING}" if any(constant.loss is Loss.INPUT for constant in lost) else REMEDY
 
 
 def require_constants(graph: onnx.GraphProto, place: str) -> None:
     """Raise a ModelError if the mean or the variance of a normalization has no tensor at all."""
-    missing = [each for each in lost_constants(graph) if each.loss is Loss.MISSING]
+    missing = [constant for constant in lost_constants(graph) if constant.loss is Loss.MISSING]
     if missing:
-        named = ", ".join(f"'{each.name}'" for each in missing)
+        named = ", ".join(f"'{constant.name}'" for constant in missing)
         rule = f"{place}: Keras' Normalization layer must have its mean and variance"
         raise ModelError(rule, f"the exporter lost them: nothing gives {named}", REMEDY)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of one 16-bit code in integers: a straight line, or straight lines between the entries of a table.
 
-The hyperbolic tangent and the sigmoid share one table, TANH, whatever the scales of their codes.
+The hyperbolic tangent and the sigmoid share one table, TANH_TABLE, whatever the scales of their codes.
 """
 
 from __future__ import annotations
@@ -143,14 +143,14 @@ is a whole number for every scale that is a power of two."""
 
 _ARGUMENTS = (np.arange(TANH_ENTRIES) - (TANH_ENTRIES - 1) / 2) * TANH_STEP
 
-TANH: Array = np.rint(np.tanh(_ARGUMENTS) * 2.0**15).astype(np.int16)
+TANH_TABLE: Array = np.rint(np.tanh(_ARGUMENTS) * 2.0**15).astype(np.int16)
 """tanh in units of 2^-15: 1 KB for all layers of a program. Lines between its entries are at most 1.5 units off."""
 
 _UNITS = QuantParams((2.0**-15,), 0)
-"""How entries of TANH are quantized."""
+"""How entries of TANH_TABLE are quantized."""
 
 _PLACE_BITS = 22
-"""Binary places of an argument in steps of TANH: with nine bits of index, it fills an int32."""
+"""Binary places of an argument in steps of TANH_TABLE: with nine bits of index, it fills an int32."""
 
 _MIDDLE = (TANH_ENTRIES - 1) << (_PLACE_BITS - 1)
 """The place of tanh(0) in the table."""
@@ -198,7 +198,7 @@ class ShortLine:
 
 @dataclass(frozen=True)
 class SharedTanh:
-    """How TANH is read: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15 and then by a line.
+    """How TANH_TABLE is read: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15 and then by a line.
 
     at = x · factor + _MIDDLE for x limited to ±reach; start and end are the entries at the index at >> 22 and after it,
     and `rest` is the upper 16 of the 22 bits below. tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and the
@@ -224,12 +224,12 @@ class SharedTanh:
         line = ShortLine.of(_UNITS.scale[0] / out.q.scale[0], out.q.zero_point, out.dtype)
         return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
 
-    def is_near(self, wanted: Array, dtype: DType) -> bool:
+    def is_near(self, exact: Array, dtype: DType) -> bool:
         """Return whether the table gives wanted[i] (real) for CODES[i] well enough."""
-        inputs = {"x": CODES[:-1], "table": TANH}
+        inputs = {"x": CODES[:-1], "table": TANH_TABLE}
         arguments = Argument("x", DType.INT16, exact=True), Table("table", DType.INT16)
-        found = evaluate(self.expression(*arguments, _constant), inputs)
-        error = np.abs(found - np.clip(wanted[:-1], *dtype.limits)).max()
+        actual = evaluate(self.expression(*arguments, _constant), inputs)
+        error = np.abs(actual - np.clip(exact[:-1], *dtype.limits)).max()
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
     def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:

@@ -24,7 +24,7 @@ from mcugen.kernels.elementwise import MOST_SHARED, Known, Literals, Loop, Scala
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.curves import BYTES, CODES, TANH, Line, Segments, SharedTanh, interpolation
+from mcugen.numerics.curves import BYTES, CODES, TANH_TABLE, Line, Segments, SharedTanh, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
@@ -184,7 +184,7 @@ def _curve(
 def _tanh_table(graph: Graph) -> Value:
     """Return the table that all sigmoids and hyperbolic tangents of a graph share."""
     read = (value for node in graph.nodes for value in node.inputs if value is not None)
-    return next((value for value in read if value.data is TANH), None) or graph.constant("tanh.table", TANH)
+    return next((value for value in read if value.data is TANH_TABLE), None) or graph.constant("tanh.table", TANH_TABLE)
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     data = w.data.astype(np.int64) - wq.zero_point
     if not fits_int16(data):
         return None
-    given = None if bias is None else _real_bias(bias)
-    if bias is not None and given is None:
+    real_bias = None if bias is None else _real_bias(bias)
+    if bias is not None and real_bias is None:
         return None
-    dead = _dead_channels(x.type, data, wq, given, sig.output)
+    dead = _dead_channels(x.type, data, wq, real_bias, sig.output)
     data = np.where(dead.reshape(-1, *[1] * (data.ndim - 1)), 0, data)
     scales = np.where(dead, _dead_scale(x.type.q, sig.output), wq.scales) if dead.any() else wq.scales
-    b = _integer_bias(bias, given, x.type.q.scales * scales, dead, sig.output)
+    b = _integer_bias(bias, real_bias, x.type.q.scales * scales, dead, sig.output)
     if b is None:
         return None
     quant = QuantParams(tuple(map(float, scales if wq.axis is not None else scales[:1])), 0, wq.axis)

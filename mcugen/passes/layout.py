@@ -39,8 +39,8 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
     passed = _passed(node, inverse(perm))
     if passed is None:
         return f"transpositions do not pass through {node.op.name}"
-    turned, wanted = passed
-    if not _pays(graph, node, inverse(turned), wanted):
+    turned, expected = passed
+    if not _pays(graph, node, inverse(turned), expected):
         return "more bytes would be transposed"
     return _rewrite_permuted(graph, node, turned)
 

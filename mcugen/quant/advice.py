@@ -47,30 +47,30 @@ class Advisor:
     is_searched: bool = False
     progress: Progress = no_progress
 
-    def advised(self, found: Quantization) -> Quantization:
+    def advised(self, quantization: Quantization) -> Quantization:
         """Return a quantization with tried advice in the note that it costs much, if it has that note."""
-        if not self.known or not self.judged or not any(note.startswith(COSTS_MUCH) for note in found.notes):
-            return found
-        advice = "; ".join(self._advice(found))
-        notes = (f"{note}; {advice}" if note.startswith(COSTS_MUCH) and advice else note for note in found.notes)
-        return replace(found, notes=tuple(notes))
+        if not self.known or not self.judged or not any(note.startswith(COSTS_MUCH) for note in quantization.notes):
+            return quantization
+        advice = "; ".join(self._advice(quantization))
+        notes = (f"{note}; {advice}" if note.startswith(COSTS_MUCH) and advice else note for note in quantization.notes)
+        return replace(quantization, notes=tuple(notes))
 
-    def _advice(self, found: Quantization) -> Iterator[str]:
+    def _advice(self, quantization: Quantization) -> Iterator[str]:
         trials = (self._wider, self._more_samples)
-        for done, trial in enumerate(trials):
-            self.progress("trying other precisions and fewer samples", done, len(trials))
+        for number, trial in enumerate(trials):
+            self.progress("trying other precisions and fewer samples", number, len(trials))
             try:
-                yield from trial(found)
+                yield from trial(quantization)
             except McugenError:  # this way does not exist for the model
                 continue
 
-    def _wider(self, found: Quantization) -> Iterator[str]:
+    def _wider(self, quantization: Quantization) -> Iterator[str]:
         """Yield what int16 activations give, and what helps where they do not."""
         if self.scheme.activations is DType.INT16:
             yield "--precision float32 has no such error"
             return
         scheme = replace(self.scheme, activations=DType.INT16, weights=DType.INT8, group=0)
-        now, wide = self._sqnr(found), self._sqnr(self._draft(scheme, self._calibration(TRIED_SAMPLES)))
+        now, wide = self._sqnr(quantization), self._sqnr(self._draft(scheme, self._calibration(TRIED_SAMPLES)))
         if wide < now + BETTER_DB:
             yield f"--precision int16x8 does not help ({wide:.1f} dB): --precision float32 has no such error"
             return
@@ -101,8 +101,8 @@ class Advisor:
         count = min(len(self.judged), TRIED_SAMPLES)
         return f"{count} sample{'s' * (count != 1)}"
 
-    def _sqnr(self, found: Quantization) -> float:
-        macs = sum(node.op.macs(node.sig) for node in found.model.graph.nodes)
-        most = min(TRIED_SAMPLES, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
-        places = range(min(most, len(self.judged))) if self.options.states else spread(len(self.judged), most)
-        return output_sqnr(found, [self.judged[place] for place in places])
+    def _sqnr(self, quantization: Quantization) -> float:
+        macs = sum(node.op.macs(node.sig) for node in quantization.model.graph.nodes)
+        count = min(TRIED_SAMPLES, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
+        places = range(min(count, len(self.judged))) if self.options.states else spread(len(self.judged), count)
+        return output_sqnr(quantization, [self.judged[place] for place in places])

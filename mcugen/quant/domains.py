@@ -41,8 +41,8 @@ class Domain(Enum):
             case Domain.WITHIN_ONE:
                 return -1.0, 1.0
             case Domain.INSIDE_ONE:
-                most = 1 - min(max(margin, _EPSILON), 1 / 2)
-                return -most, most
+                largest = 1 - min(max(margin, _EPSILON), 1 / 2)
+                return -largest, largest
         return -math.inf, math.inf
 
 

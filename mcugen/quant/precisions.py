@@ -42,20 +42,20 @@ def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
     return tuple(rows)
 
 
-def other_precisions(found: Quantization, because: Mapping[str, str]) -> tuple[OtherPrecision, ...]:
+def other_precisions(quantization: Quantization, because: Mapping[str, str]) -> tuple[OtherPrecision, ...]:
     """Return the layers of a model that mcugen quantized which do not compute in the type that was asked for.
 
     The integer graph is asked, too, as a layer with an integer form may turn out to have none for its constants.
 
     Args:
-        found: The quantized model.
+        quantization: The quantized model.
         because: Why layers have a type of their own, by the names of their results; of layers that were asked for by
             name it says nothing.
     """
-    main, assigned = found.plan.scheme.activations, found.assignment
-    in_float = set(float_layers(_optimized(found)))
+    main, assigned = quantization.plan.scheme.activations, quantization.assignment
+    in_float = set(float_layers(_optimized(quantization)))
     rows = []
-    for node in found.model.graph.nodes:
+    for node in quantization.model.graph.nodes:
         name = node.outputs[0].name
         if name not in assigned.precision or (node.op.moves_data and name not in assigned.reasons):
             continue
@@ -74,8 +74,8 @@ def _remedy(reason: str) -> str:
     return REMEDIES.get(reason, "" if "--layer" in reason else KEEP)
 
 
-def _optimized(found: Quantization) -> Graph:
-    graph = import_model(found.proto, "precisions", registry=found.source.registry)
+def _optimized(quantization: Quantization) -> Graph:
+    graph = import_model(quantization.proto, "precisions", registry=quantization.source.registry)
     optimize(graph)
     return graph
 
@@ -97,21 +97,21 @@ def reasons_in(notes: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return reasons
 
 
-def searched(found: Quantization, known: Mapping[str, DType]) -> dict[str, str]:
+def searched(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, str]:
     """Return the reason of the layers that a search raised: all that have another type than the `known` ones say."""
-    main = found.plan.scheme.activations
-    raised = (n for n, d in found.assignment.precision.items() if d is not main and n not in known)
+    main = quantization.plan.scheme.activations
+    raised = (n for n, d in quantization.assignment.precision.items() if d is not main and n not in known)
     return dict.fromkeys(raised, SEARCHED)
 
 
-def calibrated_ranges(found: Quantization) -> dict[str, tuple[float, float]]:
+def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:
     """Return the range that each real input was calibrated for: of an integer one what its values reach.
 
     States are no inputs of samples.
     """
-    given = [v for v in found.model.graph.inputs if v.name not in found.model.states.values()]
-    tensors, stored = found.profile.tensors, found.plan.activations
-    seen = {v.name: (tensors[v.name].low, tensors[v.name].high) for v in given if v.name in tensors}
+    inputs = [v for v in quantization.model.graph.inputs if v.name not in quantization.model.states.values()]
+    tensors, stored = quantization.profile.tensors, quantization.plan.activations
+    seen = {v.name: (tensors[v.name].low, tensors[v.name].high) for v in inputs if v.name in tensors}
     coded = {name: (stored[name].low, stored[name].high) for name in seen if name in stored}
     return {
         name: (min(low, coded[name][0]), max(high, coded[name][1])) if name in coded else (low, high)

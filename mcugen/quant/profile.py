@@ -102,16 +102,16 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
     count, different = profile.samples, profile.distinct
     notes = profile_warnings(model, profile)
     if different < FEW:
-        found = f"{different} {'different ' * (different < count)}sample{'s' * (different != 1)}"
-        notes.append(f"calibrated by {found}: ranges and weights are guesses by so few; give 100 or more")
+        description = f"{different} {'different ' * (different < count)}sample{'s' * (different != 1)}"
+        notes.append(f"calibrated by {description}: ranges and weights are guesses by so few; give 100 or more")
     return notes
 
 
 def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
     """Return a line for each thing that is wrong with these samples."""
     count, different = profile.samples, profile.distinct
-    given = [v for v in model.graph.inputs if v.type.count > 1 and v.name not in model.states.values()]
-    inputs = [profile.tensors[v.name] for v in given if v.name in profile.tensors]
+    inputs_given = [v for v in model.graph.inputs if v.type.count > 1 and v.name not in model.states.values()]
+    inputs = [profile.tensors[v.name] for v in inputs_given if v.name in profile.tensors]
     flat = sum(all(t.lows[i] == t.highs[i] for t in inputs) for i in range(count)) if inputs else 0
     notes = []
     if flat > TOLD * count:

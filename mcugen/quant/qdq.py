@@ -61,11 +61,11 @@ class _QdqWriter(OnnxWriter):
         """Tensors within the domain of what reads them, by its ends; by ± the margin around 0."""
 
     def _behind_integers(self) -> set[Value]:
-        found: set[Value] = set()
+        reachable: set[Value] = set()
         for node in self.graph.nodes:
-            if self._precision(node) is not DType.FLOAT32 or any(v in found for v in node.inputs if v is not None):
-                found.update(node.outputs)
-        return found
+            if self._precision(node) is not DType.FLOAT32 or any(v in reachable for v in node.inputs if v is not None):
+                reachable.update(node.outputs)
+        return reachable
 
     def input_dtype(self, value: Value) -> DType:
         """That of the codes, if the caller passes codes."""
@@ -128,23 +128,23 @@ class _QdqWriter(OnnxWriter):
         dtype = stored.dtype if precision is DType.FLOAT32 else precision
         quant = self.plan.quant_of(value, dtype)
         margin, (low, high) = quant.scale[0] / 2, code_range(quant, dtype)
-        least, most = domain.ends(margin, stored.low, stored.high)
-        if domain is Domain.NOT_ZERO and math.isinf(least) and math.isinf(most) and precision is DType.FLOAT32:
+        lower, upper = domain.ends(margin, stored.low, stored.high)
+        if domain is Domain.NOT_ZERO and math.isinf(lower) and math.isinf(upper) and precision is DType.FLOAT32:
             return self._other_than_zero(tensor, margin)
-        return self._limited(tensor, least if low < least else -math.inf, most if high > most else math.inf)
+        return self._limited(tensor, lower if low < lower else -math.inf, upper if high > upper else math.inf)
 
-    def _limited(self, tensor: str, least: float, most: float) -> str:
+    def _limited(self, tensor: str, lower: float, upper: float) -> str:
         """Return the tensor limited to finite ends."""
-        if math.isinf(least) and math.isinf(most):
+        if math.isinf(lower) and math.isinf(upper):
             return tensor
-        if (tensor, least, most) not in self._within:
-            made = tensor
-            for op_type, what, end in (("Max", "least", least), ("Min", "most", most)):
+        if (tensor, lower, upper) not in self._within:
+            clamped = tensor
+            for op_type, what, end in (("Max", "least", lower), ("Min", "most", upper)):
                 if math.isfinite(end):
                     bound = self.store(f"{tensor}_{what}", np.asarray(end, np.float32))
-                    made = self.add(op_type, [made, bound], self.fresh(f"{tensor}_clamped"))
-            self._within[tensor, least, most] = made
-        return self._within[tensor, least, most]
+                    clamped = self.add(op_type, [clamped, bound], self.fresh(f"{tensor}_clamped"))
+            self._within[tensor, lower, upper] = clamped
+        return self._within[tensor, lower, upper]
 
     def _other_than_zero(self, tensor: str, margin: float) -> str:
         """Return the tensor with `margin` in the place of 0."""

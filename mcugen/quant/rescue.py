@@ -129,12 +129,12 @@ def _doubtful_db(model: FloatModel) -> float:
     return max(stream, SCORE_DOUBTFUL_DB) if score_layers(model.graph) else stream
 
 
-def _notes(layers: Mapping[str, DType], told: str) -> list[str]:
+def _notes(layers: Mapping[str, DType], reason: str) -> list[str]:
     """Return a note for each type that names its layers."""
     by_dtype: dict[DType, list[str]] = {}
     for name, dtype in layers.items():
         by_dtype.setdefault(dtype, []).append(f"'{name}'")
-    return [f"computed in {dtype.value}: {', '.join(names)}; {told}" for dtype, names in by_dtype.items()]
+    return [f"computed in {dtype.value}: {', '.join(names)}; {reason}" for dtype, names in by_dtype.items()]
 
 
 def _economized(
@@ -142,8 +142,8 @@ def _economized(
 ) -> tuple[dict[str, DType], float]:
     """Return the raised layers with int16 for those that cost much in float32, if that is enough, and the SQNR."""
     graph = maker.model.graph
-    most = cheap_macs(graph)
-    costly = {n.outputs[0].name for n in graph.nodes if n.op.macs(n.sig) > most and weight_axes(n.op)}
+    limit = cheap_macs(graph)
+    costly = {n.outputs[0].name for n in graph.nodes if n.op.macs(n.sig) > limit and weight_axes(n.op)}
     in_float = [name for name, dtype in raised.items() if dtype is DType.FLOAT32 and name in costly]
     if in_float and maker.scheme.activations is DType.INT8:
         cheaper = {**raised, **dict.fromkeys(in_float, DType.INT16)}

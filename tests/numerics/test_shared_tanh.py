@@ -13,7 +13,7 @@ from mcugen.expressions.nodes import Argument, Expression, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels.elementwise import Scalars
-from mcugen.numerics.curves import CODES, TANH, SharedTanh
+from mcugen.numerics.curves import CODES, TANH_TABLE, SharedTanh
 
 ALL = CODES[:-1].astype(np.int16)
 UNITS = QuantParams((2.0**-15,), 0)
@@ -37,7 +37,7 @@ def reading(function: str, exponent: int, output: str) -> SharedTanh:
 
 
 def values(expression: Expression) -> Array:
-    return np.broadcast_to(evaluate(expression, {"q": ALL, "t": TANH}), ALL.shape)
+    return np.broadcast_to(evaluate(expression, {"q": ALL, "t": TANH_TABLE}), ALL.shape)
 
 
 def found_by(shared: SharedTanh) -> Array:
@@ -53,17 +53,17 @@ def test_entries_are_the_nearest_numbers():
     """By 40 digits of the exponential function."""
     with localcontext() as context:
         context.prec = 40
-        for i, entry in enumerate(TANH.tolist()):
+        for i, entry in enumerate(TANH_TABLE.tolist()):
             square = (Decimal(2 * i - 511) / 48).exp()
             assert abs((square - 1) / (square + 1) * 2**15 - entry) <= Decimal("0.5"), i
-    assert TANH.nbytes <= 1024 and (-TANH[::-1] == TANH).all()
+    assert TANH_TABLE.nbytes <= 1024 and (-TANH_TABLE[::-1] == TANH_TABLE).all()
 
 
 def by_formula(shared: SharedTanh, q: int) -> int:
     """What the class says, in whole numbers that must fit 32 bits."""
     at = max(-shared.reach, min(shared.reach, q)) * shared.factor + 511 * 2**21
     assert 0 <= at < 511 * 2**22
-    start, end, rest = int(TANH[at >> 22]), int(TANH[(at >> 22) + 1]), (at >> 6) & 0xFFFF
+    start, end, rest = int(TANH_TABLE[at >> 22]), int(TANH_TABLE[(at >> 22) + 1]), (at >> 6) & 0xFFFF
     total = start * 2**16 + (end - start) * rest + (2**16 if shared.is_sigmoid else 2**15)
     assert -(2**31) <= total < 2**31
     value = (total >> 17) + 2**14 if shared.is_sigmoid else total >> 16

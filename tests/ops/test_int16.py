@@ -20,7 +20,7 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.kernels.elementwise import Scalars
-from mcugen.numerics.curves import CODES, TANH, Line, interpolation
+from mcugen.numerics.curves import CODES, TANH_TABLE, Line, interpolation
 from mcugen.numerics.softmax import fixed_log2
 from mcugen.ops.pointwise import UNARY
 
@@ -273,7 +273,7 @@ def test_all_codes_of_the_shared_table_in_c():
     feeds = {f"x{i}_0": CODES[:-1].astype(np.int16).reshape(256, 256) for i in range(len(layers.codes))}
     compiled = compile_model(model)
     of_int16 = [v for n in compiled.graph.nodes for i, v in enumerate(n.inputs) if i in getattr(n.op, "tables", ())]
-    assert of_int16 and all(v is not None and v.data is TANH for v in of_int16)
+    assert of_int16 and all(v is not None and v.data is TANH_TABLE for v in of_int16)
     check_c(compiled, feeds, interpret(compiled.graph, feeds))
 
 
