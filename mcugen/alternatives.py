@@ -66,7 +66,7 @@ def notes_of_float_form(
 
     Args:
         compiled: The compiled model, for its board and options.
-        found: The quantized model.
+        quantization: The quantized model.
         source: The float model.
         precision: The precision as the user knows it.
     """
