@@ -265,3 +265,16 @@ def test_weights_and_biases_are_no_such_constants() -> None:
     net.output(net.op("Gemm", net.input("x", 1, 4), weights, bias, out="y"))
     node = node_of(net, "y")
     assert [is_quantized_constant(node, i) for i in range(len(node.inputs))] == [False] * 3
+
+
+# ------------------------------------------------------------------------------------------------- shared weights
+
+
+@pytest.mark.parametrize(("precision", "shared"), [(INT8, [("a", "b")]), (INT16, [("a", "b")]), (FLOAT32, [])])
+def test_equal_layers_share_scales_only_as_integers(precision: DType, shared: list[tuple[str, ...]]) -> None:
+    net = Net(17)
+    weights = net.const(random_weights(5, 20, 20))
+    for source, result in (("p", "a"), ("q", "b")):
+        net.output(net.op("MatMul", net.input(source, 1, 20), weights, out=result))
+    found = placed(net, {"a": precision, "b": precision}, {"p": 1.0, "q": 1.0, "a": 1.0, "b": 1.0})
+    assert [tuple(sorted(names)) for names in found.shared] == shared
