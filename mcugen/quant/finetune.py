@@ -217,7 +217,6 @@ def _rounded(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dict[str,
         for user, indices in users:
             user.read_at(indices, node.output)
         found[node], rounded[value.name] = _rounding(stored), node.output
-    graph.sort()
     return found, rounded
 
 
