@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything lies: lives of buffers, order, placement, and the check of it."""
+"""Memory planning: live ranges of buffers, order of layers, placement, and an independent verifier."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which buffers lie in which area of the arena, where that is split over several memories."""
+"""Assignment of buffers to the areas of an arena that is split over several memories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.memory.waiting import share_bytes, waits_for_arena
 
 ROUNDS = 16
-"""So often an area whose plan came out too large is given less."""
+"""Largest number of retries with less space for areas whose plans came out too large."""
 
 _EXACT = 16
 """Parts of a cycle."""
@@ -66,7 +66,7 @@ def waits_of(program: Program, board: Board, arenas: Sequence[Memory]) -> float:
 
 
 def _prices(program: Program, board: Board, memories: Sequence[Memory]) -> dict[Buffer, list[int]]:
-    """By buffer what it costs in each memory: cycles, and so little for its accesses that it decides between equals."""
+    """Return the cost of each buffer in each memory: stall cycles, plus a tie-breaking term for its accesses."""
     waits, accesses = [waits_for_arena(program, board, memory) for memory in memories], traffic(program)
     most = max(accesses.values(), default=0) * max(memory.speed for memory in memories) + 1
     return {
@@ -86,7 +86,7 @@ class _Unit:
 
 
 def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> list[int] | None:
-    """The memory of each unit; None if there is no way."""
+    """Return the memory of each unit, or None if there is no solution."""
     from ortools.sat.python import cp_model  # half a second, which programs with one memory do not need
 
     model = cp_model.CpModel()
@@ -107,7 +107,7 @@ def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> list[int] | None:
 
 
 def _hardest(loads: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of rows that differ those that no other exceeds: where these fit the rest does, and the solver has less to do."""
+    """Return the rows that no other row dominates: if these fit, all rows do, and the solver has less to do."""
     return loads[[np.count_nonzero((loads >= load).all(1)) == 1 for load in loads]]
 
 
@@ -128,7 +128,7 @@ def _units(program: Program, prices: Mapping[Buffer, list[int]], together: bool)
 
 
 def _added(prices: Iterable[Sequence[int]]) -> list[int]:
-    """By memory those of all."""
+    """Return the total cost in each memory."""
     return [sum(each) for each in zip(*prices, strict=True)]
 
 

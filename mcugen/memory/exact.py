@@ -26,7 +26,7 @@ work takes the computer longer, and finds less.
 """
 
 MOST_PAIRS = 2_000
-"""With more the solver hardly gets anywhere."""
+"""Largest number of constrained pairs for which the solver is used."""
 
 
 SEARCH = 50_000
@@ -42,12 +42,17 @@ class Problem:
 
 
 def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) -> tuple[list[int], int]:
-    """Where each thing begins, from 0 on, and a lower bound of how far they reach; both equal if the end was proven.
+    """Return a start for each item, from 0 on, and a lower bound of the total extent.
 
-    `hint` is a solution, `least` a lower bound. The result is never worse, and the same in every run. It asks whether
-    there is a solution within `least`, then somewhat above, and bisects once there is: to refute a limit takes the
-    solver a hundredth of the work that it takes to minimize. Where a solution within `enough` is found, or none is so
-    near, it looks no further.
+    Extent and bound agree if the optimum is proven. The result is deterministic and never worse than `hint`. The solver
+    is asked whether a solution within `least` exists, then somewhat above, and bisects once there is one: refuting a
+    limit takes it a hundredth of the work of minimizing.
+
+    Args:
+        problem: Sizes and forbidden distances.
+        hint: A solution.
+        least: A lower bound.
+        enough: Extent at which to stop looking for better solutions.
     """
     if len(problem.forbidden) > MOST_PAIRS:
         return list(hint), least
@@ -78,10 +83,10 @@ def solve(problem: Problem, hint: Sequence[int], least: int, enough: int = 0) ->
 
 
 def _search(problem: Problem, best: list[int], least: int) -> tuple[list[int], bool]:
-    """The best solution met, and whether it is the best of all: branch and bound over what lies before what.
+    """Return the best solution found by branch and bound, and whether it is optimal.
 
-    A forbidden distance is mended in two ways: the one thing begins later, or the other. Each is one more inequality
-    of two beginnings; the least solution of all inequalities so far bounds what follows from them.
+    A forbidden distance is resolved in two ways: either item starts later. Each way adds an inequality of two starts;
+    the least solution of all inequalities bounds everything that follows from them.
     """
     reach, left = _reach(problem, best), SEARCH
     pairs = sorted(problem.forbidden.items(), key=lambda item: -min(problem.sizes[i] for i in item[0]))
@@ -117,9 +122,10 @@ def _search(problem: Problem, best: list[int], least: int) -> tuple[list[int], b
 def _moved(
     sizes: Sequence[int], starts: Sequence[int], after: Sequence[Sequence[Interval]], changed: int, reach: int
 ) -> tuple[list[int], int]:
-    """The least beginnings, from `starts` on, at which each (`then`, `by`) of `after[i]` begins `by` after i or later.
+    """Return the least starts at which each (`then`, `by`) of `after[i]` starts at least `by` after i.
 
-    They are empty where something would end at `reach` or later. Also how many inequalities were looked at.
+    The starts are not below `starts`. The result is empty if an item would end at `reach` or later. Also return the
+    number of inequalities examined.
     """
     moved, open_, steps = list(starts), [changed], 0
     while open_:
@@ -164,7 +170,7 @@ def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) ->
 
 
 def deterministic_solver(effort: float) -> cp_model.CpSolver:
-    """A solver with the same result in every run, which gives up after so much deterministic time."""
+    """Return a solver with reproducible results that stops after `effort` units of deterministic time."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
@@ -175,10 +181,10 @@ def deterministic_solver(effort: float) -> cp_model.CpSolver:
 
 
 def _gaps(apart: Sequence[Interval], most: int) -> list[Interval]:
-    """What is left from -`most` to `most` between these intervals, which are sorted and do not touch.
+    """Return what is left from -`most` to `most` between sorted, disjoint intervals.
 
-    The solver could be given it as the domain of a difference, but that of OR-tools 9.15 then takes for the least
-    what is not: tests/lir/test_exact.py.
+    The solver could take it as the domain of a difference, but OR-tools 9.15 then returns non-optimal solutions as
+    optimal: tests/lir/test_exact.py.
     """
     ends = [-most - 1, *(end for interval in apart for end in interval), most + 1]
     between = zip(ends[::2], ends[1::2], strict=True)

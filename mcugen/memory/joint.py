@@ -16,7 +16,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Joint:
-    """Where each arena begins in the one that holds them all, and its bytes: it could not be less than `bound`."""
+    """Start of each arena in the arena that holds them all, its bytes, and a lower bound of them."""
 
     offsets: tuple[int, ...]
     nbytes: int
@@ -24,7 +24,10 @@ class Joint:
 
 
 def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
-    """The least arena for arenas of so many bytes; a pair in `exclusive` (the lesser index first) may share memory."""
+    """Return the smallest arena for arenas of these sizes.
+
+    Pairs in `exclusive` (lower index first) may share memory.
+    """
     units = [max(aligned(size) // ALIGNMENT, 1) for size in sizes]
     together = [pair for pair in combinations(range(len(sizes)), 2) if pair not in exclusive]
     problem = Problem(units, {(a, b): [(1 - units[b], units[a] - 1)] for a, b in together})

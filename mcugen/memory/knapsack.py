@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of buffers that do not all fit side by side, those that are worth most together."""
+"""Knapsack: the most valuable buffers that fit side by side."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 from mcugen.lir.program import ALIGNMENT, Buffer, aligned
 
 STEPS = 1 << 16
-"""Of sizes, that are told apart at most."""
+"""Largest number of sizes that are distinguished."""
 
 
 def most_valuable(values: Mapping[Buffer, float], nbytes: int) -> list[Buffer]:
-    """Buffers that lie side by side in so many bytes, with the greatest sum of values, in their order; none that is
-    worth nothing.
+    """Return the buffers with the greatest total value that fit side by side in `nbytes`, in their order.
 
-    Exact, as long as there are no more than STEPS sizes; beyond that what they take is rounded up. Each buffer in turn:
-    what is worth most in each number of bytes, with it or without it.
+    Buffers without value are left out. The result is exact up to STEPS sizes; beyond that sizes are rounded up. It is
+    computed by dynamic programming over the bytes, one buffer after another.
     """
     left = {b: value for b, value in values.items() if value > 0}
     if sum(aligned(b.nbytes) for b in left) <= nbytes:

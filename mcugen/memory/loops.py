@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How inner loops are to be written for a board: what its core and its memories reward, beside the CPU's features."""
+"""Choice of inner loops for a board: what its core and memories favor, besides the CPU's features."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from mcugen.lir.overlap import extent
 from mcugen.lir.program import MOVE, STOP, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
 
 MOST_SETS = 8_000
-"""So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
+"""Approximate number of sets of finished layers to examine; with fewer sets the order is optimal."""
 
 MOST_WORK = 1_000_000
-"""So many buffers are looked at, again and again, some ten times those of any shared model; then the order is kept."""
+"""Largest number of buffer visits, about ten times that of any shared model; beyond it the order is kept."""
 
 LEAST_WIDTH = 16
-"""So many sets of one size are kept at least."""
+"""Least number of sets of one size that are kept."""
 
 MAX_KNOWN_ORDERS = 8
 """Orders that are kept by what they follow from: candidate programs of one model mostly differ in kernels alone."""
@@ -51,7 +51,7 @@ def reorder(program: Program) -> None:
 
 
 def _units(program: Program) -> list[range]:
-    """Runs of instructions that stay together: layers, outermost blocks, and what says so."""
+    """Return runs of instructions that stay together: layers, outermost blocks, and marked units."""
     ends = dict(program.blocks())
     found: list[range] = []
     end = -1
@@ -167,7 +167,7 @@ class _Problem:
         return mask
 
     def _inner_bytes(self, inner: set[Buffer]) -> list[int]:
-        """The most bytes alive within each unit of several instructions, of buffers that it has for itself."""
+        """Return the most bytes alive within each unit of several instructions, of buffers used only there."""
         if not inner:
             return [0] * len(self.units)
         ranges = [
@@ -176,7 +176,7 @@ class _Problem:
         return [max(sum(n for first, last, n in ranges if first <= i <= last) for i in unit) for unit in self.units]
 
     def _unit_savings(self, unit: range) -> Iterator[_Saving]:
-        """Of a single instruction, or of a block as a whole."""
+        """Yield the bytes that outputs and inputs of a single instruction or a whole block may share."""
         head = self._program.instrs[unit.start]
         if len(unit) > 1 and head.control is Control.NONE:
             return
@@ -255,7 +255,7 @@ class _Problem:
         return nbytes + self._inner[unit] - saved, after
 
     def released(self, unit: int, done: int) -> int:
-        """The units that can come next because `unit` is the last of what is now done."""
+        """Return the units that become ready because `unit` is the last finished one."""
         return sum(1 << n for n in self._after[unit] if not self._before[n] & ~done)
 
     @cached_property
@@ -292,7 +292,7 @@ class _Problem:
         return max(self.nbytes(self.first_live), self.nbytes(self._kept), *alone, 0)
 
     def peak(self, order: Sequence[int]) -> int:
-        """Of an order of the units."""
+        """Return the peak of an order of the units."""
         done, live, peak = 0, self.first_live, self.floor
         for unit in order:
             cost, live = self.step(unit, done, live)
@@ -337,7 +337,7 @@ class _Way:
     earlier: _Way | None = None
 
     def order(self) -> list[int]:
-        """The units in turn."""
+        """Return the units in order."""
         found: list[int] = []
         way = self
         while way.earlier is not None:
@@ -347,8 +347,10 @@ class _Way:
 
 
 def _updated_soon(problem: _Problem, order: Sequence[int]) -> Sequence[int]:
-    """With what writes a state as early as can be, so that gradients of several layers are not kept side by side;
-    unless that raises the peak. What is taken from what the caller hands over, a rate, comes along.
+    """Return the order with writes of states as early as possible, unless that raises the peak.
+
+    Gradients of several layers are then not kept at the same time. Units that read the caller's values, such as a rate,
+    move along.
     """
     found, done, updates = list[int](), 0, [unit for unit in order if problem.writes_state(unit)]
     given = sum(1 << unit for unit in order if problem.reads_given(unit))
@@ -397,10 +399,10 @@ def _search(problem: _Problem) -> Sequence[int]:
 
 
 def _steps(problem: _Problem, done: int, way: _Way) -> list[_Way]:
-    """What may come next.
+    """Return the possible next units.
 
-    A unit that neither raises the peak nor leaves more alive is as well done at once: whatever comes later is none the
-    worse for it.
+    A unit that neither raises the peak nor leaves more bytes alive is taken at once, since it cannot make later steps
+    worse.
     """
     steps = []
     alive = problem.nbytes(way.live)

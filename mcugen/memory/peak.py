@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the arena is in use, and when it is most."""
+"""Use of the arena over time, and its peak."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcugen.lir.program import Buffer, Program
 from mcugen.memory.regions import bytes_taken
 
 CONTRIBUTORS = 4
-"""How many of the largest buffers a refusal names."""
+"""Number of the largest buffers that a refusal names."""
 
 LONGEST = 40
 """Characters of a name in a refusal."""
@@ -19,9 +19,9 @@ LONGEST = 40
 
 @dataclass(frozen=True)
 class Moment:
-    """What is alive during instruction `index` (−1 before the first, their number behind the last).
+    """The live buffers during instruction `index` (−1 before the first, their number behind the last).
 
-    `nbytes` are the bytes in use: those that buffers share count once.
+    `nbytes` are the bytes in use; bytes that buffers share count once.
     """
 
     index: int
@@ -45,22 +45,22 @@ def moments(program: Program) -> list[Moment]:
 
 
 def busiest(moments: Iterable[Moment]) -> Moment:
-    """The one with the most bytes in use; of several that with the most buffers, and of those the first."""
+    """Return the moment with the most bytes in use; of several, the first one with the most buffers."""
     return max(moments, key=lambda moment: (moment.nbytes, len(moment.buffers)))
 
 
 def address(program: Program, buffer: Buffer) -> int:
-    """Of a planned buffer, in bytes, as if the areas of the arena lay one behind the other."""
+    """Return the address of a planned buffer in bytes, as if the areas of the arena were adjacent."""
     return sum(program.area_sizes[: buffer.area]) + (buffer.offset or 0)
 
 
 def largest(buffers: Iterable[Buffer]) -> str:
-    """The largest ones, for a refusal."""
+    """Return a list of the largest buffers, for a refusal."""
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
     listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
     return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
 
 
 def shortened(text: str, room: int = LONGEST) -> str:
-    """At most so many characters; of long names the end, where those of exporters differ."""
+    """Return at most `room` characters: of long names the end, where exporters' names differ."""
     return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

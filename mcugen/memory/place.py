@@ -46,12 +46,15 @@ class Placement:
 
 
 def place(program: Program, board: Board, places: Places = NOWHERE, *, most_spilled: float = math.inf) -> Placement:
-    """Where everything lies; for an arena in several memories, `program` is planned anew.
+    """Return the memory of everything; for an arena in several memories, plan `program` anew.
 
-    What the user says nothing of lies in the board's default memory, or else in the fastest one that is large enough.
-    If none is, or several take less time, buffers spill to slower ones, if all areas of the arena then take no more
-    than `most_spilled` bytes. DoesNotFitError if that is not enough; UsageError if a memory does not exist, or is
-    of the wrong kind.
+    Data without a user's choice goes to the board's default memory, or to the fastest one that is large enough. If none
+    is, or if several memories take less time, buffers spill to slower ones, as long as all areas together take at most
+    `most_spilled` bytes.
+
+    Raises:
+        DoesNotFitError: The memories are too small.
+        UsageError: A memory does not exist, or is of the wrong kind.
     """
     weights = _weights_memory(program, board, places)
     copies = copies_of(program, board, places)
@@ -75,8 +78,10 @@ CODE = 24 * 1024
 
 
 def in_its_image(placement: Placement, program: Program, seen: Board) -> Placement:
-    """As firmware of a second core has it, which sees the board `seen`: the constants that it reads lie where its image
-    lies, and are no copies in a RAM that the first core sees as well, if they fit there and are read as fast.
+    """Return the placement in the firmware of a second core that sees the board `seen`.
+
+    The constants that it reads lie in its image instead of copies in a RAM shared with the first core, if they fit
+    there and are read as fast.
     """
     image = seen.memory(seen.weights_memory)
     read = {o.buffer for instr in program.of_second_core() for o in instr.operands if o.buffer.space is Space.CONST}
@@ -89,7 +94,7 @@ def in_its_image(placement: Placement, program: Program, seen: Board) -> Placeme
 
 
 def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
-    """The fastest first; of equal ones that at address 0 last, which is meant for code."""
+    """Return memories, fastest first; of equal ones, that at address 0 last, since it is meant for code."""
     return sorted(memories, key=lambda m: (m.speed, m.origin == 0, m.name))
 
 
@@ -119,7 +124,7 @@ def flash_lacking(program: Program, board: Board, places: Places) -> int:
 
 
 def _ram(board: Board, name: str, option: str) -> Memory:
-    """A memory that can be written to."""
+    """Return a memory that must be writable."""
     memory = board.memory(name)
     if memory.kind != "ram":
         names = ", ".join(m.name for m in board.memories if m.kind == "ram")
@@ -131,7 +136,7 @@ def _ram(board: Board, name: str, option: str) -> Memory:
 
 
 def weights_memories(board: Board, places: Places) -> list[Memory]:
-    """Where all weights may lie while the power is off: the one that is asked for, or the board's own, then others."""
+    """Return the memories that may hold all weights without power: the requested or default one, then others."""
     asked = board.memory(places.weights) if places.weights else None
     if asked is not None and asked.kind == "flash":
         return [asked]
@@ -140,7 +145,7 @@ def weights_memories(board: Board, places: Places) -> list[Memory]:
 
 
 def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
-    """Where the weights lie while the power is off."""
+    """Return the memory that holds the weights without power."""
     choices = weights_memories(board, places)
     where = f"memory '{choices[0].name}'" if places.weights == choices[0].name else "one flash memory"
     fitting = [m for m in choices if m.room >= program.weights_size]
@@ -152,13 +157,13 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
 
 
 def memory_of_weights(board: Board, places: Places) -> Memory:
-    """Where weights are read while the model runs, but for hot ones."""
+    """Return the memory from which weights, except hot ones, are read at run time."""
     asked = board.memory(places.weights) if places.weights else None
     return asked if asked and asked.kind == "ram" else weights_memories(board, places)[0]
 
 
 def memory_of_arena(board: Board, places: Places) -> Memory:
-    """Where the arena lies if there is room: the first memory that is asked for, or the board's own."""
+    """Return the memory of the arena if there is room: the first requested one, or the board's default."""
     named = [name for name in places.arena if name != AUTO_PLACE]
     return board.memory(named[0] if named else board.arena_memory)
 
@@ -169,8 +174,10 @@ def copied_bytes(program: Program, board: Board, places: Places) -> int:
 
 
 def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
-    """The constants that are to lie in RAM: of hot weights, those that save most cycles there, or that are read most
-    often for their size where the board does not tell or nothing is saved.
+    """Return the constants to copy to RAM.
+
+    Hot weights are those that save most cycles in RAM, or that are read most often for their size where the board file
+    has no timing or nothing is saved.
     """
     copies: dict[Buffer, Memory] = {}
     left = hottest(program) if places.hot else []
@@ -188,7 +195,7 @@ def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Me
 
 
 def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
-    """Those that lie side by side in so many bytes, where each is left out that does not fit beside those before it."""
+    """Return the buffers that fit side by side in `nbytes`, skipping those that do not fit beside earlier ones."""
     found = list[Buffer]()
     for buffer in buffers:
         if aligned(buffer.nbytes) <= nbytes:
@@ -198,7 +205,7 @@ def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
 
 
 def hottest(program: Program) -> list[Buffer]:
-    """The constants, those first that are read most often for their size."""
+    """Return the constants, those that are read most often for their size first."""
     reads = traffic(program)
     return sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name))
 
@@ -211,7 +218,7 @@ def _constants(program: Program) -> list[Buffer]:
 
 
 def _arena_memories(board: Board, places: Places) -> list[Memory]:
-    """Those that are asked for, or all: the board's own first, or for AUTO_PLACE the fastest."""
+    """Return the requested memories, or all: the board's default first, or for AUTO_PLACE the fastest."""
     if places.arena and AUTO_PLACE not in places.arena:
         return list(dict.fromkeys(_ram(board, name, "arena") for name in places.arena))
     rams = ram_by_speed(board)
@@ -221,7 +228,7 @@ def _arena_memories(board: Board, places: Places) -> list[Memory]:
 def _arenas(
     program: Program, board: Board, places: Places, room: Mapping[Memory, int], most_spilled: float
 ) -> tuple[Memory, ...]:
-    """The memory of each area: several where the user says so, or where one is too small and they are faster."""
+    """Return the memory of each area: several if requested, or if one is too small and several are faster."""
     memories = _arena_memories(board, places)
     if not places.arena:
         return _by_default(program, board, room, memories, most_spilled)
@@ -238,7 +245,7 @@ def _arenas(
 
 
 LEAST_SAVED = 0.01
-"""Of a call's cycles, by estimate, what several memories must save to be taken in place of one slow one."""
+"""Least share of a call's cycles, by estimate, that several memories must save over one slow memory."""
 
 BESIDE = 8192
 """Bytes that an arena leaves free for stack and variables where it fills all else of their memory, unasked."""
@@ -247,8 +254,9 @@ BESIDE = 8192
 def _by_default(
     program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], most_spilled: float
 ) -> tuple[Memory, ...]:
-    """The board's memory for the arena; where that is too small, it and slower ones, or one slower one if that is
-    hardly worse; where these are too small, all RAM.
+    """Return the board's default memory for the arena, or a fallback where it is too small.
+
+    The fallbacks are the default with slower memories, one slower memory if that is hardly worse, and all RAM.
     """
     own, needed = board.memory(board.arena_memory), program.arena_size
     whole = next((memory for memory in rams if needed <= room[memory]), None)
@@ -274,7 +282,7 @@ def _by_default(
 def _spilled(
     program: Program, board: Board, room: Mapping[Memory, int], rams: Sequence[Memory], whole: Memory | None
 ) -> tuple[Memory, ...] | None:
-    """In the board's memory for the arena and slower ones, or in all, unless one of them has room for the whole."""
+    """Return the default memory with slower ones, or all memories, unless one of them has room for everything."""
     own = board.memory(board.arena_memory)
     free = {m: max(room[m] - BESIDE * (m.name == board.data_memory), 0) for m in rams}
     slower = {m: free[m] for m in (own, *(m for m in rams if m.speed >= own.speed))}
@@ -301,7 +309,16 @@ def _refusal_of_all(
 def _refusal(
     what: str, board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer], remedy: str = ""
 ) -> DoesNotFitError:
-    """`what` says what must lie where; `room` are the bytes that the largest memory for it, or all of them, have."""
+    """Return the error for data that do not fit.
+
+    Args:
+        what: What must lie where.
+        board: The board.
+        nbytes: Bytes needed.
+        room: Bytes available in each memory.
+        contributors: Buffers to name.
+        remedy: Hint.
+    """
     if len(room) == 1:
         more = "".join(f"{nbytes - n:,} more than '{m.name}' has" for m, n in room.items())
     else:

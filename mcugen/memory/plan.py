@@ -22,10 +22,9 @@ MOST_MEETINGS = 100_000
 
 
 def plan_memory(program: Program, enough: int = 0, most: float = math.inf) -> None:
-    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`.
+    """Set the offset of every planned buffer, and the sizes and lower bounds of the program's areas.
 
-    A plan that takes no more than `enough` bytes is not improved; if there is none, any will do. So it will where none
-    can take at most `most`.
+    A plan of at most `enough` bytes is not improved. If no plan can take at most `most` bytes, any plan will do.
     """
     planned = [b for b in program.buffers if b.planned]
     if program.handover is not None:
@@ -42,7 +41,7 @@ def plan_memory(program: Program, enough: int = 0, most: float = math.inf) -> No
 
 @dataclass(frozen=True)
 class Planned:
-    """Where the buffers of a program lie, to try another plan."""
+    """A saved plan of a program, to try another one."""
 
     places: Mapping[Buffer, tuple[int, int | None]]
     sizes: Sequence[int]
@@ -50,7 +49,7 @@ class Planned:
 
     @classmethod
     def of(cls, program: Program) -> Planned:
-        """As they lie now."""
+        """Return the present plan."""
         places = {b: (b.area, b.offset) for b in program.buffers}
         return cls(places, program.area_sizes, program.area_bounds)
 
@@ -62,12 +61,15 @@ class Planned:
 
 
 def peak_live_bytes(program: Program) -> int:
-    """The most bytes alive at one instruction, of the first area: less than any plan that joins the same moves."""
+    """Return the most bytes alive at one instruction in the first area.
+
+    No plan that joins the same moves takes less.
+    """
     return _Layout(Lives(program, 0), True).peak
 
 
 def _plan_area(program: Program, area: int, enough: int, most: float) -> _Plan:
-    """The best plan that joins what moves connect, or one that does not, if that takes less."""
+    """Return the best plan that joins what moves connect, or one that does not, if that is smaller."""
     lives = Lives(program, area)
     if _meetings(lives) > MOST_MEETINGS:
         crowd = _first_fit(lives)
@@ -100,7 +102,7 @@ def _best_plan(layout: _Layout, enough: int, most: float) -> _Plan:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where each region begins, and what no other plan of them falls below."""
+    """The start of each region, and a lower bound of all plans of these regions."""
 
     regions: Sequence[Region]
     offsets: Sequence[int]
@@ -111,7 +113,7 @@ class _Plan:
         return max((at + r.nbytes for at, r in zip(self.offsets, self.regions, strict=True)), default=0)
 
     def apply(self) -> None:
-        """Sets the offset of every buffer of the plan."""
+        """Set the offset of every buffer of the plan."""
         for start, region in zip(self.offsets, self.regions, strict=True):
             for buffer, at in region.members.items():
                 buffer.offset = start + at
@@ -131,14 +133,14 @@ class _Layout:
 
     @cached_property
     def lifetimes(self) -> list[Interval]:
-        """Of each region the first and the last moment of its members."""
+        """Return the first and last moment of each region's members."""
         ranges = self.lives.ranges
         firsts_and_lasts = [zip(*(ranges[b] for b in region.members), strict=True) for region in self.regions]
         return [(min(firsts), max(lasts)) for firsts, lasts in firsts_and_lasts]
 
     @cached_property
     def rivals(self) -> list[list[tuple[int, list[Interval]]]]:
-        """Of each region the others that it must be apart from, and the distances to them that are forbidden."""
+        """Return, for each region, the regions it must avoid, with the forbidden distances."""
         found: list[list[tuple[int, list[Interval]]]] = [[] for _ in self.regions]
         for (p, q), units in self.problem.forbidden.items():
             found[q].append((p, units))
@@ -147,7 +149,7 @@ class _Layout:
 
     @cached_property
     def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
-        """How outputs may lie over inputs that end their lives where the outputs begin theirs."""
+        """Return how outputs may overlap inputs whose lives end where the outputs' lives begin."""
         program, ranges = self.lives.program, self.lives.ranges
         wholes = (Control.STREAM, Control.FORK)
         ends = {start: end for start, end in program.blocks() if program.instrs[start].control in wholes}
@@ -163,14 +165,14 @@ class _Layout:
 
     @cached_property
     def _intos(self) -> dict[Buffer, list[Buffer]]:
-        """By output the inputs that it may lie over."""
+        """Return the inputs that each output may overlap."""
         found: defaultdict[Buffer, list[Buffer]] = defaultdict(list)
         for out, into in self.freedoms:
             found[out].append(into)
         return found
 
     def _forbidden(self) -> dict[tuple[int, int], list[Interval]]:
-        """By pairs of regions: which distances between their beginnings, in units of ALIGNMENT, they must not have."""
+        """Return, for pairs of regions, the forbidden distances of their starts in units of ALIGNMENT."""
         found: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
         alive: list[Buffer] = []
         for b in sorted(self.lives.ranges, key=lambda b: self.lives.ranges[b][0]):
@@ -185,7 +187,7 @@ class _Layout:
         return {pair: units for pair in sorted(found) if (units := _in_units(found[pair]))}
 
     def _apart(self, a: Buffer, b: Buffer) -> list[Interval]:
-        """The distances from `a` to `b`, in bytes and exclusive of their ends, at which they disturb each other."""
+        """Return the distances from `a` to `b` at which they conflict, in bytes, without the ends of the intervals."""
         low, high = -b.nbytes, a.nbytes
         if (b, a) in self.freedoms:
             free = self.freedoms[b, a]
@@ -216,9 +218,10 @@ class _Layout:
         return aligned(most)
 
     def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
-        """A lower bound of the bytes that buffers take which are alive at once.
+        """Return a lower bound of the bytes that simultaneously live buffers take.
 
-        That is all they have, but for what outputs may share with inputs; at least all inputs, and all outputs, apart.
+        It is the sum of their sizes minus what outputs may share with inputs, and at least the sum of all inputs and of
+        all outputs.
         """
         now = set(alive)
         pairs = [(out, into) for out in alive for into in self._intos.get(out, ()) if into in now]
@@ -236,13 +239,13 @@ class _Layout:
         return bytes_taken(self._span(b, granule) for b in alive)
 
     def _span(self, buffer: Buffer, granule: int) -> tuple[int, int, int]:
-        """Its region, and its bytes there in whole granules: no other buffer begins within one."""
+        """Return a buffer's region and its bytes there in whole granules; no other buffer begins within a granule."""
         region, at = self._region_of[buffer]
         return region, at, -(-(at + buffer.nbytes) // granule) * granule
 
 
 def _in_units(apart: list[Interval]) -> list[Interval]:
-    """The multiples of ALIGNMENT strictly within any of the intervals, as sorted intervals with gaps between."""
+    """Return the multiples of ALIGNMENT strictly inside the intervals, as sorted disjoint intervals."""
     units = sorted((low // ALIGNMENT + 1, -(-high // ALIGNMENT) - 1) for low, high in apart)
     merged: list[Interval] = []
     for low, high in units:
@@ -265,7 +268,7 @@ _ORDERS: tuple[_Order, ...] = (
     lambda r, first, last: (-first, -r.nbytes),
     lambda r, first, last: (first - last, -r.nbytes),
 )
-"""Of a region, and of its life. Largest first is the classic order; the others win on some graphs, all are cheap."""
+"""Keys for placing regions, of a region and its life. Largest first is the classic order; others win on some graphs."""
 
 
 def _greedy(layout: _Layout, order: _Order) -> _Plan:
@@ -287,7 +290,7 @@ def _greedy(layout: _Layout, order: _Order) -> _Plan:
 
 
 def _meetings(lives: Lives) -> int:
-    """How many pairs of buffers are alive at once."""
+    """Return the number of pairs of buffers that are alive at the same time."""
     first, last = (np.sort([life[end] for life in lives.ranges.values()]) for end in (0, 1))
     begun = np.arange(len(lives.ranges))
     return int((begun - np.searchsorted(last, first)).sum())  # those before it that have not ended
@@ -311,7 +314,7 @@ def _first_fit(lives: Lives) -> _Plan:
 
 
 def _lowest_free(taken: list[Interval]) -> int:
-    """The least number from 0 on in none of the intervals."""
+    """Return the least non-negative number outside all intervals."""
     start = 0
     for low, high in sorted(taken):
         if low > start:

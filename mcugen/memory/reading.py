@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU waits for constants, by the board's memories: an estimate, made from the program alone."""
+"""Stall model of constants: stall cycles by the board's memories, estimated from the program alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Constant:
 
 
 def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Constant]:
-    """What all instructions read, in order, if it lies in a memory."""
+    """Yield the constants in a memory that instructions read, in order."""
     runs, cold = {id(instr): times for instr, times in runs_of(program)}, _cold(program, board, memory)
     for whole in program.wholes():
         reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
@@ -64,8 +64,10 @@ def constants_of(program: Program, board: Board, memory: Memory) -> Iterator[Con
 
 
 def _cold(program: Program, board: Board, memory: Memory) -> float:
-    """Constant.cold: a cache for data holds what fits it, with the arena if this goes through it as well; one that code
-    goes through, too, may not.
+    """Return Constant.cold, the share of constants that is not cached at the start of an inference.
+
+    A data cache holds what fits, together with the arena if that goes through it, too. A cache that also holds code is
+    assumed to hold nothing.
     """
     cache = board.cache(memory, "data")
     if cache is None or cache.holds == "both":
@@ -82,7 +84,7 @@ def _constants(instr: Instr) -> dict[Buffer, None]:
 
 
 def _readings(instr: Instr, board: Board, memory: Memory) -> float:
-    """How often a layer reads its constants: word by word, or by lines where a cache serves several loads at once."""
+    """Return how often a layer reads its constants: by words, or by lines where a cache serves several loads at once."""
     is_cached = board.cache(memory, "data") is not None
     return max((sweeps_in_pass if is_cached else loads_in_pass)(instr) * passes_of(instr), 1.0)
 

@@ -26,7 +26,7 @@ class Freedom:
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
     def most_shared(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
-        """The most bytes that they have in common, for these sizes, at distances that are multiples of `granule`."""
+        """Return the most bytes that buffers of these sizes can share at distances that are multiples of `granule`."""
         distances = [*self.at]
         if self.up_to is not None:
             distances.append(min(self.up_to // granule * granule, max(into - out, 0)))
@@ -34,7 +34,7 @@ class Freedom:
 
 
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
-    """What the instruction allows to its output, if nobody reads the input later."""
+    """Return how an instruction's output may overlap an input that has no later reader; None if it may not."""
     pairs = [(o.role, i.role) for o in instr.operands if o.buffer is out for i in instr.operands if i.buffer is into]
     if len(pairs) != 1:
         return None
@@ -84,7 +84,7 @@ class Lives:
         return [use for use in uses[start:stop] if use.low < high and low < use.high]
 
     def writers(self, buffer: Buffer) -> list[int]:
-        """The instructions that write a buffer."""
+        """Return the instructions that write a buffer."""
         return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
@@ -94,7 +94,7 @@ class Lives:
 
     @cached_property
     def blocks(self) -> list[tuple[int, ...]]:
-        """By instruction: the markers that begin the blocks around it (of a branch, also the one between its sides)."""
+        """Return, for each instruction, the markers that begin the blocks around it, with the one between a branch's sides."""
         around: list[tuple[int, ...]] = []
         path: tuple[int, ...] = ()
         for index, instr in enumerate(self.program.instrs):
@@ -143,7 +143,7 @@ def joined_regions(lives: Lives, joins: bool) -> list[Region]:
 
 
 def bytes_taken(spans: Iterable[tuple[int, int, int]]) -> int:
-    """Of spans (number of a region, begin and end in it), what several share counted once."""
+    """Return the total bytes of spans (region, begin, end); shared bytes count once."""
     total, reached = 0, (-1, 0)
     for region, start, end in sorted(spans):
         begin = max(start, reached[1]) if region == reached[0] else start
@@ -165,7 +165,7 @@ class _Move:
 
 
 def _moves(lives: Lives) -> Iterator[_Move]:
-    """Those that may vanish."""
+    """Yield the moves that can be eliminated."""
     for index, instr in enumerate(lives.program.instrs):
         if instr.kernel == MOVE and instr.has_fixed_parts and not instr.stays:
             x, y = instr.operand("x").buffer, instr.operand("y").buffer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes are in use at each moment, where buffers share some of them."""
+"""Bytes in use at each moment, where buffers share some of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bytes_at(spans: Mapping[Key, Span], lives: Mapping[Key, Life], moments: int)
 
 
 def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tuple[int, Life]]:
-    """Runs of bytes, and when they are in use: none twice at one moment."""
+    """Yield disjoint byte ranges, each with a time in which it is in use."""
     regions: dict[int, list[Key]] = defaultdict(list)
     for key, (region, start, end) in spans.items():
         if start < end:
@@ -52,7 +52,7 @@ def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tup
 
 
 def _merged(lives: Iterable[Life]) -> Iterator[Life]:
-    """The same moments, each in one life."""
+    """Merge overlapping lives."""
     reached: Life | None = None
     for first, last in sorted(lives):
         if reached is not None and first <= reached[1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of each buffer one inference reads and writes: an estimate, made from the program alone."""
+"""Bytes of each buffer that one inference reads and writes, estimated from the program alone."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ def runs_of(program: Program) -> Iterator[tuple[Instr, int]]:
 
 
 def _repetitions(instr: Instr, events: Counter[int]) -> int:
-    """How often the block runs that a marker begins; `events` of the stream around it, by their cases."""
+    """Return how often the block of a marker runs; `events` counts the events of the surrounding stream by case."""
     if instr.case is not None:
         return events[instr.case]
     return int(instr.params.get("steps", 1))
 
 
 def passes_of(instr: Instr) -> int:
-    """How often a layer goes through its constants if each multiply-accumulate reads a weight; 0 without weights."""
+    """Return how often a layer reads all its constants if each multiply-accumulate reads a weight; 0 without weights."""
     constants = [o.buffer.count for o in instr.operands if o.buffer.space is Space.CONST]
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
 
 
 LOADS = 0.25
-"""Those of a word of constants in one pass, where a layer has no kernel that says (Kernel.loads); and of what a layer
-prepares of its input, which serves several results, and of which a word has two elements or four."""
+"""Loads per word of constants in one pass, for layers whose kernel does not say (Kernel.loads). Also the loads per word of
+prepared input, which serves several results and has two or four elements a word.
+"""
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """How often a layer loads a word of its constants while each of these serves one product."""
+    """Return how often a layer loads a word of its constants while each constant serves one product."""
     return LOADS if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:
-    """How often it goes through all of them meanwhile: words that are loaded again soon count once."""
+    """Return how often a layer goes through all its constants in that time; words loaded again soon count once."""
     sweeps = 1.0 if instr.declaration is None else instr.declaration.sweeps
     return min(loads_in_pass(instr), sweeps)
 

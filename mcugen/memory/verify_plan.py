@@ -27,7 +27,11 @@ from mcugen.lir.program import (
 
 
 def verify_plan(program: Program) -> None:
-    """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
+    """Verify that no instruction reads bytes that another buffer has overwritten.
+
+    Raises:
+        VerificationError: An instruction would read wrong bytes.
+    """
     movable = {o.buffer for i in program.instrs if i.kernel == MOVE for o in i.operands}
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer, buffer in movable)
@@ -101,7 +105,7 @@ class _Replay:
         return slice(start, start + self._cells(buffer.nbytes if nbytes is None else nbytes))
 
     def _lanes(self, where: dict[Buffer, int], operand: Operand) -> np.ndarray:
-        """The cells of some lanes: their beginnings and ends are not within cells."""
+        """Return the cells of an operand's lanes, which begin and end at cell boundaries."""
         numbers = _elements(operand) * operand.buffer.dtype.nbytes // self._granule
         return where[operand.buffer] + np.unique(numbers)
 
@@ -179,7 +183,7 @@ class _Replay:
         return at
 
     def _join(self, other: np.ndarray) -> None:
-        """What may be there on two ways: the same number only where it is the same on both."""
+        """Merge memory after two branches: cells keep their contents only where both agree."""
         differing = np.flatnonzero(self._memory != other)
         pairs = np.stack([self._memory[differing], other[differing]])
         _, which = np.unique(pairs, axis=1, return_inverse=True)
@@ -198,8 +202,10 @@ class _Replay:
         return end
 
     def _sides(self, at: int) -> int:
-        """Replays a fork, of which each side finds memory as it was before, and leaves the words that it changes alone
-        to itself: then no order of what the two do makes a difference. The marker that ends it.
+        """Replay a fork and return the marker that ends it.
+
+        Each side finds memory as it was before the fork, and no side uses a word that the other changes. The order of
+        both sides then makes no difference.
         """
         middle = self.block(at + 1)
         end = self.block(middle + 1)
@@ -207,7 +213,7 @@ class _Replay:
         return end
 
     def check_apart(self, one: range, other: range) -> None:
-        """That neither of two runs of instructions writes a word of the arena that the other uses."""
+        """Check that neither of two runs of instructions writes a word of the arena that the other uses."""
         first, second = self._words(one), self._words(other)
         for ours, others in ((first, second), (second, first)):
             for written in ours.written:
@@ -216,7 +222,7 @@ class _Replay:
                         _fail(written.buffer, f"written by one core while the other uses %{used.buffer.name}")
 
     def _words(self, span: range) -> _Words:
-        """What instructions of one side touch of the arena, constants and the like apart."""
+        """Return the parts of the arena that the instructions of one side read and write."""
         found = _Words([], [])
         for instr in self.instrs[span.start : span.stop]:
             for operand in instr.operands:
@@ -231,7 +237,7 @@ class _Replay:
         return found
 
     def check_ended(self) -> None:
-        """That no copy goes on."""
+        """Check that no copy is still in progress."""
         for copied in self._copied:
             _fail(copied, "its copy must end")
 
@@ -288,7 +294,7 @@ class _Replay:
 
 
 class _Words(NamedTuple):
-    """Of one side of a fork: what it reads and what it writes of the arena."""
+    """The operands in the arena that one side of a fork reads and writes."""
 
     read: list[Operand]
     written: list[Operand]
@@ -309,7 +315,7 @@ def _word_span(buffer: Buffer) -> tuple[int, int]:
 
 
 def _words_of(operand: Operand) -> np.ndarray:
-    """The numbers of words in its area."""
+    """Return the word indices of an operand in its area."""
     if operand.lanes is None:
         return np.arange(*_word_span(operand.buffer))
     size = operand.buffer.dtype.nbytes
@@ -318,14 +324,14 @@ def _words_of(operand: Operand) -> np.ndarray:
 
 
 def _elements(operand: Operand) -> np.ndarray:
-    """The numbers of the elements in its lanes."""
+    """Return the indices of the elements in an operand's lanes."""
     lanes, count = operand.lanes, operand.buffer.count
     assert lanes is not None
     return (np.arange(count // lanes.pitch)[:, None] * lanes.pitch + lanes.first + np.arange(lanes.count)).reshape(-1)
 
 
 def _parts(program: Program) -> list[int]:
-    """Where parts begin and end that are moved, or are some lanes, in bytes from the beginnings of their buffers."""
+    """Return the offsets at which moved parts and lanes begin and end in their buffers."""
     moves = [i.params for i in program.instrs if i.kernel == MOVE and "y_at" in i.params]
     lanes = [(o.lanes, o.buffer.dtype.nbytes) for i in program.instrs for o in i.operands if o.lanes]
     return [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU waits for activations, by the memory that a buffer lies in: an estimate, made from the program alone.
+"""Stall model of activations: stall cycles by the memory that a buffer lies in, estimated from the program alone.
 
-Loads count, by what lies between the core and the memory (mcugen.board); stores do not, as a buffer or a cache takes
-them.
+Loads count, by what lies between the core and the memory (mcugen.board). Stores do not count, since a write buffer or a
+cache takes them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touch
 WORK = 4
 """Cycles that the CPU does something else between two words of a line."""
 MEANWHILE = 1 / 8
-"""Of what a layer works on besides, what it uses before a part of its working memory comes again; as simulations of an
-RP2350's cache show (tests/memory/test_waiting_simulated.py)."""
+"""Share of a layer's other working data that is used before a part of its working memory is used again (simulated RP2350
+cache, tests/memory/test_waiting_simulated.py).
+"""
 EVICTED = 1 / 64
-"""Of what a cache should still hold, the share that it does not: other data took the place."""
+"""Share of the lines that a cache should still hold but lost to other data."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Reading:
     """Bytes that it goes through again and again, if these are among them; 0 if it goes through some, then others."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
-        """That the CPU waits if the buffer lies in this memory; where the board tells no waits, by its `speed`."""
+        """Return the stall cycles if the buffer lies in this memory; by the memory's `speed` if the board has no timing."""
         loads = self.nbytes + self.again
         if board.reading(memory, WORD) is None:
             return self.times * (memory.speed - 1) * loads / WORD
@@ -68,9 +69,9 @@ class Reading:
         return first + (self.times - 1) * others + self.times * again
 
     def _missed(self, size: int) -> float:
-        """The share that a cache of so many bytes no longer holds.
+        """Return the share of the buffer that a cache of this size no longer holds.
 
-        From the first to the last byte, what was used in between grows or falls evenly.
+        The reuse distance is assumed to change linearly from the first to the last byte.
         """
         if self.before is None:
             return 1.0
@@ -78,10 +79,10 @@ class Reading:
         return min(max((most - size) / max(most - least, 1), 0.0), 1.0)
 
     def _evicted(self, cache: Cache, pitch: int) -> float:
-        """Of the lines that are gone through in turn, the share that is gone when more of them is wanted.
+        """Return the share of lines read in turn that are evicted before they are read again.
 
-        With a pitch that is a multiple of a power of two, they fall to some sets only; a set for which there are more
-        than its ways loses all of them before they are used again.
+        With a pitch that is a multiple of a power of two, the lines fall into few sets; a set with more lines than its
+        ways loses all of them.
         """
         reach = cache.sets * cache.line
         step = max(math.gcd(pitch, reach), cache.line)
@@ -135,8 +136,9 @@ def readings_of(program: Program) -> Iterator[Reading]:
 
 
 def _works_on(operand: Operand, worked: Sequence[Operand], held: Container[Buffer]) -> int:
-    """Reading.works_on: weights come again when all that is worked on was used, what was prepared of the input for
-    every few results.
+    """Return Reading.works_on, the bytes used before an operand's data are used again.
+
+    Weights are used again after all working data; prepared input is used again for every few results.
     """
     if operand not in worked:
         return 0
