@@ -84,7 +84,10 @@ def _constants(instr: Instr) -> dict[Buffer, None]:
 
 
 def _readings(instr: Instr, board: Board, memory: Memory) -> float:
-    """Return how often a layer reads its constants: by words, or by lines where a cache serves several loads at once."""
+    """Return how often a layer reads its constants.
+
+    They are read word by word, or by lines where a cache serves several loads at once.
+    """
     is_cached = board.cache(memory, "data") is not None
     return max((sweeps_in_pass if is_cached else loads_in_pass)(instr) * passes_of(instr), 1.0)
 

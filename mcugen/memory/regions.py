@@ -94,7 +94,10 @@ class Lives:
 
     @cached_property
     def blocks(self) -> list[tuple[int, ...]]:
-        """Return, for each instruction, the markers that begin the blocks around it, with the one between a branch's sides."""
+        """Return, for each instruction, the markers that begin the blocks around it.
+
+        For the second side of a branch these include the marker between the sides.
+        """
         around: list[tuple[int, ...]] = []
         path: tuple[int, ...] = ()
         for index, instr in enumerate(self.program.instrs):

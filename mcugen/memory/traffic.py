@@ -40,14 +40,15 @@ def _repetitions(instr: Instr, events: Counter[int]) -> int:
 
 
 def passes_of(instr: Instr) -> int:
-    """Return how often a layer reads all its constants if each multiply-accumulate reads a weight; 0 without weights."""
+    """Return how often a layer reads all its constants if each multiply-accumulate reads one; 0 without weights."""
     constants = [o.buffer.count for o in instr.operands if o.buffer.space is Space.CONST]
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
 
 
 LOADS = 0.25
-"""Loads per word of constants in one pass, for layers whose kernel does not say (Kernel.loads). Also the loads per word of
-prepared input, which serves several results and has two or four elements a word.
+"""Loads per word of constants in one pass, for layers whose kernel does not say (Kernel.loads).
+
+Also the loads per word of prepared input, which serves several results and has two or four elements a word.
 """
 
 

@@ -18,8 +18,9 @@ from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touch
 WORK = 4
 """Cycles that the CPU does something else between two words of a line."""
 MEANWHILE = 1 / 8
-"""Share of a layer's other working data that is used before a part of its working memory is used again (simulated RP2350
-cache, tests/memory/test_waiting_simulated.py).
+"""Share of a layer's other working data that is used before a part of its working memory is used again.
+
+From simulations of an RP2350's cache (tests/memory/test_waiting_simulated.py).
 """
 EVICTED = 1 / 64
 """Share of the lines that a cache should still hold but lost to other data."""
@@ -48,7 +49,10 @@ class Reading:
     """Bytes that it goes through again and again, if these are among them; 0 if it goes through some, then others."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
-        """Return the stall cycles if the buffer lies in this memory; by the memory's `speed` if the board has no timing."""
+        """Return the stall cycles if the buffer lies in this memory.
+
+        They follow from the memory's `speed` if the board has no timing.
+        """
         loads = self.nbytes + self.again
         if board.reading(memory, WORD) is None:
             return self.times * (memory.speed - 1) * loads / WORD
