@@ -28,10 +28,10 @@ WHOLE_RANGE = 64
 """Ranges of so many sizes are tried one by one, larger ones at that many."""
 
 FEW = 16
-"""So many sizes are tried of each that the model computes."""
+"""Number of values tried of each size that the model computes."""
 
 LONGEST = 4096
-"""Of a range that is looked at as a whole."""
+"""Largest range that is tried completely."""
 
 MOST_SYMBOLS = 32
 """Each of them is tried at several sizes."""
@@ -48,23 +48,24 @@ class Variant(Protocol):
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
-        """Of all tensors before optimization, by name."""
+        """Return the shapes of all tensors before optimization, by name."""
 
     @property
     def outputs(self) -> Mapping[str, Shape]:
-        """Of the model's outputs before optimization, by their outward names."""
+        """Return the shapes of the model's outputs before optimization, by their public names."""
 
     def lower(self) -> Program:
-        """Its program, without a memory plan."""
+        """Return the program, without a memory plan."""
 
 
 Build = Callable[[Sizes], Variant]
 
 
 def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
-    """The program for all values of `symbols`, made from what `build` gives for single ones.
+    """Return the program for all values of `symbols`, merged from what `build` returns for single values.
 
-    UnsupportedError, naming the layer, where the model at different sizes is more than its shapes apart.
+    Raises:
+        UnsupportedError: The model differs between sizes by more than its shapes; the message names the layer.
     """
     if len(symbols) > MOST_SYMBOLS:
         rule = f"a model must have at most {MOST_SYMBOLS} sizes that are known at run time only"
@@ -108,7 +109,7 @@ class _Sample:
 
 
 def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]:
-    """The sizes that give the structure: the largest; of computed ones, which may be small, larger ones if possible."""
+    """Return the sizes that determine the structure: the largest ones; for computed sizes larger ones if possible."""
     highest = {s.name: s.high for s in symbols}
     general = {s.name: max(s.high, CONFIRMING[0]) if s.output else s.high for s in symbols}
     if general != highest:
@@ -118,7 +119,7 @@ def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]
 
 
 def _values(symbol: Symbol, high: int) -> list[int]:
-    """The sizes to try up to the reference: all, or both ends and some between."""
+    """Return the sizes to try up to the reference: all, or both ends and some between."""
     low, count = max(symbol.low, 1), FEW if symbol.output else WHOLE_RANGE
     if high - low < count:
         return list(range(low, high + 1))
@@ -200,7 +201,7 @@ def _is_degenerate(shapes: Mapping[str, Shape], general: Mapping[str, Shape]) ->
 
 
 def _remedy(symbol: Symbol, different: Mapping[int, str], samples: Sequence[_Sample]) -> str:
-    """If only small sizes differ, the range may begin above them."""
+    """Return the hint. If only small sizes differ, the range may begin above them."""
     alike = [s.sizes[symbol.name] for s in samples]
     above = max(different) + 1
     if above < symbol.high and min(alike) <= above and all(v < min(a for a in alike if a > 1) for v in different):
@@ -230,7 +231,7 @@ def _no_formula(found: str) -> _NoFormulaError:
 
 
 def difference(program: Program, other: Program) -> str:
-    """What differs besides parameters and shapes, for a reader; "" for nothing."""
+    """Return what differs besides parameters and shapes, in words; "" if nothing does."""
     if len(program.instrs) != len(other.instrs) or [i.kernel for i in program.instrs] != [
         i.kernel for i in other.instrs
     ]:
@@ -311,7 +312,7 @@ def _buffer_difference(a: Buffer, b: Buffer, partners: dict[Buffer, Buffer]) -> 
 def _check_shapes(
     fitter: Fitter, samples: Sequence[_Sample], degenerate: Sequence[tuple[Sizes, Mapping[str, Shape]]]
 ) -> None:
-    """Where axes of length 1 hide the structure, shapes at least must follow the general formulas."""
+    """Check that shapes follow the general formulas where axes of length 1 hide the structure."""
     general = samples[0].shapes
     for point, shapes in degenerate:
         for name, shape in shapes.items():
@@ -326,7 +327,7 @@ def _check_shapes(
 
 
 def _check_without_elements(program: Program, symbols: Sequence[Symbol], reference: Sizes, build: Build) -> None:
-    """A size of 0 is never lowered: at least the outputs must then be as the formulas say, where ONNX gives any."""
+    """Check that outputs follow the formulas for a size of 0, which is never lowered, if ONNX defines them."""
     for symbol in symbols:
         point = {**reference, symbol.name: 0}
         outputs: Mapping[str, Shape] = {}
@@ -348,7 +349,7 @@ def _check_without_elements(program: Program, symbols: Sequence[Symbol], referen
 
 
 def _merge(program: Program, programs: Sequence[Program], fitter: Fitter) -> None:
-    """Turns `program`, which is the first of `programs`, into the one for all sizes."""
+    """Turn `program`, the first of `programs`, into the program for all sizes."""
     corners = _extreme_sizes(fitter.symbols)
     counts = _merge_buffers(programs, fitter, corners)
     for index, instr in enumerate(program.instrs):
@@ -372,7 +373,7 @@ def _extreme_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
 
 
 def _merge_buffers(programs: Sequence[Program], fitter: Fitter, corners: Sequence[Sizes]) -> dict[Buffer, Formula]:
-    """Gives each buffer of the first program the most elements it ever has; returns the formulas of their numbers."""
+    """Give each buffer of the first program its largest number of elements; return the formulas of these numbers."""
     formulas: dict[Buffer, Formula] = {}
     for buffer, *others in zip(*map(_in_order, programs), strict=True):
         row = [buffer.count, *(other.count for other in others)]
@@ -395,7 +396,7 @@ def _in_order(program: Program) -> list[Buffer]:
 
 
 def _require_no_negative(what: str, formula: Formula, values: Sequence[Param], corners: Sequence[Sizes]) -> None:
-    """What is never negative where it was tried must not be so elsewhere: it may be a length, or an index."""
+    """Check that a number that was never negative where tried is nowhere negative: it may be a length or an index."""
     if isinstance(formula, Polynomial) and min(values) >= 0:
         below = next((sizes for sizes in corners if formula.at(sizes) < 0), None)
         if below is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator's lowering writes with: buffers, constants and instructions of one program."""
+"""Builder of programs, through which operators emit buffers, constants and instructions."""
 
 from __future__ import annotations
 
@@ -64,25 +64,25 @@ class Builder:
         self._units = 0
 
     def select(self, kernels: Sequence[Kernel], node: Node) -> Kernel:
-        """The kernel chosen for the node, or else the first that fits it on this CPU."""
+        """Return the kernel chosen for the node, or the first one that fits it on this CPU."""
         return self._choices.get(node) or next(k for k in kernels if k.fits(node, self.features))
 
     def of_library(self, node: Node) -> Kernel | None:
-        """The kernel of a library chosen for the node."""
+        """Return the library kernel chosen for the node; None if there is none."""
         chosen = self._choices.get(node)
         return chosen if chosen is not None and chosen.library else None
 
     def lower(self, kernels: Sequence[Kernel], node: Node) -> None:
-        """Emits the instruction of the selected kernel."""
+        """Emit the instruction of the selected kernel."""
         self.emit_by(self.select(kernels, node), node)
 
     def emit_by(self, kernel: Kernel, node: Node) -> None:
-        """Emits the instruction of a kernel."""
+        """Emit the instructions of a kernel."""
         for call in kernel.emitted(node, self):
             self.call(node, call)
 
     def buffer(self, value: Value) -> Buffer:
-        """The buffer of a value."""
+        """Return the buffer of a value."""
         if value not in self._buffers:
             if value.data is not None:
                 self._buffers[value] = self.const(value.name, value.data)
@@ -91,7 +91,7 @@ class Builder:
         return self._buffers[value]
 
     def placed(self, value: Value) -> Buffer | None:
-        """The buffer of a value, if it has been asked for."""
+        """Return the buffer of a value, or None if nothing has asked for it yet."""
         return self._buffers.get(value)
 
     def alias(self, value: Value, of: Value) -> None:
@@ -108,14 +108,14 @@ class Builder:
             self._buffers.pop(value, None)
 
     def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
-        """Declares a model input, output or state."""
+        """Declare a model input, output or state."""
         buffer = self.buffer(value)
         if buffer.space is Space.ARENA:
             buffer.space = space
         return Endpoint(name, value.type.shape, value.type.dtype, value.type.quant, buffer)
 
     def const(self, name: str, data: Array) -> Buffer:
-        """A constant in flash; identical ones are stored once."""
+        """Return a constant in flash; identical ones are stored once."""
         data = np.ascontiguousarray(data)
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
@@ -123,7 +123,10 @@ class Builder:
         return self._shared[key]
 
     def growing_const(self, name: str, data: Array) -> Buffer:
-        """A constant in flash, of one axis, that may go on behind its end: if one begins like another, both are one."""
+        """Return a one-dimensional constant in flash that other constants may extend.
+
+        If one such constant is a prefix of another, both are stored once.
+        """
         for buffer in self._growing:
             assert buffer.data is not None
             shorter, longer = sorted((buffer.data, data), key=len)
@@ -138,7 +141,7 @@ class Builder:
         return self._new(name, dtype, count, Space.ARENA)
 
     def call(self, node: Node, call: Call) -> Instr:
-        """Appends an instruction that computes (part of) `node`."""
+        """Append an instruction that computes (a part of) `node`."""
         kernel = call.kernel
         types, macs = self._facts_of(node)
         instr = Instr(
@@ -211,11 +214,19 @@ class Builder:
         nbytes: int | None = None,
         stays: bool = False,
     ) -> None:
-        """Copies `nbytes` bytes from `x_at` in `source` to `y_at` in `target`, if they cannot have one place.
+        """Copy bytes from one buffer to another, unless both can have one place.
 
-        It `stays` if it is made in any case.
+        A loop keeps `target` from step to step only if its marker names it.
 
-        Without `nbytes`: as many as both have. A loop keeps `target` from step to step only if its marker names it.
+        Args:
+            node: Node that the move belongs to.
+            source: Buffer to read.
+            target: Buffer to write.
+            note: Description.
+            x_at: Offset in `source`.
+            y_at: Offset in `target`.
+            nbytes: Bytes to copy; by default as many as both have.
+            stays: Whether to copy in any case.
         """
         most = min(source.nbytes - x_at, target.nbytes - y_at)
         size = most if nbytes is None else nbytes
@@ -247,7 +258,7 @@ class Builder:
 
     @contextmanager
     def one_layer(self) -> Iterator[None]:
-        """What is emitted within counts as one layer."""
+        """Count everything emitted within the `with` block as one layer."""
         around = self._group
         if not around:
             self._groups += 1
@@ -257,7 +268,7 @@ class Builder:
 
     @contextmanager
     def one_unit(self) -> Iterator[None]:
-        """What is emitted within stays together."""
+        """Keep everything emitted within the `with` block together."""
         around = self._unit
         if not around:
             self._units += 1

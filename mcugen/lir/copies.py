@@ -14,7 +14,7 @@ from mcugen.lir.program import MOVE
 
 @dataclass(frozen=True, kw_only=True)
 class MoveParams(Params):
-    """Of a move; a whole buffer has no places."""
+    """Parameters of a move; a move of whole buffers has no offsets."""
 
     nbytes: Annotated[int, "bytes that are copied"]
     x_at: Annotated[int | None, "bytes from the beginning of x to the part"] = None
@@ -23,7 +23,7 @@ class MoveParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class MoveOptions(Options):
-    """Of a move."""
+    """Template options of a move."""
 
     within: Annotated[bool, "whether x and y are one buffer, whose parts may overlap"]
 
@@ -39,7 +39,7 @@ MOVE_KERNEL = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class Offsets(Params):
-    """Where a copy begins."""
+    """First elements of a copy."""
 
     x_offset: Annotated[int, "elements of x before the first that is read"]
     y_offset: Annotated[int, "elements of y before the first that is written"]
@@ -58,14 +58,14 @@ class Walk(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Params):
-    """What lies together on both sides."""
+    """Parameter of copies of contiguous runs."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyOptions(Options):
-    """Of a copy."""
+    """Template options of a copy."""
 
     rank: Annotated[int, "loops"]
     contiguous: Annotated[bool, "whether runs are copied instead of elements"]

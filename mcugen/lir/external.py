@@ -11,10 +11,10 @@ from mcugen.lir.state import copy_of
 
 
 def lend_buffers(program: Program) -> None:
-    """Makes inputs GIVEN and outputs TAKEN, but for what is no tensor of the arena's: a streamed input, say.
+    """Make inputs GIVEN and outputs TAKEN, except those outside the arena, such as a streamed input.
 
-    An output that is an input too, a state, a constant, or another output, is copied at the end. What only moves an
-    input, or makes an output, goes: it reads the caller's buffer, or writes to it, right away.
+    An output that is also an input, a state, a constant, or another output is copied at the end. Moves of an input or
+    to an output are removed: the caller's buffers are read and written directly.
     """
     for endpoint in program.inputs:
         if endpoint.buffer.space is Space.INPUT:
@@ -30,7 +30,7 @@ def lend_buffers(program: Program) -> None:
 
 
 def _taken(program: Program) -> list[Endpoint]:
-    """The outputs, each in a buffer of its own."""
+    """Return the outputs, each in its own buffer."""
     outputs = []
     for endpoint in program.outputs:
         buffer = endpoint.buffer
@@ -65,7 +65,7 @@ def _writers(program: Program, buffer: Buffer) -> list[Instr]:
 
 
 def _outer(program: Program) -> list[Instr]:
-    """The instructions in no block."""
+    """Return the instructions outside of blocks."""
     inside = {index for start, end in program.blocks() for index in range(start, end + 1)}
     return [instr for index, instr in enumerate(program.instrs) if index not in inside]
 
@@ -79,7 +79,7 @@ def _moves_all(instr: Instr) -> bool:
 
 
 def _join(program: Program, move: Instr, gone: Buffer, kept: Buffer) -> None:
-    """Takes out a move, one of whose buffers stands for the other too."""
+    """Remove a move and replace one of its buffers by the other."""
     program.instrs.remove(move)
     for instr in program.instrs:
         instr.operands = tuple(replace(o, buffer=kept) if o.buffer is gone else o for o in instr.operands)

@@ -25,7 +25,7 @@ class Atom:
     divide: int = 1
 
     def at(self, sizes: Sizes) -> int:
-        """The value for given sizes."""
+        """Return the value for given sizes."""
         return (sizes[self.symbol] + self.add) // self.divide
 
 
@@ -44,7 +44,7 @@ class Polynomial:
     terms: tuple[tuple[int, Monomial], ...]
 
     def at(self, sizes: Sizes) -> int:
-        """The value for given sizes."""
+        """Return the value for given sizes."""
         return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
 
     def magnitude(self, sizes: Sizes) -> int:
@@ -52,7 +52,7 @@ class Polynomial:
         return sum(abs(factor) * abs(_product(atoms, sizes)) for factor, atoms in self.terms)
 
     def renamed(self, prefix: str) -> Polynomial:
-        """The same of symbols whose names begin with `prefix`."""
+        """Return the polynomial with `prefix` before the names of its symbols."""
         return Polynomial(
             tuple((f, tuple(Atom(prefix + a.symbol, a.add, a.divide) for a in atoms)) for f, atoms in self.terms)
         )
@@ -66,7 +66,7 @@ class Quotient:
     denominator: Polynomial
 
     def at(self, sizes: Sizes) -> float:
-        """The value for given sizes; NaN for a denominator of 0."""
+        """Return the value for given sizes; NaN for a denominator of 0."""
         below = self.denominator.at(sizes)
         return type(self.numerator)(self.numerator / below) if below else math.nan
 
@@ -80,7 +80,7 @@ class Table:
     values: tuple[Number, ...]
 
     def at(self, sizes: Sizes) -> Number:
-        """The value for given sizes."""
+        """Return the value for given sizes."""
         return self.values[sizes[self.symbol] - self.low]
 
 
@@ -119,7 +119,7 @@ class Fitter:
     _known: dict[tuple[object, ...], Formula | None] = field(default_factory=dict)
 
     def fit(self, values: Sequence[Number]) -> Formula | None:
-        """The formula of a number with these values at the points, in their order."""
+        """Return the formula with these values at the points, in order; None if there is none."""
         key: tuple[object, ...] = (type(values[0]), *values)  # 1 and 1.0 are equal keys
         if key not in self._known:
             self._known[key] = self._fit(values)
@@ -148,7 +148,7 @@ class Fitter:
         return found if found and len(basis) + 2 <= len(values) else None
 
     def _line(self, symbol: Symbol, values: Sequence[Number]) -> list[tuple[Sizes, Number]]:
-        """The points that differ from the reference in `symbol` alone, with their values."""
+        """Return the points that differ from the reference in `symbol` only, with their values."""
         return [
             (point, value)
             for point, value in zip(self.points, values, strict=True)
@@ -204,7 +204,7 @@ class Fitter:
 
 
 def _bases(symbol: str) -> Iterator[list[Monomial]]:
-    """What numbers are made of, the simplest first: sizes, their quotients, and products of those."""
+    """Yield bases of polynomials, the simplest first: sizes, their quotients, and products of these."""
     size = Atom(symbol)
     quotients = [Atom(symbol, add, divide) for divide in _PERIODS for add in range(divide)]
     yield [(), (size,)]
@@ -224,7 +224,7 @@ def _confirms(basis: Sequence[Monomial], points: Sequence[Sizes]) -> bool:
 
 
 def _solve(basis: Sequence[Monomial], data: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
-    """The integer combination of the basis that is right everywhere."""
+    """Return the integer combination of the basis that is exact at all points; None if there is none."""
     rows = [[_product(atoms, sizes) for atoms in basis] for sizes, _ in data]
     wanted = [value for _, value in data]
     if len(basis) == 2:  # the common case, without a library: two points make a line

@@ -42,7 +42,7 @@ def early_states(program: Program) -> None:
 
 
 def crossing(program: Program, at: int) -> list[Buffer]:
-    """What the first part of a program that is cut there makes, or is given, and the second reads."""
+    """Return the buffers that the part before a cut computes or receives, and the part after it reads."""
     given = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
     read = _buffers(program.instrs[at:])
     return [b for b in program.buffers if b.planned and b in given and b in read]
@@ -65,7 +65,7 @@ def cut(program: Program, at: int) -> None:
 
 
 def apart(program: Program) -> None:
-    """Gives each part of a pipeline an area of its own."""
+    """Give each part of a pipeline its own area."""
     assert program.handover is not None
     for buffer in _buffers(program.instrs[program.handover.stop :]):
         buffer.area = int(buffer.planned)

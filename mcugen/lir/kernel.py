@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel is, declared once: for the code that emits it, its template, the documents and the tests."""
+"""Declaration of kernels, from which emission, templates, documents and tests follow."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 UPDATABLE = "updatable"
-"""Beside a CPU's features: that no code may depend on weights. Kernels that pack these by their values lack it."""
+"""Tuning flag: no code may depend on weights. Kernels that pack weights by their values lack it."""
 
 HALVES = "float16-weights"
-"""The same: that weights which float16 holds are stored so by all layers that have kernels for it."""
+"""Tuning flag: weights that float16 represents are stored as float16 by all layers that have kernels for it."""
 
 PAIRED_LOADS = "paired-loads"
-"""The same: that a word is loaded beside each product, in place of many at once, where a CPU issues both in a cycle."""
+"""Tuning flag: load a word beside each product instead of many at once, for CPUs that issue both in a cycle."""
 
 WORD_WEIGHTS = "word-weights"
-"""The same: that weights of a byte are loaded by words, since each load waits for their memory."""
+"""Tuning flag: load int8 weights by words, since each load stalls."""
 
 SEPARATE_SUMS = "separate-sums"
-"""The same: that products of floats are added by an instruction of their own, where that takes less time."""
+"""Tuning flag: add float products by separate instructions, where that takes less time."""
 
 HALF_SEPARATE_SUMS = "half-separate-sums"
-"""The same of every second product: half the time that this saves, for half the instructions that it takes."""
+"""Tuning flag: add every second float product separately, for half the time saved and half the instructions."""
 
 SHORT_LOOPS = "short-loops"
-"""The same: that loops of which many turns are written out elsewhere have a few, for code's sake."""
+"""Tuning flag: unroll long loops only a few times, to save code."""
 
 SPENDING = "spending"
-"""The same: that flash and working memory are spent on time. Kernels that do so are taken without it by name alone."""
+"""Tuning flag: spend flash and working memory on time. Without it, kernels that do so are used only by name."""
 
 CHECKED = "checked-indices"
-"""The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
+"""Tuning flag: the code checks every constant that determines an address or the end of a loop."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,14 @@ class Params:
 
     @classmethod
     def declared(cls) -> tuple[Declared, ...]:
-        """The members in order."""
+        """Return the members in order."""
         return _declared(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, Param]:
-        """The members that this variant has, each as its C type asks for.
+        """Return the members of this variant, each in its C type.
 
-        VerificationError if an int needs more than 32 bits: what fits must not depend on the values of a layer.
+        Raises:
+            VerificationError: An int needs more than 32 bits; whether it fits must not depend on a layer's values.
         """
         found: dict[str, Param] = {}
         for f, member in zip(fields(self), self.declared(), strict=True):
@@ -99,18 +100,18 @@ class Params:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What only a kernel's template sees: flags, C types, texts. Subclasses annotate each with its meaning.
+    """Values that only a kernel's template sees: flags, C types, texts. Subclasses annotate each with its meaning.
 
-    Equal options and equal baked parameters give one C function.
+    Equal options and equal baked parameters share one C function.
     """
 
     @classmethod
     def declared(cls) -> tuple[Declared, ...]:
-        """The options in order."""
+        """Return the options in order."""
         return _declared(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, object]:
-        """By name."""
+        """Return the options by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
@@ -122,7 +123,7 @@ class ByAxis(Params):
     """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
 
     def values(self) -> dict[str, Param]:
-        """In the order of the numbers that names end in, and for each as declared."""
+        """Return the members by the axis numbers at the ends of their names, and within an axis as declared."""
         return dict(sorted(super().values().items(), key=lambda member: _axis(member[0])))
 
 
@@ -187,17 +188,17 @@ class Role:
 
 
 def reads(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """An operand that is read."""
+    """Declare an operand that is read."""
     return Role(name, Access.IN, meaning, types, optional, several)
 
 
 def writes(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """An operand whose earlier contents do not matter."""
+    """Declare an operand that is written, whatever it held before."""
     return Role(name, Access.OUT, meaning, types, optional, several)
 
 
 def updates(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """An operand that is read and written."""
+    """Declare an operand that is read and written."""
     return Role(name, Access.INOUT, meaning, types, optional, several)
 
 
@@ -287,21 +288,21 @@ class Kernel:
         return all(holds(layer) for holds in self.when)
 
     def emitted(self, node: Node, builder: Builder) -> list[Call]:
-        """Its instructions for a node: one as a rule."""
+        """Return the kernel's instructions for a node, usually one."""
         assert self.emit is not None, f"{self.name} has no way to be emitted"
         made = self.emit(spec_of(node), Site(builder, node, self))
         return made if isinstance(made, list) else [made]
 
     def extra_of(self, node: Node) -> int:
-        """What its instructions grow with besides; 0 if nothing."""
+        """Return the additional cost term of a node; 0 if there is none."""
         return self.extra(spec_of(node)) if self.extra else 0
 
     def way_of(self, node: Node) -> str:
-        """Which of its ways it takes; "" if it has but one."""
+        """Return which of its variants the kernel uses for a node; "" if it has only one."""
         return self.way(spec_of(node)) if self.way else ""
 
     def slowdown_of(self, node: Node) -> float:
-        """How many times the instructions that its terms give it takes."""
+        """Return the factor of the instructions that the cost terms give."""
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
     def code_of(self, node: Node) -> int | None:
@@ -326,12 +327,16 @@ class Kernel:
         return exact or max(prefixes, key=lambda m: len(m.name), default=None)
 
     def meaning(self, name: str) -> str:
-        """Of a member of the struct; "" if it is not declared."""
+        """Return the meaning of a struct member; "" if it is not declared."""
         found = self.member(name)
         return found.meaning if found else ""
 
     def role(self, name: str) -> Role:
-        """The declaration of an operand. VerificationError if there is none."""
+        """Return the declaration of an operand.
+
+        Raises:
+            VerificationError: The kernel has no such operand.
+        """
         found = next((role for role in self.operands if role.takes(name)), None)
         if found is None:
             declared = ", ".join(role.name for role in self.operands)
@@ -339,7 +344,7 @@ class Kernel:
         return found
 
     def place(self, name: str) -> int:
-        """Where an operand stands; roles of several operands that stand side by side may mingle: x0, t1, x2."""
+        """Return the position of an operand. Adjacent roles of several operands may be interleaved: x0, t1, x2."""
         at = self.operands.index(self.role(name))
         while at and self.operands[at].several and self.operands[at - 1].several:
             at -= 1
@@ -347,18 +352,18 @@ class Kernel:
 
     @property
     def named_members(self) -> tuple[Declared, ...]:
-        """Those that its template reads by name."""
+        """Return the members that the template reads by name."""
         by_place = {m.name for group in self.params if group.by_place for m in group.declared()}
         return tuple(member for member in self.members if member.name not in by_place)
 
     @property
     def members(self) -> tuple[Declared, ...]:
-        """Of its parameter struct, in order."""
+        """Return the members of the parameter struct, in order."""
         return tuple(m for group in self.params for m in group.declared() if m.name not in self.without)
 
 
 def no_rounds(instr: Instr) -> int:
-    """Of a kernel in which data decides on branches, and on no loop's end."""
+    """Return 0: for kernels in which data decide branches, but no loop's end."""
     return 0
 
 
@@ -406,25 +411,25 @@ class Call:
         raise VerificationError(f"kernel {self.kernel.name} must be called as declared", found, "report this as a bug")
 
     def operand_list(self) -> tuple[Operand, ...]:
-        """The operands with their access."""
+        """Return the operands with their access."""
         return tuple(
             Operand(name, self.access.get(name, self.kernel.role(name).access), buffer)
             for name, buffer in self.operands.items()
         )
 
     def scalars(self) -> dict[str, Param]:
-        """The members of the parameter struct, and those baked into the code."""
+        """Return the members of the parameter struct, and those baked into the code."""
         found = {name: value for group in self.params for name, value in group.values().items()}
         return {name: value for name, value in found.items() if name not in self.kernel.without}
 
     def template_options(self) -> dict[str, object]:
-        """What the template sees besides."""
+        """Return the options of the template."""
         return {name: value for group in self.options for name, value in group.values().items()}
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a kernel's instruction is to stand: the buffers of a node's values, and new ones called after it."""
+    """The context in which a kernel emits a node's instruction: its buffers, and new ones named after it."""
 
     builder: Builder
     node: Node
@@ -441,15 +446,15 @@ class Site:
         return self.output(0)
 
     def input(self, index: int) -> Buffer:
-        """That of an input that is present."""
+        """Return the buffer of an input that is present."""
         return self.builder.buffer(self.node.input(index))
 
     def output(self, index: int) -> Buffer:
-        """That of an output."""
+        """Return the buffer of an output."""
         return self.builder.buffer(self.node.outputs[index])
 
     def const(self, name: str, data: Array) -> Buffer:
-        """A constant in flash; identical ones are stored once."""
+        """Return a constant in flash; identical ones are stored once."""
         return self.builder.const(self._called(name), data)
 
     def growing_const(self, name: str, data: Array) -> Buffer:
@@ -471,7 +476,7 @@ class Site:
         variant: str = "",
         gathers: Gathered | None = None,
     ) -> Call:
-        """The kernel's instruction."""
+        """Return the kernel's instruction."""
         return Call(
             self.kernel,
             operands,
@@ -485,7 +490,7 @@ class Site:
 
     @property
     def features(self) -> frozenset[str]:
-        """Of the CPU."""
+        """Return the features of the CPU."""
         return self.builder.features
 
     @property

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What learns, as instructions: a call runs, or judges what it found, or learns from it, and each goes on where the
-one before ends.
-"""
+"""Instructions of training: a call runs inference, then optionally the loss, then the update, each after the other."""
 
 from __future__ import annotations
 
@@ -22,13 +20,13 @@ STOP_KERNEL = Kernel(
 
 
 def lesson_names(graph: Graph) -> set[str]:
-    """Of inputs and outputs that no run has."""
+    """Return the names of inputs and outputs that inference does not have."""
     lesson = graph.lesson
     return set() if lesson is None else {lesson.target, lesson.rate, lesson.loss}
 
 
 def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
-    """The nodes that a run needs, those that the loss needs besides, and the rest; each in order."""
+    """Return the nodes of inference, the further nodes of the loss, and the rest, each in order."""
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     runs = [value for name, value in results.items() if name != lesson.loss and name not in lesson.states]
     done: set[Node] = set()
@@ -46,7 +44,7 @@ def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
 
 
 def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
-    """What ends a run, and a call that only judges."""
+    """Yield the instructions that end an inference call, and a call for the loss only."""
     for phase, operands in enumerate([(), (Operand("x", Access.IN, ports.loss.buffer),)]):
         name = f"{program.name}.stop{phase}"
         yield Instr(STOP, name, operands, {"phase": phase}, op=STOP, origin=(name,), declaration=STOP_KERNEL)
@@ -62,7 +60,7 @@ def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpo
 def lesson_ports(
     graph: Graph, lesson: Lesson, builder: Builder, given: tuple[Endpoint, Endpoint], run_ends: int
 ) -> LessonPorts:
-    """These, and the loss, which the caller may ask for; what computes it is there, behind the first `run_ends`."""
+    """Return the training inputs and the loss, which is computed behind the first `run_ends` instructions."""
     loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]
     first = {name: builder.const(f"{name}.first", array) for name, array in lesson.first.items()}
     of_run = builder.program.instrs[:run_ends]

@@ -23,7 +23,7 @@ class Lowerable(Protocol):
     """An operator that knows its kernels; those that always vanish before lowering need not."""
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emits the instructions that compute `node`."""
+        """Emit the instructions that compute `node`."""
 
 
 def lower(
@@ -37,11 +37,17 @@ def lower(
     *,
     widens: bool = False,
 ) -> Program:
-    """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet.
+    """Return the program that computes `graph` on a CPU with `features`. Its buffers have no addresses yet.
 
-    `states` maps outputs to the inputs that they become in the next call; `optimize` is the user's goal, `choices` are
-    kernels by node where several fit, `remarks` what reasons say besides; with `any_size` the program differs between
-    sizes in parameters alone; with `widens` weights of few bits are what is computed with in flash already.
+    Args:
+        graph: Graph to lower.
+        features: Features and tuning flags of the CPU.
+        states: Outputs mapped to the inputs that they become in the next call.
+        optimize: The user's goal.
+        choices: Kernels of nodes for which several fit.
+        remarks: Additional reasons for choices.
+        any_size: Whether programs for different sizes must differ in parameters only.
+        widens: Whether to store weights of few bits in the type of the computation.
     """
     states = states or {}
     program = Program(graph.name)
@@ -69,7 +75,7 @@ def lower(
 
 
 def _lower_phases(graph: Graph, builder: Builder) -> None:
-    """The instructions of a graph; of one that learns, what a run needs comes first, then the loss, then the rest."""
+    """Emit the instructions of a graph; with training, those of inference first, then the loss, then the rest."""
     program = builder.program
     if graph.lesson is None:
         return lower_nodes(graph, builder)
@@ -86,7 +92,7 @@ def _lower_phases(graph: Graph, builder: Builder) -> None:
 
 
 def lower_nodes(graph: Graph, builder: Builder) -> None:
-    """The instructions of a graph, or of the body of an operator, whose inputs have buffers already."""
+    """Emit the instructions of a graph, or of an operator's body, whose inputs already have buffers."""
     _lower(graph.nodes, builder)
 
 

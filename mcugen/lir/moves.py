@@ -12,9 +12,9 @@ Move = tuple[Buffer, Buffer]
 
 
 def at_once(moves: Sequence[Move], spare: Callable[[Buffer], Buffer]) -> Iterator[Move]:
-    """An order in which no copy overwrites what a later one reads.
+    """Yield moves in an order in which no copy overwrites what a later one reads.
 
-    In a cycle, one target's old value steps aside, to `spare(target)`: that is one copy more.
+    A cycle needs one more copy: the old value of one target is first copied to `spare(target)`.
     """
     pending = [(source, target) for source, target in moves if source is not target]
     while pending:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far an output may lie over the input that is read while it is written."""
+"""Overlap of an output with an input that is read while the output is written."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterable
 
 
 def least_lead(steps: Iterable[tuple[int, int]]) -> int:
-    """The fewest bytes by which an output must begin before its input, for a kernel that goes forward through both.
+    """Return the fewest bytes by which an output must begin before its input.
 
-    `steps` tell, for each write but those after the last read: where what has been written by then ends, from the
-    start of the output, and where the first byte begins that is read afterwards, from the start of the input. The
-    output is safe if no write ever reaches that byte: output + written <= input + unread. Below 0, it may begin within
-    the input.
+    The kernel goes forward through both. The output is safe if no write reaches a byte that is read later: output +
+    written <= input + unread. A negative result means that the output may begin within the input.
+
+    Args:
+        steps: For each write except those after the last read: the end of what is written so far, from the start of the
+            output, and the first byte read afterwards, from the start of the input.
     """
     return max(written - unread for written, unread in steps)
 

@@ -32,7 +32,11 @@ _CONTROLS = {control.value: control for control in Control if control.value}
 
 
 def parse_program(text: str) -> Program:
-    """The program that a text describes; UsageError that names the line."""
+    """Return the program that a text describes.
+
+    Raises:
+        UsageError: The text is not well formed; the message names the line.
+    """
     return _Reader(text).program()
 
 
@@ -140,7 +144,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _braces(text: str) -> tuple[str, str]:
-    """What stands in the first pair of braces, and what follows."""
+    """Return the text in the first pair of braces, and the text that follows."""
     depth = 0
     for at, letter in _letters(text):
         depth += (letter == "{") - (letter == "}")
@@ -161,7 +165,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _letters(text: str) -> list[tuple[int, str]]:
-    """With their places, those in quotes left out."""
+    """Return the letters outside of quotes, with their positions."""
     quoted = [m.span() for m in re.finditer(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", text)]
     hidden = {at for first, end in quoted for at in range(first, end)}
     return [(at, letter) for at, letter in enumerate(text) if at not in hidden]

@@ -10,7 +10,7 @@ from mcugen.lir.program import Buffer, Control, Instr, Operand, Program, Space
 
 
 def print_program(program: Program) -> str:
-    """The whole program; stable, made to be read and compared."""
+    """Return the text of a whole program; it is stable, meant to be compared."""
     ranges = program.live_ranges()
     lines = [
         f"program {program.name} {{",
@@ -58,7 +58,7 @@ def _print_operand(operand: Operand) -> str:
 
 
 def _freedoms(instr: Instr) -> Iterator[str]:
-    """Where outputs may lie over inputs, and the group that makes one layer."""
+    """Yield how outputs may overlap inputs, and the group that forms one layer."""
     near = {(o.out, o.into) for o in instr.overlaps if o.lead <= 0}
     yield from (f"over {o.out}/{o.into} {o.lead}" for o in instr.overlaps)
     yield from (f"inplace {out}/{into}" for out, into in instr.inplace if (out, into) not in near)

@@ -33,16 +33,16 @@ STATE_MARK_BYTES = 4
 
 
 def aligned(nbytes: int) -> int:
-    """What so many bytes take of a memory whose parts begin at multiples of ALIGNMENT."""
+    """Return a size rounded up to a multiple of ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Space(Enum):
-    """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
+    """The memory of a buffer. INPUT and OUTPUT lie in the arena, too, and are visible to the caller.
 
     STATE buffers are members of a struct that the caller keeps from call to call. The STREAM buffer is an input that
-    the caller hands over row by row: it has no memory, and `read_rows` is all that reads it. GIVEN and TAKEN are inputs
-    and outputs in memory of the caller's: the one is only read, the other is written to where the results shall be.
+    the caller provides row by row: it has no memory, and only `read_rows` reads it. GIVEN and TAKEN are inputs and
+    outputs in the caller's memory; the former are only read.
     """
 
     INPUT = "input"
@@ -61,7 +61,7 @@ class Space(Enum):
 
 
 class Access(Enum):
-    """How an instruction uses an operand."""
+    """Use of an operand by an instruction."""
 
     IN = "in"
     OUT = "out"
@@ -102,7 +102,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Of each `pitch` elements of a buffer, `count` from number `first` on: some channels of pixels."""
+    """Elements `first` to before `first` + `count` of each `pitch` elements of a buffer.
+
+    They are some channels of every pixel.
+    """
 
     first: int
     count: int
@@ -111,7 +114,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Gathered:
-    """How an image is read for some channels at a time: bytes from pixel to pixel, and those of them that are taken."""
+    """Reading of an image for some channels: bytes from pixel to pixel, and bytes used of each pixel."""
 
     pitch: int
     taken: int
@@ -131,11 +134,11 @@ class Operand:
 
 
 class Control(Enum):
-    """What an instruction is besides a call: the markers of blocks, which nest and run as in C."""
+    """Kind of an instruction: a call, or a marker of blocks, which nest and run as in C."""
 
     NONE = ""
     IF = "if"
-    """Begins a block that runs where `cond` is not 0."""
+    """Begins a block that runs if `cond` is not 0."""
     ELSE = "else"
     FOR = "for"
     """Begins a block that runs `steps` times, while `cond` is not 0 if there is such an operand.
@@ -178,13 +181,13 @@ END_WEIGHTS = "end_weights"
 """The kernel that waits until the copy to `y` is done: copies end in the order in which they began."""
 
 BRINGING = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
-"""What brings constants to a layer, and computes nothing."""
+"""Instructions that bring constants to a layer and compute nothing."""
 
 DECODE_WEIGHTS = "decode_weights"
 """The kernel that writes constants of a layer to `y`, of which `x` has a code."""
 
 PREPARING = (*BRINGING, DECODE_WEIGHTS)
-"""What stands before a layer for its constants' sake."""
+"""Instructions that prepare a layer's constants."""
 
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
@@ -217,7 +220,7 @@ Param = int | float
 
 
 def param_dtype(value: Param) -> DType:
-    """The type in which C holds a parameter: float, double, int32_t, or int64_t or uint64_t where it must be."""
+    """Return the C type of a parameter: float, double, int32_t, or if needed int64_t or uint64_t."""
     if isinstance(value, float):
         return DType.FLOAT64 if isinstance(value, Double) else DType.FLOAT32
     if isinstance(value, Wide):
@@ -228,12 +231,12 @@ def param_dtype(value: Param) -> DType:
 
 
 def real_param(value: float, dtype: DType) -> Param:
-    """A real parameter of a kernel that computes in `dtype`."""
+    """Return a real parameter of a kernel that computes in `dtype`."""
     return Double(value) if dtype is DType.FLOAT64 else float(value)
 
 
 def element_param(value: float, dtype: DType) -> Param:
-    """An element of a tensor as a parameter, whose C type follows from the tensor's: C converts it back exactly."""
+    """Return a tensor element as a parameter, in a C type that C converts back exactly."""
     if dtype.is_float:
         return real_param(value, dtype)
     if dtype.nbytes < 4 or dtype is DType.INT32:
@@ -312,21 +315,21 @@ class Instr:
 
     @property
     def has_fixed_parts(self) -> bool:
-        """Of a move, whether its parts begin at the same places whatever the sizes known at run time only."""
+        """Return whether the parts of a move begin at fixed offsets, whatever the sizes known only at run time."""
         return not {"x_at", "y_at"} & self.formulas.keys()
 
     def part(self, role: str) -> tuple[int, int]:
-        """Of a move, where the part of `x` or `y` begins, and how many bytes it has."""
+        """Return offset and bytes of the part of `x` or `y` that a move copies."""
         return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
 
     @property
     def distance(self) -> int:
-        """Of a move, how many bytes behind `x` its target `y` begins if nothing is to be moved."""
+        """Return by how many bytes `y` must begin behind `x` for a move to copy nothing."""
         return self.part("x")[0] - self.part("y")[0]
 
     @property
     def function_key(self) -> tuple[object, ...]:
-        """What its C function is rendered from: instructions with equal keys share one."""
+        """Return the key of the instruction's C function: instructions with equal keys share one."""
         kinds = tuple((k, param_dtype(v)) for k, v in self.params.items() if k not in self.baked)
         return (
             self.kernel,
@@ -337,7 +340,7 @@ class Instr:
         )
 
     def operand(self, role: str) -> Operand:
-        """The operand with that role."""
+        """Return the operand with this role."""
         return next(o for o in self.operands if o.role == role)
 
 
@@ -356,15 +359,15 @@ class Endpoint:
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
 
     def shape_at(self, sizes: Sizes) -> Shape:
-        """The shape for given sizes."""
+        """Return the shape for given sizes."""
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else n for a, n in enumerate(self.shape))
 
 
 @dataclass(frozen=True)
 class LessonPorts:
-    """What a call that learns takes and gives besides: in memory of the caller's.
+    """Arguments and results of a training call, in the caller's memory.
 
-    `first` are the constants that states are at first, by the states' names. See mcugen.hir.lesson.
+    `first` holds the initial values of states, by name. See mcugen.hir.lesson.
     """
 
     target: Endpoint
@@ -394,7 +397,7 @@ class _Uses:
 
 
 def _needing(uses: Mapping[int, _Uses], followers: Mapping[int, Collection[int]], cases: int) -> set[int]:
-    """The cases before which a buffer's contents matter: they read them, or others that may come behind them do."""
+    """Return the cases before which a buffer's contents matter: they or later cases read the buffer first."""
     found = {case for case, use in uses.items() if use.reads_first}
     others = [case for case in range(cases) if case not in uses]
     while more := [c for c in others if c not in found and not found.isdisjoint(followers.get(c, ()))]:
@@ -408,7 +411,7 @@ def _span_of_cases(
     followers: Mapping[int, Collection[int]],
     needing: Collection[int],
 ) -> tuple[int, int]:
-    """The first and the last instruction between which a buffer's contents matter, whatever the order of the cases."""
+    """Return the first and last instruction between which a buffer's contents matter, for any order of the cases."""
     around = {*needing, *uses}
     kept = {case for case in around if any(after in needing for after in followers.get(case, ()))}
     begins = [cases[case][0] if case in needing else uses[case].first for case in around]
@@ -486,8 +489,9 @@ class Program:
         return sum(map(aligned, sizes))
 
     def layers(self) -> list[range]:
-        """The instructions by layers: one each, but for groups, and for moves that vanished. A stop ends the layer
-        before it.
+        """Return the instructions of each layer: usually one.
+
+        A group is one layer. Eliminated moves belong to no layer, and a stop belongs to the layer before it.
         """
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
@@ -499,8 +503,9 @@ class Program:
         return spans
 
     def head(self, layer: range) -> Instr:
-        """The instruction that speaks for a layer: of a group, the marker of its outermost block, but for forks; else
-        the first that computes.
+        """Return the instruction that represents a layer.
+
+        It is the marker of a group's outermost block, except for forks, or else the first instruction that computes.
         """
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
@@ -509,15 +514,13 @@ class Program:
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def completing(self, layer: range) -> Instr:
-        """The instruction whose result is the layer's: of portions the one that joins them, else what speaks for it."""
+        """Return the instruction that computes a layer's result: the one that joins tiles, else the layer's head."""
         head, last = self.head(layer), self.instrs[layer[-1]]
         is_joined = last.group and head.name != last.name and Control.NONE is head.control is last.control
         return last if is_joined and not self.is_side(layer) else head
 
     def macs_of(self, layer: range) -> int:
-        """Multiply-accumulates of a layer: of a block its marker's, else those of all its instructions, as of a side of
-        a fork.
-        """
+        """Return the multiply-accumulates of a layer: those of a block's marker, else of all its instructions."""
         if self.head(layer).control is not Control.NONE:
             return self.head(layer).macs
         return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
@@ -593,20 +596,22 @@ class Program:
         return ranges
 
     def forks(self) -> Iterator[tuple[int, int, int]]:
-        """The indices of each fork's marker, of the one before its second side, and of its end."""
+        """Yield the indices of each fork's marker, of the marker before its second side, and of its end."""
         for start, end in self.blocks():
             if self.instrs[start].control is Control.FORK:
                 yield start, next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE), end
 
     def of_second_core(self) -> list[Instr]:
-        """What a second core computes: its sides of forks, or its part of a pipeline over frames."""
+        """Return what a second core computes: its sides of forks, or its part of a pipeline over frames."""
         if self.handover is not None:
             return self.instrs[self.handover.stop :]
         return [instr for _, middle, end in self.forks() for instr in self.instrs[middle + 1 : end]]
 
     def _keep_throughout_forks(self, ranges: dict[Buffer, tuple[int, int]]) -> None:
-        """Lets what one side of a fork uses live while the other runs: what the second uses lives throughout, and of
-        portions, which a marker names, both sides do. So neither shares memory with the other.
+        """Extend lives so that both sides of a fork share no memory.
+
+        What the second side uses lives during the whole fork; if a marker names the buffers of tiles, so do those of
+        both sides.
         """
         for start, middle, end in self.forks():
             named = {o.buffer for o in self.instrs[start].operands}
@@ -634,5 +639,5 @@ class Program:
                 ranges[buffer] = (start, end) if is_of_before else (min(first, begin), max(last, stop))
 
     def live_at(self, index: int) -> Iterator[Buffer]:
-        """The planned buffers whose contents matter during instruction `index`."""
+        """Yield the planned buffers whose contents matter during instruction `index`."""
         return (b for b, (first, last) in self.live_ranges().items() if first <= index <= last)

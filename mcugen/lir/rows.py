@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads rows of an input that the caller hands over: no function of ours, but a call of the caller's."""
+"""The instruction that reads rows of an input from the caller: a callback of the caller, no function of ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.lir.program import READ_ROWS
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRowsParams(Params):
-    """Of what the caller writes."""
+    """Parameters of the rows that the caller writes."""
 
     rows: Annotated[int, "rows that are read at once"]
     bytes: Annotated[int, "bytes of a row"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels know of a layer, made once a node: the operator's `spec`, for as long as the node stays the same."""
+"""Specifications of layers for kernels: the operator's `spec`, built once and kept while the node stays the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from mcugen.lir.kernel import Kernel
 
 _SPECS: WeakKeyDictionary[Node, tuple[list[object], object]] = WeakKeyDictionary()
-"""With what each was made of. A spec refers to types and constants, never to nodes or values: they would stay alive."""
+"""Specifications, with the objects that each was built from.
+
+A specification refers to types and constants, but never to nodes or values, which it would keep alive.
+"""
 
 
 class HasKernels:
@@ -26,22 +29,22 @@ class HasKernels:
     """Those that call libraries."""
 
     def spec(self, node: Node) -> object:
-        """What its kernels take of a layer: types, constants, and what follows from them; by default the node."""
+        """Return what kernels need to know about a layer: types, constants, and derived values; by default the node."""
         return node
 
 
 def own_kernels(op: Operator) -> tuple[Kernel, ...]:
-    """Of an operator that has a choice."""
+    """Return the kernels of an operator that has a choice of them."""
     return op.kernels if isinstance(op, HasKernels) else ()
 
 
 def library_kernels_of(op: Operator) -> tuple[Kernel, ...]:
-    """Those that call libraries."""
+    """Return the kernels that call libraries."""
     return op.library if isinstance(op, HasKernels) else ()
 
 
 def spec_of(node: Node) -> Any:
-    """The operator's spec of a node; the same object until operator, constants or types change."""
+    """Return the operator's specification of a node: the same object until operator, constants or types change."""
     if not isinstance(node.op, HasKernels):
         return node
     kept, made_of = _SPECS.get(node), _origins(node)
@@ -54,7 +57,7 @@ def spec_of(node: Node) -> Any:
 
 
 def _origins(node: Node) -> list[object]:
-    """What a spec follows from."""
+    """Return the objects that a specification follows from."""
     found: list[object] = [node.op, *(v.type for v in node.outputs)]
     for value in node.inputs:
         found += (None, None) if value is None else (value.type, value.data)

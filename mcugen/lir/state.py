@@ -20,7 +20,7 @@ class Move:
 
 
 def keep_state(program: Program, moves: Sequence[Move]) -> None:
-    """Appends the moves to `program`, all at once in effect: a state may become another's old value.
+    """Append the moves to `program` with the effect of simultaneous moves: a state may become another's old value.
 
     Where nothing reads the old value any more, the new one is computed in the state's own memory.
     """
@@ -43,7 +43,7 @@ def is_move(instr: Instr) -> bool:
 
 
 def _rescue_outputs(program: Program) -> None:
-    """An output that is an old state must not change with it."""
+    """Copy outputs that are old states, so that they do not change with the states."""
     for index, endpoint in enumerate(program.outputs):
         if endpoint.buffer.space is Space.STATE:
             kept = _arena_buffer(program, endpoint.buffer, f"{endpoint.name}.kept")
@@ -59,7 +59,7 @@ def _arena_buffer(program: Program, like: Buffer, name: str) -> Buffer:
 
 
 def copy_of(source: Buffer, target: Buffer, name: str, op: str = "state") -> Instr:
-    """The instruction, called `name`, that copies all of a buffer."""
+    """Return the instruction, called `name`, that copies a whole buffer."""
     return Instr(
         COPY_KERNEL.name,
         name,

@@ -18,7 +18,10 @@ from mcugen.lir.program import Overlap
 
 @dataclass(frozen=True)
 class Traversal:
-    """By step, in elements: the first of x that it reads, or more than x has; where what it writes of y ends."""
+    """The order in which a kernel reads x and writes y, by step.
+
+    In elements: the first element of x that the step reads, or more than x has; the end of what it writes of y.
+    """
 
     reads: Array
     writes: Array
@@ -34,13 +37,16 @@ class Traversal:
 
     @staticmethod
     def runs(reads: Array, length: int) -> Traversal:
-        """Runs of `length` outputs side by side, which read the inputs from `reads` on."""
+        """Return the traversal of adjacent runs of `length` outputs that read inputs from `reads` on."""
         reads = np.asarray(reads).reshape(-1)
         return Traversal(reads, (np.arange(len(reads)) + 1) * length)
 
     @staticmethod
     def rereading(reads: Array, length: int) -> Traversal:
-        """The same, where nothing of what a run reads may be overwritten by it: as if it were read once more."""
+        """Return the traversal of runs that must not overwrite what they read.
+
+        It is as if each run read once more after writing.
+        """
         once = Traversal.runs(reads, length)
         return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
 
@@ -58,7 +64,7 @@ class Traversal:
 
 
 def nested(*axes: Array) -> Array:
-    """Sums of one entry an axis, the last axis running fastest: where a nest of loops reads."""
+    """Return all sums of one entry an axis, the last axis fastest: the reading positions of nested loops."""
     total: Array = np.zeros(1, np.int64)
     for axis in axes:
         total = (total[:, None] + np.asarray(axis, np.int64)).reshape(-1)
@@ -66,9 +72,9 @@ def nested(*axes: Array) -> Array:
 
 
 def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", into: str = "x") -> list[Overlap]:
-    """How far y, the operand `out`, may lie over x, `into`; nothing if that saves no byte.
+    """Return how far y, the operand `out`, may overlap x, the operand `into`; an empty list if that saves nothing.
 
-    There are several `orders` where the kernel's fast path has another than plain C.
+    There are several `orders` if the kernel's fast path has another order than plain C.
     """
     if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
@@ -82,10 +88,10 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
 
 
 def collapse(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merges dimensions that all operands walk alike.
+    """Merge dimensions over which all operands are traversed alike.
 
-    Returns the remaining sizes, outermost first (at least one), and each operand's strides in elements
-    (0 where it is broadcast).
+    Returns:
+        The remaining sizes, outermost first (at least one), and each operand's strides in elements (0 where broadcast).
     """
     padded = [[1] * (len(shape) - len(o)) + list(o) for o in operands]
     dims: list[int] = []

@@ -26,7 +26,7 @@ class Trial:
 
     @staticmethod
     def of(node: Node, builder: Builder) -> Trial:
-        """What a builder has made of a node."""
+        """Return what a builder has emitted for a node."""
         return Trial(builder.program, tuple(None if value is None else builder.placed(value) for value in node.inputs))
 
     @cached_property
@@ -37,11 +37,14 @@ class Trial:
 
 
 _TRIALS: dict[Hashable, tuple[Trial, Kernel, list[Array]]] = {}
-"""With what must live on, so that nothing else gets its identity."""
+"""Cached trials, with the objects that must stay alive so that nothing else gets their identity."""
 
 
 def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
-    """A node lowered with a kernel, for itself: what it is made of tells, not which node of which graph it is."""
+    """Lower a node alone with a kernel.
+
+    The result depends on its operator and operands, not on the graph, and is cached.
+    """
     data = constant_data(node.inputs)
     inputs = tuple(v and (node.inputs.index(v), v.type, v.data is not None) for v in node.inputs)
     key = (id(kernel), features, node.op, inputs, tuple(v.type for v in node.outputs), tuple(map(id, data)))

@@ -16,8 +16,9 @@ literal 1, or a sum with 0, were code without effect (MISRA C:2012, rule 2.2).
 
 
 def with_literals(programs: Sequence[Program]) -> list[Program]:
-    """The same instructions on the same buffers; of kernels those parameters that they call uniform, where they are in
-    all of these programs, which share functions.
+    """Return the programs with literals for parameters that kernels call uniform, where all programs agree on them.
+
+    The programs share functions.
     """
     alike: dict[tuple[object, ...], list[Instr]] = defaultdict(list)
     for instr in (instr for program in programs for instr in program.instrs):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are brought to the arena before their layer: by a function of the caller's where no pointer reaches
-them, or by a copy where the arena is read faster than what they lie in, perhaps while another layer runs."""
+"""Weights that are brought to the arena before their layer.
+
+The caller's function reads them where no pointer reaches them. Elsewhere they are copied because the arena is read
+faster than their memory, perhaps while another layer runs.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Staged]]
 
 
 def _in_order(copies: Sequence[Staged]) -> list[Staged]:
-    """A controller that takes one copy at a time is left with the longest of those that begin together."""
+    """Return copies that begin together, longest last: a controller with one copy at a time finishes with it."""
     return sorted(copies, key=lambda each: 0 if each.beside is None else each.constant.nbytes)
 
 
@@ -102,10 +105,9 @@ class Decoded:
 
 
 def with_decoded_weights(program: Program, decoded: Mapping[Buffer, Decoded]) -> Program:
-    """Another program, in which constants are decoded to buffers of their own just before the instruction that reads
-    them.
+    """Return another program that decodes constants to their own buffers just before the instruction that reads them.
 
-    No block and no output may read them. The two programs share no instructions, but buffers, as with
+    No block and no output may read them. The two programs share buffers but no instructions, as with
     `with_staged_weights`.
     """
     kept = [buffer for buffer in program.buffers if buffer not in decoded]
@@ -149,7 +151,7 @@ def with_read_weights(program: Program) -> None:
 
 
 def largest_read(program: Program) -> int:
-    """The most bytes of weights that one layer reads."""
+    """Return the most bytes of weights that one layer reads."""
     layers = [[program.instrs[i] for i in layer] for layer in program.layers()]
     return max((sum(i.operand("y").buffer.nbytes for i in x if i.kernel == READ_WEIGHTS) for x in layers), default=0)
 
@@ -200,7 +202,7 @@ def _bringing(kernel: Kernel, layer: Instr, constant: Buffer, held: Buffer) -> I
 
 
 def _calling(call: Call, layer: Instr) -> Instr:
-    """An instruction before a layer, of which it is a part."""
+    """Return an instruction before a layer, of which it becomes a part."""
     kernel, told = call.kernel, {"op": layer.op, "origin": layer.origin, "group": layer.group}
     return Instr(
         kernel.name,
