@@ -73,6 +73,8 @@ def _fold(line: str, is_continued: bool) -> list[str]:
         return [*_fold(head[:-1] + ";", is_continued), *_fold(declared.group() + tail, is_continued=False)]
     is_inner = found.depth > 0
     inner = " " * (margin + _INDENT * (is_inner or not is_continued))
+    if is_inner and tail.endswith(",") and _LOOSENESS[","] < found.looseness < len(_OPERATORS):
+        inner += " " * _INDENT  # an argument that more follow
     if tail.startswith("? "):
         inner += " " * _INDENT * (is_inner or is_continued)
         colon = next(o.end for o in _operators(tail) if o.end > 0 and tail.startswith(" : ", o.end))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Protocol
@@ -12,7 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, scratch, writes
 from mcugen.lir.program import WORD, Buffer, Overlap
@@ -111,12 +110,13 @@ class BinarySpec:
 
 @dataclass(frozen=True, eq=False)
 class CurveSpec:
-    """A function of one tensor by a table: `codes` gives y's for x's, None if the table is not constant."""
+    """A function of one tensor by a table."""
 
     function: str
     x: TensorType
     y: TensorType
-    codes: Callable[[Array], Array] | None
+    is_constant: bool
+    """Whether the table is."""
 
 
 # ----------------------------------------------------------------------------------- sums of int8 tensors

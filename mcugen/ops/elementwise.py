@@ -212,10 +212,8 @@ class Interpolate(HasKernels, Elementwise):
 
     def spec(self, node: Node) -> CurveSpec:
         """Return the specification for kernels of functions of one tensor."""
-        sig, table = node.sig, node.inputs[-1]
-        data = None if table is None else table.data
-        codes = None if data is None else (lambda x: self.evaluate(sig, x, data)[0])
-        return CurveSpec(self.of, sig.input(0), sig.output, codes)
+        table = node.inputs[-1]
+        return CurveSpec(self.of, node.sig.input(0), node.sig.output, table is not None and table.is_constant)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Two loads, one multiplication."""

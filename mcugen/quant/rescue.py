@@ -102,7 +102,7 @@ def rescued(
     if not maker.samples or _sqnr(maker, layers, FEW_SAMPLES) >= doubtful:
         return layers, notes
     before = _sqnr(maker, layers, MOST_SAMPLES)
-    for remedy in _remedies(maker):
+    for remedy in _remedies(maker, is_searched=is_searched):
         free = {name: remedy.dtype for name in remedy.layers if name not in layers}
         if not free or before >= (BAD_DB if is_searched else remedy.below_db):
             continue
@@ -164,8 +164,8 @@ def _sqnr(maker: Quantizer, layers: Mapping[str, DType], most: int) -> float:
     return output_sqnr(maker.quantize(layers), [maker.samples[i] for i in places])
 
 
-def _remedies(maker: Quantizer) -> Iterator[_Remedy]:
-    """What may be tried, the cheapest first."""
+def _remedies(maker: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
+    """Yield what may be tried, the cheapest first; a search looks for layers inside the network by itself."""
     graph, is_int8 = maker.model.graph, maker.scheme.activations is DType.INT8
     if is_int8:
         cells = [n.outputs[0].name for n in graph.nodes if isinstance(n.op, Recurrent)]
@@ -178,10 +178,11 @@ def _remedies(maker: Quantizer) -> Iterator[_Remedy]:
     coarse = [v for v in inputs if v not in apart and maker.sqnr_alone(v.name) < BAD_DB]
     why = "much of what they read is far smaller than its extremes"
     yield _Remedy(_readers_of(coarse, maker), DType.FLOAT32, why)
-    doubtful = SCORE_DOUBTFUL_DB if score_layers(graph) else DOUBTFUL_DB
-    coarse = [v for v in maker.model.tensors if maker.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
-    why = "much of what they read or compute is far smaller than its extremes"
-    yield _Remedy(_layers_beside(coarse), DType.FLOAT32, why, doubtful)
+    if not is_searched:
+        doubtful = SCORE_DOUBTFUL_DB if score_layers(graph) else DOUBTFUL_DB
+        coarse = [v for v in maker.model.tensors if maker.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
+        why = "much of what they read or compute is far smaller than its extremes"
+        yield _Remedy(_layers_beside(coarse), DType.FLOAT32, why, doubtful)
     if is_int8:
         why = "errors of a state stay in it from step to step"
         kept, behind = _state_layers(maker.model)

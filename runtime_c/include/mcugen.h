@@ -905,7 +905,7 @@ static inline float mcugen_logf(float x)
     float n, f, q;
     if (bits - 0x00800000u >= 0x7f000000u) { /* not a positive normal number */
         if (!(x > 0.0f) || bits == 0x7f800000u) {
-            return x > 0.0f ? x : mcugen_float(x == 0.0f ? 0xff800000u : 0x7fc00000u);
+            return x > 0.0f ? x : mcugen_float((bits << 1) == 0u ? 0xff800000u : 0x7fc00000u); /* 0 of either sign */
         }
         bits = mcugen_bits(x * 8388608.0f) - 0x0b800000u; /* denormal: 23 less in the exponent, which may wrap around */
     }

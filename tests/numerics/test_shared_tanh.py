@@ -50,12 +50,16 @@ def exact(function: str, exponent: int) -> Array:
 
 
 def test_entries_are_the_nearest_numbers():
-    """By 40 digits of the exponential function."""
+    """By 40 digits of the exponential function; moved by a sixteenth of the second derivative, −2 t (1 − t²), so that
+    lines between them are too low near the entries as they are too high halfway, or the reverse.
+    """
     with localcontext() as context:
         context.prec = 40
         for i, entry in enumerate(TANH_TABLE.tolist()):
             square = (Decimal(2 * i - 511) / 48).exp()
-            assert abs((square - 1) / (square + 1) * 2**15 - entry) <= Decimal("0.5"), i
+            t = (square - 1) / (square + 1)
+            moved = t + t * (1 - t**2) / 8 / 48**2
+            assert abs(moved * 2**15 - entry) <= Decimal("0.5"), i
     assert TANH_TABLE.nbytes <= 1024 and (-TANH_TABLE[::-1] == TANH_TABLE).all()
 
 

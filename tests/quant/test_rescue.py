@@ -108,7 +108,7 @@ def decide(
         return (compensated if maker.compensates else told).get(key, 0.0)
 
     monkeypatch.setattr(rescue, "_sqnr", sqnr)
-    monkeypatch.setattr(rescue, "_remedies", lambda _: iter([FIRST, SECOND, THIRD]))
+    monkeypatch.setattr(rescue, "_remedies", lambda _, is_searched: iter([FIRST, SECOND, THIRD]))
     wanted = told.get("wanted", {})
     given = dict(wanted)
     found = rescue.rescued(maker, wanted, is_searched=told.get("is_searched", False))  # type: ignore[arg-type]
@@ -347,12 +347,14 @@ def recurrent_net() -> onnx.ModelProto:
     return net.model()
 
 
-def remedies(scheme: Scheme, alone_db: Mapping[str, float]) -> list[tuple[set[str], DType, float]]:
+def remedies(
+    scheme: Scheme, alone_db: Mapping[str, float], *, is_searched: bool = False
+) -> list[tuple[set[str], DType, float]]:
     model, random = fused(recurrent_net(), hn="h"), np.random.default_rng(0)
     sample = {v.name: random.uniform(0.5, 1, v.type.shape).astype(np.float32) for v in model.graph.inputs}
     sample["apart"][0, 0], sample["n"][0] = 99.0, 99.0
     maker: Any = FakeQuantizer(model, [sample], scheme, alone_db)
-    return [(set(r.layers), r.dtype, r.below_db) for r in rescue._remedies(maker)]
+    return [(set(r.layers), r.dtype, r.below_db) for r in rescue._remedies(maker, is_searched=is_searched)]
 
 
 def test_what_may_be_tried() -> None:
@@ -366,6 +368,8 @@ def test_what_may_be_tried() -> None:
     assert (behind, behind_type, behind_db) == (state | {"y"}, INT16, 45.0)
     assert remedies(Scheme(activations=INT16), {"coarse": 24.9}) == [*features[:2], ({"c"}, FLOAT32, 31.0)]
     assert remedies(Scheme(), {})[2:4] == [(set(), FLOAT32, 31.0)] * 2
+    searched = remedies(Scheme(), {"coarse": 24.9, "x": 25.0, "apart": 0.0}, is_searched=True)
+    assert searched == [remedy for remedy in found if remedy != ({"p", "c", "g"}, FLOAT32, 31.0)]
 
 
 @pytest.mark.parametrize(("alone_db", "beside"), [(34.9, {"sum", "hn"}), (35.0, set())])
@@ -382,7 +386,7 @@ def test_scores_have_higher_limits(alone_db: float, beside: set[str]) -> None:
     net.output(net.op("ReduceMean", "d", net.const([1], np.int64), out="score", keepdims=0))
     model = fused(net.model())
     maker: Any = FakeQuantizer(model, [{"x": np.ones((1, 4), np.float32)}], alone_db={"y": alone_db, "d": alone_db})
-    (found,) = [r for r in rescue._remedies(maker) if r.below_db == 40.0 and r.dtype is FLOAT32]
+    (found,) = [r for r in rescue._remedies(maker, is_searched=False) if r.below_db == 40.0 and r.dtype is FLOAT32]
     assert set(found.layers) == beside
     assert rescue._doubtful_db(model) == 40.0
 
@@ -406,7 +410,7 @@ def test_costly_layers_are_int16_where_that_is_enough(
     told = {None: 20.0, FLOAT32: 40.0, INT16: in_int16_db}
     monkeypatch.setattr(rescue, "_sqnr", lambda _maker, layers, _most: told[layers.get("wide")])
     monkeypatch.setattr(
-        rescue, "_remedies", lambda _: iter([rescue._Remedy(["wide", "narrow"], FLOAT32, "it is small")])
+        rescue, "_remedies", lambda _, is_searched: iter([rescue._Remedy(["wide", "narrow"], FLOAT32, "it is small")])
     )
     layers, notes = rescue.rescued(maker, {})
     assert layers == found

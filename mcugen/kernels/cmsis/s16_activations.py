@@ -23,6 +23,7 @@ from mcugen.kernels.cmsis.elementwise import IN_PLACE, SumScales, binary_operand
 from mcugen.kernels.cmsis.s16 import Scaling
 from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
 from mcugen.lir.spec import spec_of
+from mcugen.numerics.fixedpoint import dequantize, quantize
 
 # ------------------------------------------------------------------------------- sums and products
 
@@ -172,13 +173,13 @@ def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def int16_sigmoid(spec: CurveSpec) -> bool:
-    """a sigmoid of int16 that all codes give within one step"""
-    if spec.function != "sigmoid" or spec.codes is None or not -16 < _left(spec) < 14:
+    """a sigmoid of int16 that is within one step of the exact one for all codes"""
+    if spec.function != "sigmoid" or not spec.is_constant or not -16 < _left(spec) < 14:
         return False
     if not spec.x.dtype is spec.y.dtype is DType.INT16:
         return False
-    own = spec.codes(_CODES.astype(np.int16))
-    return bool(np.abs(own.astype(np.int64) - sigmoid(_CODES, _left(spec))).max() <= 1)
+    exact = quantize(1 / (1 + np.exp(-dequantize(_CODES, spec.x.q).astype(np.float64))), spec.y.q, DType.INT16)
+    return bool(np.abs(exact.astype(np.int64) - sigmoid(_CODES, _left(spec))).max() <= 1)
 
 
 # ---------------------------------------------------------------------------------------- kernels
