@@ -125,8 +125,13 @@ def rescued(
 
 def _doubtful_db(model: FloatModel) -> float:
     """Return the SQNR of the outputs below which wider types are tried."""
-    stream = STREAM_DOUBTFUL_DB if model.states else DOUBTFUL_DB
-    return max(stream, SCORE_DOUBTFUL_DB) if score_layers(model.graph) else stream
+    doubtful = _doubtful_without_state_db(model)
+    return max(doubtful, STREAM_DOUBTFUL_DB) if model.states else doubtful
+
+
+def _doubtful_without_state_db(model: FloatModel) -> float:
+    """Return the SQNR of the outputs below which wider types are tried, if the model has no state."""
+    return SCORE_DOUBTFUL_DB if score_layers(model.graph) else DOUBTFUL_DB
 
 
 def _notes(layers: Mapping[str, DType], reason: str) -> list[str]:
@@ -179,7 +184,7 @@ def _remedies(maker: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
     why = "much of what they read is far smaller than its extremes"
     yield _Remedy(_readers_of(coarse, maker), DType.FLOAT32, why)
     if not is_searched:
-        doubtful = SCORE_DOUBTFUL_DB if score_layers(graph) else DOUBTFUL_DB
+        doubtful = _doubtful_without_state_db(maker.model)
         coarse = [v for v in maker.model.tensors if maker.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
         why = "much of what they read or compute is far smaller than its extremes"
         yield _Remedy(_layers_beside(coarse), DType.FLOAT32, why, doubtful)
