@@ -4,17 +4,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mcugen.version import __version__
+from mcugen.core.version import __version__
 
 if TYPE_CHECKING:
-    from mcugen.board import Board, load_board
-    from mcugen.compilation import Compilation
-    from mcugen.compiled import CompiledModel
-    from mcugen.compiler import compile_model
-    from mcugen.errors import McugenError
-    from mcugen.linked import Linking
-    from mcugen.options import CompileOptions, LibraryFiles, Places
-    from mcugen.tasks import Judging, Quantizing
+    from mcugen.api.compilation import Compilation
+    from mcugen.core.board import Board, load_board
+    from mcugen.core.errors import McugenError
+    from mcugen.core.options import CompileOptions, LibraryFiles, Places
+    from mcugen.deploy.linking import Linking
+    from mcugen.driver.compiled import CompiledModel
+    from mcugen.driver.compiler import compile_model
+    from mcugen.driver.tasks import Judging, Quantizing
 
 __all__ = [
     "Board",
@@ -33,18 +33,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Board": "board",
-    "Compilation": "compilation",
-    "CompileOptions": "options",
-    "CompiledModel": "compiled",
-    "Judging": "tasks",
-    "LibraryFiles": "options",
-    "Linking": "linked",
-    "McugenError": "errors",
-    "Places": "options",
-    "Quantizing": "tasks",
-    "compile_model": "compiler",
-    "load_board": "board",
+    "Board": "core.board",
+    "Compilation": "api.compilation",
+    "CompileOptions": "core.options",
+    "CompiledModel": "driver.compiled",
+    "Judging": "driver.tasks",
+    "LibraryFiles": "core.options",
+    "Linking": "deploy.linking",
+    "McugenError": "core.errors",
+    "Places": "core.options",
+    "Quantizing": "driver.tasks",
+    "compile_model": "driver.compiler",
+    "load_board": "core.board",
 }
 """The modules of what the package offers, which are imported when it is asked for: the compiler takes a while."""
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mcugen.simulate import build
-from mcugen.simulate.toolchain import Compiler, Unit
+from mcugen.simulation import build
+from mcugen.simulation.toolchain import Compiler, Unit
 
 VARIABLE = "MCUGEN_C_COVERAGE"
 """The folder; measured if it is set."""

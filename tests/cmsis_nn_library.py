@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from mcugen.board import Board
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.options import CMSIS_NN, LibraryFiles
-from mcugen.simulate.toolchain import ARM, Compiler, Unit, find_program, host_compiler
+from mcugen.core.board import Board
+from mcugen.core.options import CMSIS_NN, LibraryFiles
+from mcugen.simulation.toolchain import ARM, Compiler, Unit, find_program, host_compiler
 
 SOURCES = Path(__file__).parent / "cmsis_nn"
 INCLUDE, LIB = LIBRARIES[CMSIS_NN].variables

@@ -14,7 +14,7 @@ from unittest import mock
 
 import typer.main
 
-from mcugen import cli
+from mcugen.cli import app as cli
 
 _COMMANDS = cache(typer.main.get_command)
 

@@ -18,7 +18,7 @@ from object_cache import cached
 from resume import Passed, leave_out
 from threadpoolctl import threadpool_limits
 
-from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
+from mcugen.simulation.toolchain import ARM, RISCV, Compiler, Toolchain
 
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")  # what is random goes by seeds that are told: `make fuzz`

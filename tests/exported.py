@@ -16,11 +16,11 @@ import pytest
 from onnx_models import Net
 
 from mcugen import CompiledModel, compile_model
+from mcugen.core.options import CompileOptions
 from mcugen.export.assemble import package_files
 from mcugen.export.formats import FORMATS
 from mcugen.export.install import install
 from mcugen.export.package import Package
-from mcugen.options import CompileOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.onnx"

@@ -24,13 +24,13 @@ from markers import replace_between_markers
 from onnx import numpy_helper
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "exporters.md"
 SAMPLES = 3

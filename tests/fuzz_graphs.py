@@ -26,13 +26,13 @@ from random_graphs import FLOAT, RandomModel
 from reduce_model import reduced
 from sized_graphs import LENGTHS, sized_model
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UnsupportedError
+from mcugen.core.board import load_board
+from mcugen.core.errors import McugenError, UnsupportedError
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import GOALS, CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 BATCH = 10
 """Models of a program."""

@@ -34,17 +34,17 @@ from sized_graphs import LENGTHS, sized_model
 from structured_networks import NEWEST_OPSET, OLDEST_OPSET, Network, network_of, structured_network
 from two_cores import two_cores
 
-from mcugen.board import Board, load_board
-from mcugen.compilation import Compilation
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import GOALS, CompileOptions
-from mcugen.quant.quantize import Quantization
-from mcugen.simulate import Setup, simulate
-from mcugen.tasks import Quantizing
+from mcugen.quantization.quantize import Quantization
+from mcugen.simulation import Setup, simulate
 
 BATCH = 8
 """Networks of one program."""

@@ -17,9 +17,9 @@ from onnx import numpy_helper
 from onnx_models import Feeds, random_feeds
 from portable_models import Portable
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
 from mcugen.lir.program import Param
 

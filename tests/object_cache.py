@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from mcugen.simulate.toolchain import Compiler, Unit
+from mcugen.simulation.toolchain import Compiler, Unit
 
 Compile = Callable[[Compiler, Unit], None]
 

@@ -9,19 +9,19 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.oracle import start_reference_evaluator
 from mcugen.evaluation.session import Session
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import prepare_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
-from mcugen.importer import import_model
-from mcugen.importer.load import prepare_model
 from mcugen.ops.training import TRAINING
 from mcugen.passes.rewrite import Rewriting
-from mcugen.pipeline import optimize
 
 Feeds = Mapping[str, Array]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"

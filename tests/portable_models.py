@@ -23,9 +23,10 @@ from test_overlaps import ANY_TAPS, Layer, Reals
 from test_streamed import Image
 from test_training import convolutional
 
-from mcugen.board import Board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import Board
+from mcugen.core.options import CompileOptions, Training
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels import learning
@@ -33,8 +34,7 @@ from mcugen.kernels.declared import kernels_of
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN
-from mcugen.options import CompileOptions, Training
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 
 @dataclass(frozen=True)

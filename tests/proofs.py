@@ -32,10 +32,10 @@ import jinja2
 from markers import between_markers, replace_between_markers
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.compiled import CompiledModel
+from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.kernel import CHECKED
 from mcugen.lir.program import STAGE_WEIGHTS
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "safety.md"

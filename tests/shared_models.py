@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 
 import mcugen
-from mcugen.board import Board
+from mcugen.backends.cpu.pipeline import PIPELINE
+from mcugen.core.board import Board
 from mcugen.evaluation.session import Session
+from mcugen.frontend.onnx import import_model
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
-from mcugen.importer import import_model
 from mcugen.passes.convert_qdq import convert_qdq
-from mcugen.pipeline import PIPELINE
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS = SHARED / "models"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from measure_costs import BOARDS
 
-from mcugen.board import Board, load_board
-from mcugen.simulate.toolchain import ARM, RISCV
+from mcugen.core.board import Board, load_board
+from mcugen.simulation.toolchain import ARM, RISCV
 
 CPUS = [
     pytest.param(cpu, marks=pytest.mark.riscv if load_board(board).toolchain == RISCV.name else pytest.mark.qemu)

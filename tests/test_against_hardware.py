@@ -11,8 +11,8 @@ from against_hardware import MARKS, MODELS, TARGETS, Row, estimated, program_tab
 from hardware.measured import PROGRAMS, Measured
 from hardware.networks import write_network
 
-from mcugen.board import load_board
-from mcugen.simulate.cycles import Cycles
+from mcugen.core.board import load_board
+from mcugen.simulation.cycles import Cycles
 
 
 def row(measured: int, estimate: int | None) -> Row:

@@ -8,13 +8,13 @@ import onnx
 import pytest
 from onnx_models import Net, assert_close, optimized, outputs_in_c, random_feeds
 
-from mcugen.compiler import compile_model
-from mcugen.fitting.heads import heads_apart
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import row_axis
 from mcugen.hir.traits import row_form
 from mcugen.lir.program import Control
-from mcugen.options import CompileOptions
+from mcugen.search.heads import heads_apart
 
 LEAST = CompileOptions(optimize="ram")
 

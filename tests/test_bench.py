@@ -29,10 +29,10 @@ from benchmark.tables import (
     to_rich,
 )
 
-from mcugen.board import load_board
 from mcugen.codegen.bundle import Port
-from mcugen.errors import UsageError, VerificationError
-from mcugen.simulate import simulate
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError, VerificationError
+from mcugen.simulation import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from command_line import mcugen
 
-from mcugen.board import FEATURES, board_names, load_board
-from mcugen.errors import UsageError
-from mcugen.resources import resource_dir
+from mcugen.core.board import FEATURES, board_names, load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.resources import resource_dir
 
 MINIMAL = """
 inherits = "cortex-m4"

@@ -17,11 +17,11 @@ from apart import main
 from onnx import TensorProto, helper
 from onnx_models import Net
 
-from mcugen import compilation
-from mcugen.boundary import guarded
-from mcugen.commands.console import tell_notes
-from mcugen.errors import ModelError, UsageError, listed, shortened
-from mcugen.version import __version__
+from mcugen.api import compilation
+from mcugen.cli.commands.console import tell_notes
+from mcugen.cli.error_boundary import guarded
+from mcugen.core.errors import ModelError, UsageError, listed, shortened
+from mcugen.core.version import __version__
 
 LONGEST = 4096
 
@@ -193,7 +193,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure():
     """`mcugen compile --help | head -1`."""
     seen, there = os.pipe()
     os.close(seen)
-    program = [sys.executable, "-c", "from mcugen.cli import main; main()", "compile", "--help"]
+    program = [sys.executable, "-c", "from mcugen.cli.app import main; main()", "compile", "--help"]
     done = subprocess.run(program, stdout=there, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(there)
     assert (done.returncode, done.stderr) == (0, "")

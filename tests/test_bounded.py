@@ -14,14 +14,14 @@ from onnx_models import Net, assert_close, onnxruntime_outputs
 
 from mcugen.codegen.checks import table_entry
 from mcugen.codegen.sizes import CodeTable, SizedParams
-from mcugen.compiled import CompiledModel, stacked
-from mcugen.compiler import compile_model
-from mcugen.errors import ModelError, UnsupportedError, UsageError
+from mcugen.core.errors import ModelError, UnsupportedError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel, stacked
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
 from mcugen.lir.bounded import _require_no_negative
 from mcugen.lir.formula import Atom, Fitter, Polynomial, Quotient, Symbol, Table
 from mcugen.lir.program import Instr
-from mcugen.options import CompileOptions
 
 
 def compiled(model: onnx.ModelProto, board: str = "host", **dims: int | tuple[int, int]) -> CompiledModel:

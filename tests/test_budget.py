@@ -12,17 +12,18 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model, fitting, pipeline
-from mcugen.board import Board, load_board
-from mcugen.compiled import CompiledModel
-from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.fitting import AS_ASKED, FALLBACKS
-from mcugen.fitting.budget import STACK, Attempt, Budget, Use, cheapest
-from mcugen.fitting.streaming import Streamings
+from mcugen import CompileOptions, compile_model, search
+from mcugen.backends.cpu import pipeline
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import Places
+from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import STAGE_WEIGHTS, Program
-from mcugen.options import Places
-from mcugen.report.figures import Report, require_fit
+from mcugen.reporting.figures import Report, require_fit
+from mcugen.search import AS_ASKED, FALLBACKS
+from mcugen.search.budget import STACK, Attempt, Budget, Use, cheapest
+from mcugen.search.streaming import Streamings
 
 BOARD = "stm32f746"
 
@@ -239,15 +240,15 @@ def test_budgets_must_be_positive(option: str, value: int, tmp_path: Path) -> No
 def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
-    def build(name: str) -> fitting.Build:
+    def build(name: str) -> search.Build:
         def step(graph: Graph, board: Board, options: CompileOptions) -> Program:
             called.append(name)
             return pipeline.planned(pipeline.lowered(graph, board, options))
 
         return step
 
-    steps = tuple(fitting.Fallback(s, (s,), build(s)) for s in ("ram", "flash"))
-    monkeypatch.setattr(fitting, "FALLBACKS", steps)
+    steps = tuple(search.Fallback(s, (s,), build(s)) for s in ("ram", "flash"))
+    monkeypatch.setattr(search, "FALLBACKS", steps)
     with pytest.raises(DoesNotFitError):
         compiled(model, max_ram=1000)
     assert called == ["ram"]

@@ -19,11 +19,13 @@ from command_line import Done, mcugen
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
-from mcugen import __version__, compilation, parameters
-from mcugen.board import board_names, load_board
-from mcugen.errors import ConstraintError, VerificationError
-from mcugen.quant import quantize
-from mcugen.resources import resource_dir
+from mcugen import __version__
+from mcugen.api import compilation
+from mcugen.core.board import board_names, load_board
+from mcugen.core.errors import ConstraintError, VerificationError
+from mcugen.core.resources import resource_dir
+from mcugen.driver import parameters
+from mcugen.quantization import quantize
 
 
 def network() -> Net:
@@ -165,7 +167,7 @@ def test_passes_that_do_not_exist(model: Path):
 
 
 def test_inspect_memory(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mcugen.commands.inspect.stdout", Console(width=100))
+    monkeypatch.setattr("mcugen.cli.commands.inspect.stdout", Console(width=100))
     done = mcugen("inspect", model, "--memory", "--svg", tmp_path / "map.svg")
     assert (done.code, done.err) == (0, "")
     for word in ("arena", "least possible", "peak", "scores", "offset"):
@@ -506,7 +508,7 @@ def test_messages_show_brackets_of_names(tmp_path: Path):
 @pytest.mark.parametrize("listing", ["boards --json", "boards", "operators"])
 def test_a_closed_pipe_is_no_error(listing: str):
     """A reader that leaves at once, before the command has said a word."""
-    command = f"{sys.executable} -c 'from mcugen.cli import main; main()' {listing} | true"
+    command = f"{sys.executable} -c 'from mcugen.cli.app import main; main()' {listing} | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0
     assert done.stderr == ""

@@ -18,16 +18,17 @@ from cmsis_nn_library import library
 from onnx_models import Net, random_feeds
 from test_conv import quantized_conv
 
-from mcugen import cli, compile_model
-from mcugen.board import load_board
+from mcugen import compile_model
+from mcugen.autotuning.precision import Demand, Search
+from mcugen.cli import app as cli
+from mcugen.core.board import load_board
+from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
-from mcugen.importer.load import load
-from mcugen.mixed import Demand, Search
-from mcugen.options import CMSIS_NN, CompileOptions
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.scheme import Scheme
-from mcugen.simulate import Setup, simulate
+from mcugen.frontend.onnx.load import load
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.scheme import Scheme
+from mcugen.simulation import Setup, simulate
 
 INCLUDE, LIB = "MCUGEN_CMSIS_NN_INCLUDE", "MCUGEN_CMSIS_NN_LIB"
 BOARD = "nrf52840"

@@ -11,15 +11,16 @@ from typing import cast
 import pytest
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model, compiler
-from mcugen.alternatives import compared
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.errors import DoesNotFitError
-from mcugen.fitting import AS_ASKED
-from mcugen.fitting.budget import Attempt, Budget, Use, cheapest, code_of, most_code, use_of
+from mcugen import CompileOptions, compile_model
+from mcugen.autotuning.alternatives import compared
+from mcugen.core.board import load_board
+from mcugen.core.errors import DoesNotFitError
+from mcugen.driver import compiler
+from mcugen.driver.compiled import CompiledModel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
-from mcugen.simulate.simulation import linked_sizes, roots_of
+from mcugen.search import AS_ASKED
+from mcugen.search.budget import Attempt, Budget, Use, cheapest, code_of, most_code, use_of
+from mcugen.simulation.simulation import linked_sizes, roots_of
 
 BOARD = "nrf52840"
 RESNET8 = MODELS / "resnet8_cifar10_int8_qdq.onnx"

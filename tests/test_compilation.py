@@ -14,9 +14,9 @@ from command_line import mcugen
 from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
-from mcugen.errors import UsageError
-from mcugen.quant.estimate import estimated
-from mcugen.quant.quantize import Quantization, Sample
+from mcugen.core.errors import UsageError
+from mcugen.quantization.estimate import estimated
+from mcugen.quantization.quantize import Quantization, Sample
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))
@@ -47,7 +47,7 @@ def test_what_learned_nothing_is_judged_once(monkeypatch: pytest.MonkeyPatch):
         judged.append(quantized)
         return estimated(quantized, samples, kind)
 
-    monkeypatch.setattr("mcugen.compilation.estimated", counted)
+    monkeypatch.setattr("mcugen.api.compilation.estimated", counted)
     net = Compilation(MODEL, quantizing=Quantizing(calibration=CALIBRATION, finetune=1))
     assert net.quantized.estimate is not None and len(judged) == 1
     assert [note for note in net.quantized.notes if note.startswith("not fine-tuned: ")]

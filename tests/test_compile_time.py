@@ -15,8 +15,9 @@ import onnx
 import pytest
 from shared_models import MODELS
 
-from mcugen.compiler import compile_model
-from mcugen.errors import VerificationError
+from mcugen.backends.cpu.pipeline import Pass, _run
+from mcugen.core.errors import VerificationError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.names import Names
 from mcugen.hir.types import TensorType
@@ -25,7 +26,6 @@ from mcugen.memory import exact
 from mcugen.memory.regions import bytes_taken
 from mcugen.memory.spans import bytes_at
 from mcugen.ops.pointwise import Unary
-from mcugen.pipeline import Pass, _run
 
 ROOT = Path(__file__).resolve().parents[1]
 LINEAR = 1.15
@@ -66,14 +66,14 @@ def test_work_grows_linearly(kind: str) -> None:
 
 @pytest.mark.parametrize(("arguments", "modules"), [("['--help']", "numpy onnx ortools onnxruntime")])
 def test_help_imports_no_compiler(arguments: str, modules: str) -> None:
-    code = f"import sys; sys.argv = ['mcugen', *{arguments}]\ntry:\n    from mcugen.cli import main; main()\n"
+    code = f"import sys; sys.argv = ['mcugen', *{arguments}]\ntry:\n    from mcugen.cli.app import main; main()\n"
     code += f"finally:\n    assert not set({modules!r}.split()) & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_compiling_imports_no_solver_where_it_needs_none() -> None:
-    code = "import sys, mcugen.compiler; assert not {'ortools', 'onnxruntime', 'elftools'} & set(sys.modules)"
+    code = "import sys, mcugen.driver.compiler; assert not {'ortools', 'onnxruntime', 'elftools'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

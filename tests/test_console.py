@@ -10,7 +10,7 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net
 
-from mcugen.commands import console
+from mcugen.cli.commands import console
 
 
 def test_without_a_terminal_a_line_comes_every_ten_seconds(

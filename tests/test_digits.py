@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mcugen
-from mcugen.board import board_names
+from mcugen.core.board import board_names
 from mcugen.evaluation.samples import load_samples
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"

@@ -12,10 +12,10 @@ from architecture import rooms, walk
 from markers import replace_between_markers
 from performance_summary import summary
 
-from mcugen.errors import McugenError
-from mcugen.report.kernels import kernel_table
-from mcugen.report.operators import operator_table
-from mcugen.report.stored import report_schema
+from mcugen.core.errors import McugenError
+from mcugen.reporting.kernels import kernel_table
+from mcugen.reporting.operators import operator_table
+from mcugen.reporting.stored import report_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 

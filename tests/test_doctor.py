@@ -11,9 +11,9 @@ import pytest
 import typer
 from command_line import mcugen
 
-from mcugen import cli_options
-from mcugen.cli import app
-from mcugen.simulate.toolchain import program_version
+from mcugen.cli import options as cli_options
+from mcugen.cli.app import app
+from mcugen.simulation.toolchain import program_version
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import typer
 from _pytest.mark import ParameterSet
 from command_line import mcugen
 
-from mcugen.cli import app
+from mcugen.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md")))

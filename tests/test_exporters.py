@@ -10,8 +10,8 @@ import pytest
 from exporters import Measured
 from markers import replace_between_markers
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.driver.compiler import compile_model
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from typer.testing import CliRunner
 
 from mcugen import CompileOptions, compile_model
-from mcugen.cli import app
+from mcugen.cli.app import app
 from mcugen.lir.program import Space
 
 LENT = CompileOptions(name="net", external_io=True)

@@ -17,7 +17,7 @@ from shared_models import MODELS as FOLDER
 
 from mcugen import CompileOptions, compile_model, load_board
 from mcugen.lir.kernel import CHECKED
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 
 def resized(mode: str, **attributes: object) -> Net:

@@ -13,9 +13,9 @@ import pytest
 from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, Places, compile_model
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.simulate import simulate
+from mcugen.core.board import load_board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.simulation import simulate
 
 H7 = load_board("stm32h743")
 PICO = load_board("rp2350")

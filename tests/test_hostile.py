@@ -11,7 +11,7 @@ from apart import Command, Outcome, run_all
 from fuzz_inputs import MAKERS, check, command
 from hostile import GROUPS, corpus
 
-from mcugen.commands import listing
+from mcugen.cli.commands import listing
 
 LONG = (
     *("sizes/products", "sizes/large_product", "functions/doubling_12", "plugins/swallows", "loops/count_100000"),

@@ -15,8 +15,8 @@ import pytest
 from onnx import helper
 from typer.testing import CliRunner
 
-from mcugen.cli import app
-from mcugen.errors import UsageError
+from mcugen.cli.app import app
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 from tests.onnx_models import Net
 

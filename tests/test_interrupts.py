@@ -26,13 +26,13 @@ from test_decoding import network as coded_network
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.compiled import CompiledModel
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
+from mcugen.driver.compiled import CompiledModel
 from mcugen.kernels.packed import DENSE_PACKED_TILE
-from mcugen.simulate.build import build_target
-from mcugen.simulate.execute import execute, qemu_program
-from mcugen.simulate.machines import Region, find_machine
-from mcugen.simulate.toolchain import ARM, RISCV
+from mcugen.simulation.build import build_target
+from mcugen.simulation.execute import execute, qemu_program
+from mcugen.simulation.machines import Region, find_machine
+from mcugen.simulation.toolchain import ARM, RISCV
 
 CPUS = [
     *(pytest.param(board, marks=pytest.mark.qemu) for board in ("rp2040", "nrf52840", "corstone300")),

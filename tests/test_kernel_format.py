@@ -21,9 +21,9 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.environment import _assembly
 from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import WIDTH
-from mcugen.compiler import compile_model
-from mcugen.options import CMSIS_NN, CompileOptions
-from mcugen.resources import resource_dir
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.core.resources import resource_dir
+from mcugen.driver.compiler import compile_model
 
 _PATH = f"{Path(sys.executable).parent}"
 CLANG_FORMAT = shutil.which("clang-format", path=_PATH) or shutil.which("clang-format")

@@ -16,11 +16,11 @@ from command_line import mcugen
 from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, compile_model
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.latency import Deadline, within
-from mcugen.report.figures import Report
+from mcugen.autotuning.latency import Deadline, within
+from mcugen.core.board import load_board
+from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.driver.compiled import CompiledModel
+from mcugen.reporting.figures import Report
 
 BOARD = "nrf52840"
 

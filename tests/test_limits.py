@@ -12,12 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mcugen import limits
-from mcugen.errors import DoesNotFitError, McugenError, ModelError, UsageError
-from mcugen.importer import import_model
-from mcugen.importer.hazards import check_hazards
-from mcugen.importer.load import prepare_model
-from mcugen.limits import (
+from mcugen.core import limits
+from mcugen.core.errors import DoesNotFitError, McugenError, ModelError, UsageError
+from mcugen.core.limits import (
     MAX_LINKS,
     MAX_NAME,
     MAX_NODES,
@@ -28,6 +25,9 @@ from mcugen.limits import (
     read_bounded,
     restart,
 )
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.hazards import check_hazards
+from mcugen.frontend.onnx.load import prepare_model
 
 
 def busy() -> None:
@@ -132,7 +132,7 @@ def test_function_bodies_count_as_often_as_they_are_used(monkeypatch: pytest.Mon
     """ONNX's own composite operators are bodies of some nodes each."""
     proto = prepare_model(model([helper.make_node("HardSwish", ["x0"], ["y"])]), "m")
     import_model(proto, "m")
-    monkeypatch.setattr("mcugen.importer.scope.MAX_NODES", 1)
+    monkeypatch.setattr("mcugen.frontend.onnx.scope.MAX_NODES", 1)
     with pytest.raises(McugenError, match="at most 1 nodes"):
         import_model(proto, "m")
 

@@ -16,8 +16,8 @@ from lint_c import deviation_table, readable
 from unseen import unseen, without_assembly
 
 import mcugen
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("cppcheck", "clang-tidy")

@@ -11,12 +11,12 @@ import pytest
 from jinja2 import meta
 from lint_variants import cpu_of, forms
 
-from mcugen.board import load_board
 from mcugen.codegen.environment import environment
+from mcugen.core.board import load_board
+from mcugen.core.resources import resource_dir
 from mcugen.kernels import learning
 from mcugen.kernels.declared import kernels_of
-from mcugen.report.kernels import declared_kernels
-from mcugen.resources import resource_dir
+from mcugen.reporting.kernels import declared_kernels
 
 TEMPLATES = resource_dir("templates")
 NO_C = {"CMakeLists.txt.j2", "memory.ld.j2", "pack.pdsc.j2"}

@@ -15,7 +15,7 @@ from c_coverage import measure
 from measure_coverage import failed, kernel_branches, kernel_table, outcome, python_table
 from onnx_models import Net
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 
 
 def test_rooms_and_all(tmp_path: Path):
@@ -26,7 +26,7 @@ def test_rooms_and_all(tmp_path: Path):
     files = {
         "mcugen/memory/plan.py": figures(90, 100, 3, 4),
         "mcugen/memory/order.py": figures(5, 100, 0, 0),
-        "mcugen/cli.py": figures(1, 1000, 0, 0),
+        "mcugen/cli/app.py": figures(1, 1000, 0, 0),
     }
     (tmp_path / "report.json").write_text(json.dumps({"files": files}))
     assert python_table(tmp_path / "report.json").splitlines()[2:] == [

@@ -18,24 +18,24 @@ from quant.float_models import normal_samples, random_weights
 from rich.console import Console
 
 import mcugen
-from mcugen.compiled import CompiledModel
-from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.autotuning.latency import Deadline, Pace
+from mcugen.autotuning.precision import Answer, Demand, Question, Search
+from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.core.options import MIXED, CompileOptions
+from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, chance
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.latency import Deadline, Pace
-from mcugen.mixed import Answer, Demand, Question, Search
-from mcugen.options import MIXED, CompileOptions
-from mcugen.quant.estimate import apart
-from mcugen.quant.few_bits import most_valuable, stored_share
-from mcugen.quant.quantize import Quantization, float_model, quantizer
-from mcugen.quant.samples import halves, in_own_order
-from mcugen.quant.scheme import Scheme
-from mcugen.report.figures import Report
-from mcugen.report.text import print_tradeoffs
-from mcugen.report.tradeoffs import Goal
+from mcugen.quantization.estimate import apart
+from mcugen.quantization.few_bits import most_valuable, stored_share
+from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.samples import halves, in_own_order
+from mcugen.quantization.scheme import Scheme
+from mcugen.reporting.figures import Report
+from mcugen.reporting.text import print_tradeoffs
+from mcugen.reporting.tradeoffs import Goal
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 

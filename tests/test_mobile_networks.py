@@ -12,14 +12,14 @@ import pytest
 from mobile_networks import MCUNET_VWW, MOBILENET_V2_035, Block, mobile_net, u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
-from mcugen import fitting
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.fitting.patches import in_patches
+from mcugen import search
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.verify import verify_graph
 from mcugen.lir.program import Control
-from mcugen.options import CompileOptions
+from mcugen.search.patches import in_patches
 
 
 def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:
@@ -70,7 +70,7 @@ def test_patches_give_the_same(blocks: Sequence[Block]) -> None:
 def test_patches_on_the_target(board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where convolutions have other padding at the left than at the right."""
     model = mobile_net((10, 66), MCUNET_VWW[:2], is_integer=True)
-    monkeypatch.setattr(fitting, "_ways", lambda graph, *_: [(in_patches(graph, graph.nodes), 0)])
+    monkeypatch.setattr(search, "_ways", lambda graph, *_: [(in_patches(graph, graph.nodes), 0)])
     compiled, feeds = least(model, board), random_feeds(model)
     assert sum(instr.name.endswith((".0", ".1")) for instr in compiled.program.instrs) >= 2 * 5
     assert_close(compiled.simulate([feeds], measure=False).outputs[0], interpret(compiled.graph, feeds))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from object_cache import cached
 
-from mcugen.errors import VerificationError
-from mcugen.simulate.toolchain import Compiler, Unit
+from mcugen.core.errors import VerificationError
+from mcugen.simulation.toolchain import Compiler, Unit
 
 UNIT = Unit("model/net.c", "model/net.o", ("-Wall",))
 FILES = {

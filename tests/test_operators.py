@@ -11,7 +11,7 @@ from onnx_tests import Case, Compiled, compile_case
 from test_onnx_suite import one_per_operator
 
 from mcugen.ops.onnx_node import BUILT_IN
-from mcugen.report.operators import operator_table
+from mcugen.reporting.operators import operator_table
 
 BESIDE = {"copy", "transpose", "fill", "move", "elementwise", "if", "else", "for", "end"}
 """What may stand beside an operator's own kernels, as the table's head says; and the markers of blocks."""

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx_models import Net, assert_close, numpy_outputs, random_feeds
 
-from mcugen.board import Board, load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.choose import MOST_SLOWDOWN
-from mcugen.options import CompileOptions
 
 
 def network() -> Net:

@@ -10,14 +10,15 @@ from float_models import conv_net, normal_samples
 from onnx_models import Net, imported
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model, compiler, load_board, parameters
-from mcugen.errors import DoesNotFitError
-from mcugen.importer.load import load
-from mcugen.options import CMSIS_NN, OWN, Places
-from mcugen.parameters import least_bytes, require_room_quantized
-from mcugen.pipeline import optimize
-from mcugen.quant.quantize import float_model
-from mcugen.quant.scheme import Scheme
+from mcugen import CompileOptions, compile_model, load_board
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.core.errors import DoesNotFitError
+from mcugen.core.options import CMSIS_NN, OWN, Places
+from mcugen.driver import compiler, parameters
+from mcugen.driver.parameters import least_bytes, require_room_quantized
+from mcugen.frontend.onnx.load import load
+from mcugen.quantization.quantize import float_model
+from mcugen.quantization.scheme import Scheme
 
 RANDOM = np.random.default_rng(0)
 SMALL = load_board("stm32f103")

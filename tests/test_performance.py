@@ -10,7 +10,7 @@ from shared_models import MODELS, recorded, roomy
 
 import mcugen
 from mcugen.hir.graph import Value
-from mcugen.simulate import Execution
+from mcugen.simulation import Execution
 
 pytestmark = pytest.mark.shared
 

@@ -13,10 +13,10 @@ import pytest
 from plain_c import plain, twins
 from targets import clang
 
-from mcugen.board import Board, load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.simulate.toolchain import ARM, RISCV
+from mcugen.core.board import Board, load_board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation.toolchain import ARM, RISCV
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.onnx"

@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import UnsupportedError, UsageError
+from mcugen.core.errors import UnsupportedError, UsageError
+from mcugen.driver.plugins import registry_of
 from mcugen.ops.onnx_node import BUILT_IN
-from mcugen.plugins import registry_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 PLUGIN = EXAMPLE / "softclip.py"
@@ -50,7 +50,7 @@ def test_the_model_is_what_its_script_writes(tmp_path: Path):
 def test_the_command_line(tmp_path: Path):
     from typer.testing import CliRunner
 
-    from mcugen.cli import app
+    from mcugen.cli.app import app
 
     options = ["--board", "host", "-o", str(tmp_path / "out"), "--plugin", str(PLUGIN)]
     result = CliRunner().invoke(app, ["compile", str(MODEL), *options])

@@ -24,14 +24,14 @@ from onnx_models import Net, assert_close
 from portable_models import STEPS, WEIGHTS, Portable, learning_model, models_for, portable_models
 from shared_models import MODELS, options, recorded, roomy
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
-from mcugen.errors import VerificationError
+from mcugen.core.board import load_board
+from mcugen.core.errors import VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels import learning
 from mcugen.kernels.declared import kernels_of
 from mcugen.lir.kernel import Kernel
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 BIG_ENDIAN = "powerpc-linux-gnu-gcc -static"
 HERE = Path(__file__).parent

@@ -17,13 +17,13 @@ from batch import combine
 from onnx_models import Feeds, assert_close, onnxruntime_outputs, random_feeds
 from random_graphs import FLOAT, INT8, RandomModel, random_model
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import VerificationError
+from mcugen.core.board import load_board
+from mcugen.core.errors import VerificationError
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import GOALS, CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 BATCH = 10
 """Models of a program."""

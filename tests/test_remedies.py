@@ -12,8 +12,16 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net
 
-from mcugen.errors import DoesNotFitError, InternalError, Interrupted, McugenError, ModelError, OutputError, UsageError
-from mcugen.remedies import Invocation, command_that_helps
+from mcugen.cli.remedies import Invocation, command_that_helps
+from mcugen.core.errors import (
+    DoesNotFitError,
+    InternalError,
+    Interrupted,
+    McugenError,
+    ModelError,
+    OutputError,
+    UsageError,
+)
 
 OPTIONS = {
     "--board": True,

@@ -14,7 +14,7 @@ from same_bits import Build, Done, builds, plain_builds, read, results, table
 from shared_models import roomy
 
 from mcugen import CompileOptions, compile_model, load_board
-from mcugen.compiled import CompiledModel
+from mcugen.driver.compiled import CompiledModel
 
 CPUS = [
     *(pytest.param(board, marks=pytest.mark.qemu) for board in ("nrf52840", "rp2040", "corstone300")),

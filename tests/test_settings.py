@@ -15,10 +15,10 @@ import pytest
 import typer
 from command_line import mcugen
 
-from mcugen import cli_options
-from mcugen.cli import app
-from mcugen.errors import UsageError
-from mcugen.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_text
+from mcugen.cli import options as cli_options
+from mcugen.cli.app import app
+from mcugen.cli.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_text
+from mcugen.core.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 MODEL = DIGITS / "digits_f32.onnx"

@@ -14,11 +14,11 @@ from onnx_models import random_feeds
 from shared_models import MODELS, QUANTIZED, options, recorded, roomy
 
 import mcugen
+from mcugen.core.options import AUTO, CMSIS_NN, FAMILIES, OWN
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
 from mcugen.kernels.library import references
-from mcugen.options import AUTO, CMSIS_NN, FAMILIES, OWN
 
 pytestmark = pytest.mark.shared
 

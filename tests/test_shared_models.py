@@ -29,12 +29,12 @@ from shared_models import (
 )
 
 import mcugen
+from mcugen.backends.cpu.pipeline import convert_integers, optimize
 from mcugen.evaluation.accuracy import compare, run_onnxruntime
 from mcugen.evaluation.samples import load_samples
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import load_model
 from mcugen.hir.interpreter import interpret
-from mcugen.importer import import_model
-from mcugen.importer.load import load_model
-from mcugen.pipeline import convert_integers, optimize
 
 pytestmark = pytest.mark.shared
 

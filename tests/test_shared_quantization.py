@@ -19,15 +19,15 @@ from shared_models import (
     tensors_of_onnxruntime,
 )
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import compare, run_onnxruntime
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.quant.float_model import FloatModel
-from mcugen.quant.quantize import Quantization, float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.float_model import FloatModel
+from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 pytestmark = pytest.mark.shared
 

@@ -36,9 +36,9 @@ from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeClassifier
 
 from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.board import load_board
-from mcugen.errors import UnsupportedError
-from mcugen.simulate import Setup, simulate
+from mcugen.core.board import load_board
+from mcugen.core.errors import UnsupportedError
+from mcugen.simulation import Setup, simulate
 
 skl2onnx = pytest.importorskip("skl2onnx")
 

@@ -16,7 +16,7 @@ import pytest
 from command_line import Done, mcugen
 from onnx_models import Net
 
-from mcugen.limits import open_regular
+from mcugen.core.limits import open_regular
 
 SECONDS = 60
 """Of a whole command on a busy computer: what waits for a writer would wait for ever."""
@@ -216,7 +216,7 @@ def no_cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.usefixtures("no_cache")
 def test_pages_need_no_cache(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script that draws charts takes seconds to make, which is why it is kept."""
-    from mcugen.report import charts
+    from mcugen.reporting import charts
 
     charts.vega.cache_clear()
     monkeypatch.setattr("vl_convert.javascript_bundle", lambda _: "drawing()")
@@ -230,8 +230,8 @@ def test_pages_need_no_cache(files: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_full_disk_ends_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcugen.cache import Store
-    from mcugen.report import charts
+    from mcugen.core.cache import Store
+    from mcugen.reporting import charts
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -16,13 +16,13 @@ from mobile_networks import u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from shared_models import MODELS, SHARED
 
-import mcugen.fitting
+import mcugen.search
 from mcugen import CompileOptions, Places, compile_model
-from mcugen.board import Board, board_names, load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import target_of
-from mcugen.errors import DoesNotFitError, UsageError, VerificationError
-from mcugen.fitting import build_program
+from mcugen.backends.cpu.pipeline import Kernels
+from mcugen.core.board import Board, board_names, load_board
+from mcugen.core.errors import DoesNotFitError, UsageError, VerificationError
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import target_of
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import ENOUGH, MOST_SLOWDOWN, NOTABLE
 from mcugen.lir.program import (
@@ -39,9 +39,9 @@ from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.pipeline import Kernels
-from mcugen.simulate import simulate
-from mcugen.simulate.timings import TIMINGS
+from mcugen.search import build_program
+from mcugen.simulation import simulate
+from mcugen.simulation.timings import TIMINGS
 
 L4R5 = load_board("stm32l4r5")
 HOST = replace(
@@ -91,7 +91,7 @@ def test_what_is_read_again_is_copied_and_told():
 def test_balanced_takes_room_that_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch):
     found = compiled(optimize="balanced")
     assert copied(found)
-    monkeypatch.setattr(mcugen.fitting, "staged", lambda attempt, *_: attempt)
+    monkeypatch.setattr(mcugen.search, "staged", lambda attempt, *_: attempt)
     without = compiled(optimize="balanced")
     assert not copied(without)
     assert found.program.arena_size == without.program.arena_size
@@ -141,7 +141,7 @@ def test_it_saves_cycles(monkeypatch: pytest.MonkeyPatch):
         return made.total
 
     with_copies = cycles()
-    monkeypatch.setattr(mcugen.fitting, "staged", lambda attempt, *_: attempt)
+    monkeypatch.setattr(mcugen.search, "staged", lambda attempt, *_: attempt)
     assert with_copies < 0.97 * cycles()
 
 
@@ -425,7 +425,7 @@ def test_kernels_are_chosen_for_where_start_up_copies_weights(monkeypatch: pytes
     """More weights for less time: in flash they would cost more than they save."""
     path = MODELS / "pt_resnet_s_legacy.onnx"
     again = fitted(path, "rt1060", "speed")
-    monkeypatch.setattr(mcugen.fitting, "SURELY", 0.0)
+    monkeypatch.setattr(mcugen.search, "SURELY", 0.0)
     once = fitted(path, "rt1060", "speed")
     for found in (again, once):
         assert copied_bytes(found.program, found.board, found.options.place) >= found.program.weights_size
@@ -460,7 +460,7 @@ def test_copies_of_a_part_save_cycles(monkeypatch: pytest.MonkeyPatch):
         return made.total
 
     with_part = cycles()
-    monkeypatch.setattr(mcugen.fitting.staging, "_a_part", lambda program, board, options, arena: options)
+    monkeypatch.setattr(mcugen.search.staging, "_a_part", lambda program, board, options, arena: options)
     assert with_part < 0.97 * cycles()
 
 
@@ -621,7 +621,7 @@ def test_rows_and_kernels_together_take_a_quarter_more_at_most() -> None:
 def test_an_arena_counts_beside_copies_that_are_made_anyway() -> None:
     """A group of rows halves that of a network in float, whose weights start-up copies in any case.
 
-    Its program is that before it is compared with `speed` (mcugen.fitting.pace), which is much faster here.
+    Its program is that before it is compared with `speed` (mcugen.search.pace), which is much faster here.
     """
     model = compile_model(MODELS / "resnet8_cifar10_f32.onnx", "rt1060", CompileOptions("net"))
     fit = build_program(model.graph, target_of(model.board, CompileOptions()), CompileOptions())

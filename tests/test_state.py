@@ -9,7 +9,7 @@ import pytest
 from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 
 SHAPE = (1, 4)
 

@@ -17,9 +17,9 @@ from shared_models import MODELS
 
 from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.importer.load import load
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.frontend.onnx.load import load
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "streaming"
 AXIS = 2

@@ -14,12 +14,12 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net
 
-import mcugen.tuning as tuning
+import mcugen.autotuning.measured_kernels as tuning
 from mcugen import CompileOptions, compile_model
-from mcugen.cache import Store
-from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
-from mcugen.options import LayerTimes
+from mcugen.core.cache import Store
+from mcugen.core.errors import UsageError
+from mcugen.core.options import LayerTimes
+from mcugen.driver.compiled import CompiledModel
 
 BOARD = "stm32l4r5"
 
@@ -66,7 +66,7 @@ def test_what_was_measured_is_kept(model: onnx.ModelProto, tmp_path: Path, monke
     figures = found.report.tuning
     assert figures is not None and figures.candidates >= 8
     assert figures.cycles_estimate <= figures.fits_cycles_estimate
-    monkeypatch.setattr("mcugen.simulate.simulate", lambda *_, **__: pytest.fail("runs again"))
+    monkeypatch.setattr("mcugen.simulation.simulate", lambda *_, **__: pytest.fail("runs again"))
     again = tuned(model, store)
     assert again.report.tuning == figures and again.bundle.files == found.bundle.files
     for file in tmp_path.iterdir():

@@ -18,12 +18,12 @@ import pytest
 from command_line import mcugen
 from exported import tiny
 
-from mcugen.board import Board, board_names, load_board
-from mcugen.errors import UsageError
+from mcugen.core.board import Board, board_names, load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.resources import resource_dir
 from mcugen.export.assemble import package_files
 from mcugen.export.formats import FORMATS
 from mcugen.export.package import Package
-from mcugen.resources import resource_dir
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits_f32.onnx"
 SHIPPED = {path.stem: tomllib.loads(path.read_text()) for path in sorted(resource_dir("boards").glob("*.toml"))}

@@ -15,8 +15,8 @@ import pytest
 from mobile_networks import SCALE
 from onnx_models import Net
 
-from mcugen.board import load_board
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import load_board
 
 pytestmark = [pytest.mark.slow, pytest.mark.qemu]
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from mcugen.autotuning.precision import Demand, Search
+from mcugen.core.options import CompileOptions
 from mcugen.evaluation.metrics import METRICS
-from mcugen.mixed import Demand, Search
-from mcugen.options import CompileOptions
-from mcugen.report.tradeoffs import Tradeoff
+from mcugen.reporting.tradeoffs import Tradeoff
 
 
 def search(taken: int | None, share: float | None, goal: str) -> Search:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from test_kernel_format import FUNCTION
 
-from mcugen.board import load_board
-from mcugen.resources import resource_dir
-from mcugen.simulate.toolchain import ARM
+from mcugen.core.board import load_board
+from mcugen.core.resources import resource_dir
+from mcugen.simulation.toolchain import ARM
 
 RUNTIME = resource_dir("runtime_c") / "include"
 ANY = ("uint32_t", "int32_t")

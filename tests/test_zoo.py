@@ -13,12 +13,12 @@ from benchmark.reasons import reasons
 from onnx_models import Net
 from shared_models import SHARED
 
-from mcugen.board import load_board
-from mcugen.cache import Store
-from mcugen.compilation import Compilation
-from mcugen.options import CompileOptions
-from mcugen.tasks import Quantizing
-from mcugen.workers.sharing import Workers
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import load_board
+from mcugen.core.cache import Store
+from mcugen.core.options import CompileOptions
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Quantizing
 
 MODEL = SHARED / "zoo" / "esp_tcn_stream.onnx"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcugen.board import Board, Core, load_board
+from mcugen.core.board import Board, Core, load_board
 
 
 def two_cores(name: str) -> Board:

@@ -16,12 +16,12 @@ from onnx import helper, numpy_helper
 from onnx_models import Feeds, Net
 from onnx_tests import Case, cases
 
-from mcugen.errors import McugenError
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.core.errors import McugenError
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import prepare_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
-from mcugen.importer import import_model
-from mcugen.importer.load import prepare_model
-from mcugen.pipeline import optimize
 
 OLDEST, NEWEST = 6, onnx.defs.onnx_opset_version()
 _Option = onnx.defs.OpSchema.FormalParameterOption

@@ -23,11 +23,11 @@ from markers import replace_between_markers
 from measure_costs import random_inputs
 from rich.console import Console
 
-from mcugen.board import Board, load_board
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions, Places
-from mcugen.simulate import Setup, simulate
-from mcugen.simulate.cycles import Cycles
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation import Setup, simulate
+from mcugen.simulation.cycles import Cycles
 
 NEAR, NEARER = 0.15, 0.07
 """How far estimates may be off: all of them, and half of them."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from heard import heard
 from unseen import unseen, without_assembly
 
-from mcugen.board import Board
-from mcugen.simulate.toolchain import ARM, RISCV
+from mcugen.core.board import Board
+from mcugen.simulation.toolchain import ARM, RISCV
 
 CHECKS = ",".join(
     [
@@ -59,7 +59,7 @@ _FLAGS = ("-std=c99", "-I.")
 _GCC_ONLY = ("--specs", "-mtune")
 _WITHIN_AN_ARRAY = "used as a pointer offset after an implicit widening conversion"
 """What 64-bit CPUs are told of products of ints: places in a tensor, of which none has more than MAX_ELEMENTS of
-mcugen/limits.py. Products that are widened to be numbers are told."""
+mcugen/core/limits.py. Products that are widened to be numbers are told."""
 _IS_NAN = re.compile(r"(?P<value>\*?\w+) (?:- (?P=value) == 0\.0f|!= (?P=value)\b)")
 """A comparison of floats that is meant: whether a value is no number, or is finite."""
 _SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):(\d+): (?:warning|error): (.*)$")

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import typer
 
-from mcugen import cli
-from mcugen.boundary import guarded
+from mcugen.cli import app as cli
+from mcugen.cli.error_boundary import guarded
 
 SECONDS = 30
 """Of CPU for one command."""

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from mcugen.compilation import Compilation
-from mcugen.compiled import CompiledModel
+from mcugen.api.compilation import Compilation
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.tasks import Quantizing
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.printer import print_graph
-from mcugen.importer import import_model
-from mcugen.importer.load import load
 from mcugen.lir.printer import print_program
-from mcugen.tasks import Quantizing
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,7 +25,7 @@ from benchmark.tables import to_markdown, to_rich
 from markers import replace_between_markers
 from rich.console import Console
 
-from mcugen.errors import McugenError, UsageError
+from mcugen.core.errors import McugenError, UsageError
 
 FLOAT_BOARDS = "nrf52840,rt1060,corstone300"
 INT8_BOARDS = "rp2040,stm32f103,nrf52840,rt1060,nrf5340,corstone300"

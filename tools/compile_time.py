@@ -88,7 +88,7 @@ def cpu_seconds(command: list[str]) -> float:
 
 def mcugen_seconds(*arguments: str) -> float:
     """Of the command line."""
-    return cpu_seconds([sys.executable, "-c", "from mcugen.cli import main; main()", *arguments])
+    return cpu_seconds([sys.executable, "-c", "from mcugen.cli.app import main; main()", *arguments])
 
 
 def compile_seconds(path: Path, board: str, *options: str) -> float:
@@ -112,7 +112,7 @@ def main(
     table = Table("model", "nodes", "CPU s", "exponent")
     with tempfile.TemporaryDirectory() as folder:
         table.add_row("(help)", "", f"{mcugen_seconds('--help'):.2f}", "")
-        idle = cpu_seconds([sys.executable, "-c", "import mcugen.compiler"])
+        idle = cpu_seconds([sys.executable, "-c", "import mcugen.driver.compiler"])
         table.add_row("(imports alone)", "", f"{idle:.2f}", "")
         for name, make in MODELS.items():
             before: tuple[int, float] | None = None
@@ -121,7 +121,7 @@ def main(
                 onnx.save(make(size), path)
                 try:
                     seconds = compile_seconds(path, board)
-                except subprocess.CalledProcessError:  # beyond mcugen.limits
+                except subprocess.CalledProcessError:  # beyond mcugen.core.limits
                     table.add_row(name, str(size), "refused", "")
                     break
                 grown = before and f"{exponent((before[0], size), (before[1] - idle, seconds - idle)):.2f}"

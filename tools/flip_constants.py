@@ -22,9 +22,9 @@ from pathlib import Path
 from zoo import BOUND, SIZES
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
-from mcugen.board import Board
-from mcugen.compiled import CompiledModel
-from mcugen.simulate.flips import NO_END, OUT_OF_BOUNDS, Flips, run_flips
+from mcugen.core.board import Board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.simulation.flips import NO_END, OUT_OF_BOUNDS, Flips, run_flips
 
 BAD = OUT_OF_BOUNDS + NO_END
 """What must not happen: an access out of bounds, or no end."""
@@ -39,7 +39,7 @@ STATES = {
 
 @dataclass(frozen=True)
 class Result:
-    """How runs with flips ended: letters of mcugen.simulate.flips by array and kind of flip."""
+    """How runs with flips ended: letters of mcugen.simulation.flips by array and kind of flip."""
 
     arrays: tuple[str, ...]
     ended: tuple[tuple[str, Flips, str], ...]

@@ -36,21 +36,21 @@ from quant_study import (
     samples,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import ConstraintError
+from mcugen.autotuning.precision import Demand, Search
+from mcugen.core.errors import ConstraintError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, names_classes
 from mcugen.evaluation.samples import Samples
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.mixed import Demand, Search
-from mcugen.options import CompileOptions
-from mcugen.quant.estimate import apart
-from mcugen.quant.few_bits import stored_share
-from mcugen.quant.float_model import FloatModel
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.samples import in_own_order
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.estimate import apart
+from mcugen.quantization.few_bits import stored_share
+from mcugen.quantization.float_model import FloatModel
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.samples import in_own_order
+from mcugen.quantization.scheme import Scheme
 
 MODELS = (
     "resnet8_cifar10_f32",

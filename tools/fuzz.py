@@ -28,10 +28,10 @@ from batch import combine
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_tests import Case, cases, compile_binding
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.errors import McugenError
-from mcugen.simulate import Setup, simulate
+from mcugen.core.board import load_board
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiled import CompiledModel
+from mcugen.simulation import Setup, simulate
 
 ALLOWED_EXITS = (3, 4, 5)
 SECONDS = 10

@@ -17,7 +17,7 @@ from apart import main
 from damage import DIGITS, INTS, VALUES, WORDS, Maker
 
 from mcugen.calibration.files import FORMAT, VERSION
-from mcugen.resources import resource_dir
+from mcugen.core.resources import resource_dir
 
 _HEAD = '<ir_version: 10, opset_import: ["": 17]>'
 _CLASSIFIER = "g (float[1,6] x) => (float[1,2] y) <float[6,2] w = {{{}}}> {{ h = MatMul(x, w) y = Softmax(h) }}"

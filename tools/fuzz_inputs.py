@@ -32,8 +32,8 @@ from fuzz_files import FILES, WITHIN
 from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
-from mcugen.quant.profile import BINS
-from mcugen.resources import resource_dir
+from mcugen.core.resources import resource_dir
+from mcugen.quantization.profile import BINS
 
 BATCH = 500
 """Commands of one process: it is forked anew for the next ones."""

@@ -19,8 +19,8 @@ from typing import Annotated, Any
 import typer
 from markers import replace_between_markers
 
-from mcugen.board import load_board
-from mcugen.errors import ConstraintError
+from mcugen.core.board import load_board
+from mcugen.core.errors import ConstraintError
 from mcugen.evaluation.metrics import described
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,13 +17,13 @@ from benchmark.subjects import MODELS
 from markers import replace_between_markers
 from measure_costs import random_inputs
 
-from mcugen.board import Board, load_board
-from mcugen.cli_options import CmsisNnInclude, CmsisNnLib, library_files
+from mcugen.cli.options import CmsisNnInclude, CmsisNnLib, library_files
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.options import AUTO, CMSIS_NN, FAMILIES, OWN, CompileOptions, LibraryFiles
-from mcugen.report.figures import layer_title
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import AUTO, CMSIS_NN, FAMILIES, OWN, CompileOptions, LibraryFiles
+from mcugen.driver.compiler import compile_model
+from mcugen.reporting.figures import layer_title
 
 SUBJECTS = ("resnet8_cifar10", "ds_cnn_kws", "mobilenet_v1_025_vww", "autoencoder_ad")
 BOARDS = ("nrf52840", "rt1060", "corstone300")

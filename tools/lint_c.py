@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from unseen import unseen
 
-from mcugen.evidence.sources import deviations
+from mcugen.deploy.evidence.sources import deviations
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPLAINED: Mapping[str, str] = {

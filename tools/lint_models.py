@@ -25,11 +25,11 @@ from markers import replace_between_markers
 from unseen import unseen
 from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
 
-from mcugen.board import load_board
-from mcugen.cache import code_digest
-from mcugen.compilation import Compilation
-from mcugen.options import CompileOptions
-from mcugen.tasks import Quantizing
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import load_board
+from mcugen.core.cache import code_digest
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Quantizing
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "lint"

@@ -26,17 +26,17 @@ import typer
 from measure_costs import BOARDS, COSTS, roomy
 from rich.console import Console
 
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import bundle_of, compile_model
-from mcugen.errors import McugenError
-from mcugen.fitting.budget import calls_of, code_of_calls
+from mcugen.core.board import Board
+from mcugen.core.errors import McugenError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import bundle_of, compile_model
 from mcugen.lir.program import Instr
-from mcugen.options import CompileOptions
-from mcugen.simulate.build import build_parts
-from mcugen.simulate.elf import function_sizes, read_sizes
-from mcugen.simulate.simulation import roots_of
+from mcugen.search.budget import calls_of, code_of_calls
+from mcugen.simulation.build import build_parts
+from mcugen.simulation.elf import function_sizes, read_sizes
+from mcugen.simulation.simulation import roots_of
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS = (

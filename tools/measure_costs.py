@@ -33,26 +33,26 @@ from onnx import helper, numpy_helper
 from rich.console import Console
 from scipy.optimize import nnls
 
-from mcugen.board import Board, load_board
-from mcugen.cli_options import CmsisNnInclude, CmsisNnLib, library_files
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UsageError
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.cli.options import CmsisNnInclude, CmsisNnLib, library_files
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import McugenError, UsageError
+from mcugen.core.options import CMSIS_NN, CompileOptions, LibraryFiles
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
-from mcugen.importer import import_model
-from mcugen.importer.load import load
 from mcugen.kernels.cost import TERMS, work
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.lir.spec import library_kernels_of, own_kernels
-from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
-from mcugen.pipeline import optimize
-from mcugen.report.kernels import declared_kernels
-from mcugen.simulate import Setup, simulate
-from mcugen.simulate.build import build_target
-from mcugen.simulate.machines import find_machine
+from mcugen.reporting.kernels import declared_kernels
+from mcugen.simulation import Setup, simulate
+from mcugen.simulation.build import build_target
+from mcugen.simulation.machines import find_machine
 
 COSTS = Path(__file__).resolve().parents[1] / "boards" / "costs"
 BOARDS = {

@@ -43,7 +43,7 @@ TESTS = {
     "passes": ("passes", "test_random_graphs.py"),
     "lir": ("lir", "memory/test_regions.py", "test_bounded.py", "test_state.py", "test_streaming.py"),
     "memory": ("memory", "codegen/test_memory_regions.py", "lir/test_blocks.py", "test_memory.py", "test_streaming.py"),
-    "quant": ("quant",),
+    "quantization": ("quant",),
     "numerics": ("numerics", "expressions/test_expressions.py"),
 }
 """The tests that mutants of a room are shown to, below tests/."""

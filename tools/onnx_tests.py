@@ -28,12 +28,12 @@ from onnx.backend.test.loader import load_model_tests
 from rich.console import Console
 from rich.progress import track
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.core.board import load_board
+from mcugen.core.errors import McugenError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation import Setup, simulate
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
 BATCH = 40

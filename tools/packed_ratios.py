@@ -14,8 +14,8 @@ import onnx
 import typer
 from measure_costs import FOUR_BITS, convolutions, four_bit_layers, kernels_that_fit, random_inputs, roomy
 
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 WINDOWS = (
     *((12, 12, 16, 16, 3, 3, 1, 1), (8, 8, 64, 64, 3, 3, 1, 1), (16, 16, 3, 16, 3, 3, 1, 1)),

@@ -9,9 +9,9 @@ from pathlib import Path
 from benchmark.subjects import DIGITS, INT8_MODELS
 from markers import replace_between_markers
 
-from mcugen.board import Board, load_board
-from mcugen.compilation import Compilation
-from mcugen.report.figures import Report
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import Board, load_board
+from mcugen.reporting.figures import Report
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 HEADINGS = ("", "instructions: as ever", "twins", "plain", "code: as ever", "twins", "plain", "arena: as ever", "plain")

@@ -24,17 +24,17 @@ import typer
 from markers import replace_between_markers
 from rich.console import Console
 
-from mcugen.board import Board, load_board
-from mcugen.cache import Store, cache_folder, code_digest
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import Board, load_board
+from mcugen.core.cache import Store, cache_folder, code_digest
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant.quantize import Quantization, float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

@@ -25,12 +25,12 @@ from flip_constants import models
 from markers import replace_between_markers
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
-from mcugen.board import Board
-from mcugen.compiled import CompiledModel
-from mcugen.simulate.build import build_by
-from mcugen.simulate.execute import execute, host_program, qemu_program
-from mcugen.simulate.machines import find_machine
-from mcugen.simulate.toolchain import ARM, RISCV
+from mcugen.core.board import Board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.simulation.build import build_by
+from mcugen.simulation.execute import execute, host_program, qemu_program
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.toolchain import ARM, RISCV
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "testing.md"

@@ -47,9 +47,9 @@ def main() -> int:
 
 def _digests(models: list[Path], boards: list[str], goals: list[str]) -> Iterator[list[object]]:
     """Of each compilation its model, board and goal, and by file a digest; or the error."""
-    from mcugen.compiler import compile_model
-    from mcugen.errors import McugenError
-    from mcugen.options import CompileOptions
+    from mcugen.core.errors import McugenError
+    from mcugen.core.options import CompileOptions
+    from mcugen.driver.compiler import compile_model
 
     for model in models:
         for board in boards:

@@ -20,14 +20,14 @@ from typing import Annotated
 import typer
 from markers import replace_between_markers
 
-from mcugen.cache import Store
+from mcugen.core.cache import Store
+from mcugen.core.options import CompileOptions
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.explore.measure import measure
 from mcugen.explore.point import Point
 from mcugen.explore.prepare import Asked, prepared
 from mcugen.explore.search import combinations
-from mcugen.options import CompileOptions
-from mcugen.tasks import Judging, Quantizing
-from mcugen.workers.sharing import Workers
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

@@ -31,12 +31,12 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from quant_study import DOCUMENT, ROOT, Sample, _table, console, remembering
 
-from mcugen.compilation import Compilation
-from mcugen.errors import ConstraintError
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import ConstraintError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.types import Array
-from mcugen.options import CompileOptions
-from mcugen.tasks import Judging, Quantizing
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "quant")]
 

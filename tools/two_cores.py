@@ -18,15 +18,15 @@ import typer
 import zoo
 from markers import between_markers, replace_between_markers
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
-from mcugen.errors import VerificationError
-from mcugen.evaluate import as_stored, on_helper, random_samples, sample_endpoints, timed
+from mcugen.core.board import load_board
+from mcugen.core.errors import VerificationError
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import MOVE
-from mcugen.options import GOALS, CompileOptions
-from mcugen.report.two_cores import OTHER
-from mcugen.simulate import simulate
-from mcugen.simulate.both_cores import run_on_both_cores
+from mcugen.measurement.evaluate import as_stored, on_helper, random_samples, sample_endpoints, timed
+from mcugen.reporting.two_cores import OTHER
+from mcugen.simulation import simulate
+from mcugen.simulation.both_cores import run_on_both_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "two_cores.md"

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array
 from mcugen.kernels.coded import best_code

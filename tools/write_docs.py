@@ -17,8 +17,8 @@ from markers import replace_between_markers
 from performance_summary import summary
 
 from mcugen.export.formats import format_table
-from mcugen.report.kernels import kernel_table
-from mcugen.report.stored import report_schema
+from mcugen.reporting.kernels import kernel_table
+from mcugen.reporting.stored import report_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")

@@ -34,17 +34,17 @@ from markers import replace_between_markers
 from rich.console import Console
 from rich.table import Table
 
-from mcugen.board import Board, load_board
-from mcugen.cache import Store, cache_folder, code_digest
+from mcugen.api.compilation import Compilation
 from mcugen.codegen.identifiers import identifier
-from mcugen.compilation import Compilation
-from mcugen.errors import McugenError
-from mcugen.importer.load import load_model
-from mcugen.options import CompileOptions
-from mcugen.report.kernels import declared_kernels
-from mcugen.simulate import simulate
-from mcugen.tasks import Quantizing
-from mcugen.workers.sharing import Workers
+from mcugen.core.board import Board, load_board
+from mcugen.core.cache import Store, cache_folder, code_digest
+from mcugen.core.errors import McugenError
+from mcugen.core.options import CompileOptions
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Quantizing
+from mcugen.frontend.onnx.load import load_model
+from mcugen.reporting.kernels import declared_kernels
+from mcugen.simulation import simulate
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 FOLDERS = (SHARED / "zoo", SHARED / "models")

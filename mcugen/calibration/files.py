@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mcugen.board import Board, Memory, Parallel
 from mcugen.calibration.fit import Calibration
-from mcugen.errors import UsageError, printable, shortened
-from mcugen.limits import BOARD_BYTES, read_bounded
+from mcugen.core.board import Board, Memory, Parallel
+from mcugen.core.errors import UsageError, printable, shortened
+from mcugen.core.limits import BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
 MOST_BYTES = 64 * BOARD_BYTES

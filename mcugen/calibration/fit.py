@@ -14,8 +14,8 @@ from itertools import chain
 
 import numpy as np
 
-from mcugen.board import Board, Memory, Parallel, Serial
-from mcugen.errors import UsageError
+from mcugen.core.board import Board, Memory, Parallel, Serial
+from mcugen.core.errors import UsageError
 
 _ROUNDS, _STEPS, _SWEEPS = 3, 6, 400
 """At most so many: jumps, steps in one direction, rounds of least squares."""

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.board import Board, Memory, Parallel
 from mcugen.calibration.files import Run
 from mcugen.calibration.fit import Calibration, Estimate, Layer, calibrate
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError, listed
-from mcugen.evaluate import sample_endpoints
+from mcugen.core.board import Board, Memory, Parallel
+from mcugen.core.errors import UsageError, listed
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.samples import random_samples
-from mcugen.options import CompileOptions
+from mcugen.measurement.evaluate import sample_endpoints
 
 
 def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], options: CompileOptions) -> Calibration:

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from mcugen.board import Board
 from mcugen.calibration.fit import Calibration
-from mcugen.errors import printable
-from mcugen.report.listing import waits_text
+from mcugen.core.board import Board
+from mcugen.core.errors import printable
+from mcugen.reporting.listing import waits_text
 
 
 def print_calibration(base: Board, calibration: Calibration, console: Console) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from mcugen.errors import OutputError
+from mcugen.core.errors import OutputError
 
 if sys.platform != "win32":
     import fcntl

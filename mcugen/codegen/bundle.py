@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcugen.board import Memory
 from mcugen.codegen.checks import Entry
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.libraries import Library
+from mcugen.core.board import Memory
 from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
 from mcugen.lir.program import Buffer

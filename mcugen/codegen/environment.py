@@ -12,7 +12,7 @@ import jinja2
 from mcugen.codegen.identifiers import comment, comment_lines
 from mcugen.codegen.lines import fitted, fitted_macro
 from mcugen.codegen.literals import c_param
-from mcugen.resources import resource_dir
+from mcugen.core.resources import resource_dir
 
 
 @cache

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mcugen.board import FEATURES
+from mcugen.core.board import FEATURES
 
 _THUMB2 = ({"thumb2"}, {"dsp"})
 _MACROS: dict[str, tuple[set[str], ...]] = {
@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"\s*(defined\s*\(\s*\w+\s*\)|defined\s+\w+|&&|\|\||!(?!=)|\
 
 
 def for_features(text: str, features: Collection[str]) -> str:
-    """C without what is only for CPUs with other features (of mcugen.board): conditions on those are resolved.
+    """C without what is only for CPUs with other features (of mcugen.core.board): conditions on those are resolved.
 
     Conditions on features that there are, and on all else, stay: code for a board may be built for a lesser CPU, and
     takes its plain C then.

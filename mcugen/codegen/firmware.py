@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from mcugen.board import Memory
 from mcugen.codegen.bundle import Bundle, Section
 from mcugen.codegen.constants import array_context, constant_title, is_unbounded
 from mcugen.codegen.draft import Draft, Provenance
@@ -23,11 +22,12 @@ from mcugen.codegen.render import folder_texts, render, rendered, settled
 from mcugen.codegen.run import event_numbers
 from mcugen.codegen.shared import ArrayKey, Shared, array_key
 from mcugen.codegen.titles import titles_of
-from mcugen.errors import UsageError, shortened
+from mcugen.core.board import Memory
+from mcugen.core.errors import UsageError, shortened
+from mcugen.core.version import __version__
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, BRINGING, READ_ROWS, Control, Instr, Program
 from mcugen.memory.joint import Joint, Pair, join, verify_joint
-from mcugen.version import __version__
 
 
 @dataclass(frozen=True)

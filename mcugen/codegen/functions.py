@@ -24,7 +24,7 @@ class KernelSource:
     """Source of the kernels' text, and the CPU that it is for."""
 
     features: frozenset[str] = frozenset()
-    """Features of the CPU (mcugen.board) that kernels may use beyond plain C."""
+    """Features of the CPU (mcugen.core.board) that kernels may use beyond plain C."""
     templates: tuple[Path, ...] = ()
     """Folders with the user's own kernels."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcugen.codegen.identifiers import WIDTH
-from mcugen.errors import UsageError, shortened
+from mcugen.core.errors import UsageError, shortened
 from mcugen.hir.types import DType
 from mcugen.lir.program import Endpoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcugen.options import CMSIS_NN
+from mcugen.core.options import CMSIS_NN
 
 
 @dataclass(frozen=True)

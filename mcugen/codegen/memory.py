@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcugen.board import Memory
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.shared import ALONE, ArrayKey, Shared, array_key
+from mcugen.core.board import Memory
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
 from mcugen.memory.place import Placement

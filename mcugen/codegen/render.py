@@ -40,6 +40,8 @@ from mcugen.codegen.shared import ALONE, Shared
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import Layer, layers_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
+from mcugen.core.resources import runtime_headers
+from mcugen.core.version import __version__
 from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
@@ -53,8 +55,6 @@ from mcugen.lir.program import (
     Space,
 )
 from mcugen.lir.uniform import with_literals
-from mcugen.resources import runtime_headers
-from mcugen.version import __version__
 
 _LENT = 16
 """Elements: a multiple of them is as aligned as any type asks for."""

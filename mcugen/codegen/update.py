@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.memory import HEAD_BYTES, HEADER_BYTES, MAGIC
-from mcugen.errors import UsageError, shortened
-from mcugen.limits import open_regular
+from mcugen.core.errors import UsageError, shortened
+from mcugen.core.limits import open_regular
 
 _SUFFIX = "_weights.bin"
 _LARGEST = 1 << 26

@@ -16,8 +16,8 @@ from typing import IO
 
 from mcugen.codegen.atomic import put_file, put_folder, restore, staging, write_synced
 from mcugen.codegen.bundle import Bundle
-from mcugen.errors import OutputError, UsageError
-from mcugen.resources import runtime_headers
+from mcugen.core.errors import OutputError, UsageError
+from mcugen.core.resources import runtime_headers
 
 _SELFTEST = "_selftest.c"
 _SHARED_KERNELS = "_kernels.c"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, bounded, names_classes
 from mcugen.evaluation.oracle import OracleModel, run_samples, start_onnx_runtime
 from mcugen.hir.types import Array

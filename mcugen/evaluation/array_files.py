@@ -12,9 +12,9 @@ from typing import IO
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.limits import SAMPLE_BYTES, open_regular
 from mcugen.hir.types import Array
-from mcugen.limits import SAMPLE_BYTES, open_regular
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """By version; those of later versions have fields with names in Unicode, which are no numbers."""

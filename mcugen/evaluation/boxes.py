@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 
 Outputs = Mapping[str, Array]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcugen.errors import shortened
+from mcugen.core.errors import shortened
+from mcugen.core.options import DIVERGED_DB
 from mcugen.hir.types import Array
-from mcugen.options import DIVERGED_DB
 
 AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
 APART = "its parts' ranges differ too much for one scale"

@@ -11,12 +11,12 @@ from functools import partial
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.options import METRICS as TITLES
 from mcugen.evaluation.boxes import THRESHOLDS, mean_average_precision
 from mcugen.evaluation.positions import mean_iou, perplexity, share_right
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
-from mcugen.options import METRICS as TITLES
 
 Outputs = Mapping[str, Array]
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.evaluation.exact_products import all_nodes
 from mcugen.evaluation.legacy_operators import legacy_names, legacy_operators
 from mcugen.evaluation.session import Session

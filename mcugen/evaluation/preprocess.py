@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.limits import MAX_PIXELS, open_regular
 from mcugen.hir.types import Array
-from mcugen.limits import MAX_PIXELS, open_regular
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mcugen.errors import UsageError, listed
+from mcugen.core.errors import UsageError, listed
+from mcugen.core.limits import MAX_SAMPLES
 from mcugen.evaluation.array_files import read_npy, read_npz
 from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
-from mcugen.limits import MAX_SAMPLES
 
 PIXELS = "x_uint8"
 """What arrays of raw pixels are called."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.boxes import TRUTH
 from mcugen.evaluation.preprocess import Preprocessing, parse_preprocessing
 from mcugen.evaluation.sample_files import PIXELS, RawArray, read_samples

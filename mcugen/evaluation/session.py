@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.evaluation.exact_products import with_exact_products
 from mcugen.hir.types import Array
 

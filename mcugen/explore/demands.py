@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcugen.board import Board
+from mcugen.core.board import Board
 from mcugen.evaluation.metrics import Metric
 from mcugen.explore.point import Figures, Outcome
 

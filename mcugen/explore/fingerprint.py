@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mcugen.limits import open_regular
+from mcugen.core.limits import open_regular
 
 
 def fingerprint(*causes: Any) -> str:

@@ -8,18 +8,18 @@ from dataclasses import asdict, replace
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcugen.board import Board, load_board
-from mcugen.cache import Store
-from mcugen.compilation import Compilation
-from mcugen.compiled import CompiledModel
-from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
-from mcugen.evaluate import evaluate, sample_endpoints, timed
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import Board, load_board
+from mcugen.core.cache import Store
+from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point, Refusal
 from mcugen.explore.prepare import Asked, Prepared, prepared
-from mcugen.fitting.budget import likely_use
-from mcugen.report.figures import Report
-from mcugen.tasks import Quantizing
+from mcugen.measurement.evaluate import evaluate, sample_endpoints, timed
+from mcugen.reporting.figures import Report
+from mcugen.search.budget import likely_use
 
 RUN_SAMPLES = 4
 """Number of samples that run on each board. Integer results equal ONNX Runtime's, which sees all samples."""
@@ -33,7 +33,7 @@ def key_of(asked: Asked, point: Point, simulate: bool) -> str:
     board = load_board(point.board)
     tools: tuple[str, str | None] | None = None
     if simulate:
-        from mcugen.simulate.machines import tool_versions
+        from mcugen.simulation.machines import tool_versions
 
         tools = tool_versions(board)
     quantizing = asked.quantizing[point.precision]

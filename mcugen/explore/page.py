@@ -8,9 +8,9 @@ from typing import Any
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
 from mcugen.explore.text import cells_of, heading, verdict
-from mcugen.report.cells import Cell, number, words
-from mcugen.report.charts import PALETTE, Chart, chart, page
-from mcugen.report.figures import layer_title
+from mcugen.reporting.cells import Cell, number, words
+from mcugen.reporting.charts import PALETTE, Chart, chart, page
+from mcugen.reporting.figures import layer_title
 
 MOST_LAYERS = 6000
 """Largest number of layers of all combinations whose bars are in the page; those of the front come first."""

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mcugen.errors import McugenError, shortened
-from mcugen.report.figures import Report
+from mcugen.core.errors import McugenError, shortened
+from mcugen.reporting.figures import Report
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Refusal:
     """Why a combination gave nothing."""
 
     kind: str
-    """The error's class (mcugen.errors)."""
+    """The error's class (mcugen.core.errors)."""
     message: str
 
     @property

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcugen.cache import Store, code_digest
-from mcugen.compilation import Compilation
-from mcugen.evaluate import metric_of, sample_endpoints
+from mcugen.api.compilation import Compilation
+from mcugen.core.cache import Store, code_digest
+from mcugen.core.options import MIXED, CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.accuracy import judged, reals
 from mcugen.evaluation.samples import as_stored
 from mcugen.explore.fingerprint import fingerprint, text_or_file
 from mcugen.explore.point import Point, Yardstick
 from mcugen.hir.types import Array
-from mcugen.options import MIXED, CompileOptions
-from mcugen.tasks import Judging, Quantizing
+from mcugen.measurement.evaluate import metric_of, sample_endpoints
 
 SCHEMA = 1
 """Grows when files in the cache mean something else."""

@@ -11,16 +11,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mcugen.board import Board, load_board
-from mcugen.cache import Store, user_store
-from mcugen.errors import ConstraintError, UsageError
+from mcugen.core.board import Board, load_board
+from mcugen.core.cache import Store, user_store
+from mcugen.core.errors import ConstraintError, UsageError
+from mcugen.distributed.sharing import ALONE, Workers
 from mcugen.evaluation.metrics import Metric, described
 from mcugen.explore.demands import Demands, Prices, front, vector
 from mcugen.explore.measure import keep, key_of, known, measure
 from mcugen.explore.point import Outcome, Point, Yardstick, finite
 from mcugen.explore.prepare import Asked
-from mcugen.quant.quantize import Progress, no_progress
-from mcugen.workers.sharing import ALONE, Workers
+from mcugen.quantization.quantize import Progress, no_progress
 
 MOST_RUNS = 120
 """Default limit of simulated combinations."""

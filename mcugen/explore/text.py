@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mcugen.errors import printable, shortened
+from mcugen.core.errors import printable, shortened
 from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
 

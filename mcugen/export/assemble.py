@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.export.declaration import Files, Format
 from mcugen.export.package import Package
 from mcugen.export.zipped import zipped

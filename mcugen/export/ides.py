@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.export.build_systems import MAKE
 from mcugen.export.declaration import Files, Format
 from mcugen.export.packs import PACK_NAME, component, pack

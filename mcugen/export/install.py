@@ -20,10 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from mcugen.codegen.atomic import staging, write_synced
-from mcugen.errors import OutputError, listed
+from mcugen.core.errors import OutputError, listed
+from mcugen.core.limits import read_bounded
+from mcugen.core.version import __version__
 from mcugen.export.declaration import Files
-from mcugen.limits import read_bounded
-from mcugen.version import __version__
 
 MANIFEST = ".mcugen-manifest.json"
 """JSON: `package`, and `files`: the SHA-256 by path; several where a killed export may have left old or new."""

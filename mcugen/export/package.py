@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.environment import environment
 from mcugen.codegen.identifiers import comment
 from mcugen.codegen.libraries import Library
-from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
-from mcugen.resources import resource_dir
-from mcugen.simulate.toolchain import ARM, RISCV
-from mcugen.version import __version__
+from mcugen.core.board import Board
+from mcugen.core.errors import UsageError
+from mcugen.core.resources import resource_dir
+from mcugen.core.version import __version__
+from mcugen.driver.compiled import CompiledModel
+from mcugen.simulation.toolchain import ARM, RISCV
 
 _PLAIN_FLAG = re.compile(r"[-\w=+.,/]+", re.ASCII)
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError, listed
+from mcugen.core.errors import UsageError, listed
+from mcugen.core.version import __version__
+from mcugen.driver.compiled import CompiledModel
 from mcugen.export.assemble import package_archive, package_files
 from mcugen.export.declaration import Format
 from mcugen.export.formats import FORMATS
 from mcugen.export.install import Installed, install
 from mcugen.export.package import Package
-from mcugen.report.figures import Report
-from mcugen.version import __version__
+from mcugen.reporting.figures import Report
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Protocol, overload
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.names import Names
 from mcugen.hir.operator import Operator, Signature

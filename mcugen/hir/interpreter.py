@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from mcugen.errors import DoesNotFitError, ModelError
+from mcugen.core.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.graph import ComputedSize, Graph, Value
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.hir.words import Words

@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import NoReturn
 
-from mcugen.errors import ModelError, VerificationError
+from mcugen.core.errors import ModelError, VerificationError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Layout, TensorType
 

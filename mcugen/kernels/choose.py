@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.options import AUTO, OWN
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Widenable
 from mcugen.kernels.cost import CostTable, rough_time
@@ -29,7 +30,6 @@ from mcugen.lir.trial import Trial, trial
 from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
-from mcugen.options import AUTO, OWN
 
 SURROUNDINGS = (32768, 0)
 """Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
@@ -153,7 +153,7 @@ Rank = Callable[[Cost], tuple[float, ...]]
 class Choice:
     """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
 
-    `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits; for `auto` it is
+    `family` is one of FAMILIES (options): `cmsis-nn` takes a library's kernel wherever one fits; for `auto` it is
     one more to choose from, where it was measured as our own were. `any_size` leaves those whose parameters follow from
     sizes that are known at run time. UsageError for a wanted kernel that fits nowhere. What kernels would cost is found
     once, for all limits that are asked for.

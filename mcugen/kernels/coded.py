@@ -200,7 +200,7 @@ DECODE = Kernel(
       y = QuantizeLinear(p, t, z)
     }""",
 )
-"""Not chosen for a layer by itself, but for a program (mcugen.fitting.decoding)."""
+"""Not chosen for a layer by itself, but for a program (mcugen.search.decoding)."""
 
 
 @dataclass(frozen=True)

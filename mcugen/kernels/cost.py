@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from mcugen.core.resources import resource_dir
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
 from mcugen.kernels.loops import FloatLoops, sums_apart
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.memory.loops import SLOW_FMA
-from mcugen.resources import resource_dir
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
 """What instructions grow with: `gathered` are elements of im2col, `extra` is what a kernel says of itself."""
@@ -152,7 +152,7 @@ class CostTable:
         return (FMA_STALLS - self.sums_apart * (FMA_STALLS - 1)) * node.op.macs(node.sig)
 
     def decoding(self, weights: int) -> float:
-        """Instructions that it takes to decode so many weights of a layer (mcugen.fitting.decoding), by estimate."""
+        """Instructions that it takes to decode so many weights of a layer (mcugen.search.decoding), by estimate."""
         per = self._cost(DECODE_WEIGHTS).per[""]
         return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mcugen.errors import McugenError, UnsupportedError
+from mcugen.core.errors import McugenError, UnsupportedError
 from mcugen.hir.types import Shape
 from mcugen.lir.formula import Fitter, Formula, Polynomial, Sizes, Symbol
 from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.lir.state import copy_of
 

@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from itertools import groupby
 from typing import Protocol, runtime_checkable
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
 from mcugen.lir.external import lend_buffers

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import DType
 from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Lanes, Operand, Overlap, Param, Program, Space
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.lir.kernel import Call, Kernel, reads, updates, writes
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,

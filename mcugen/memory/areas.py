@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.board import Board, Memory
+from mcugen.core.board import Board, Memory
 from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.memory.exact import deterministic_solver
 from mcugen.memory.plan import Planned, plan_memory

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.lir.program import ALIGNMENT, aligned
 from mcugen.memory.exact import Problem, solve
 

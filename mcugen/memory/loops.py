@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from mcugen.board import Board, Memory
+from mcugen.core.board import Board, Memory
 from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
 
 SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
-"""Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulate.cortex_m)."""
+"""Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulation.cortex_m)."""
 
 
 def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
@@ -15,7 +15,7 @@ def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
 
     Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without. Sums
     apart from products are nearly twice the instructions, which `speed` takes where these are not waited for, and
-    `balanced` as far as it must keep pace with that (mcugen.fitting.pace).
+    `balanced` as far as it must keep pace with that (mcugen.search.pace).
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcugen.board import Board, Memory
-from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.core.board import Board, Memory
+from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import AUTO_PLACE, Places
 from mcugen.lir.program import Buffer, Program, Space, aligned
 from mcugen.memory.areas import split, waits_of
 from mcugen.memory.knapsack import most_valuable
@@ -16,7 +17,6 @@ from mcugen.memory.peak import busiest, largest, moments
 from mcugen.memory.plan import Planned
 from mcugen.memory.reading import saved_by_copies
 from mcugen.memory.traffic import traffic
-from mcugen.options import AUTO_PLACE, Places
 
 NOWHERE = Places()
 """The user says nothing."""

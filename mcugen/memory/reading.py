@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcugen.board import BEGIN_COPY, Board, Memory
+from mcugen.core.board import BEGIN_COPY, Board, Memory
 from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 from mcugen.memory.traffic import loads_in_pass, passes_of, runs_of, sweeps_in_pass
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.lir.program import (
     ALIGNMENT,
     BEGIN_WEIGHTS,

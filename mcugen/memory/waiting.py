@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stall model of activations: stall cycles by the memory that a buffer lies in, estimated from the program alone.
 
-Loads count, by what lies between the core and the memory (mcugen.board). Stores do not count, since a write buffer or a
+Loads count, by what lies between the core and the memory (Board). Stores do not count, since a write buffer or a
 cache takes them.
 """
 
@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from mcugen.board import ROOM_IN_CACHE, Board, Cache, Memory
+from mcugen.core.board import ROOM_IN_CACHE, Board, Cache, Memory
 from mcugen.lir.program import PREPARING, WORD, Access, Buffer, Control, Gathered, Instr, Operand, Program
 from mcugen.memory.traffic import LOADS, accesses, loads_in_pass, runs_of, touched
 

@@ -15,7 +15,8 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
+from mcugen.core.limits import MAX_FOLDED, MAX_UNROLLED, MAX_WORK
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
@@ -25,7 +26,6 @@ from mcugen.kernels import cmsis
 from mcugen.kernels.cmsis.lstm import LstmStep
 from mcugen.kernels.movement import COPY, Loops
 from mcugen.kernels.walks import dense_strides
-from mcugen.limits import MAX_FOLDED, MAX_UNROLLED, MAX_WORK
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import Offsets
 from mcugen.lir.kernel import Call, Kernel

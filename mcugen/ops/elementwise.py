@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.expressions import mve
 from mcugen.expressions.intervals import bounds
 from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Division, Operator, Portion, Run, Signature

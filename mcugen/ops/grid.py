@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
+from mcugen.core.limits import check_size
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
@@ -25,7 +26,6 @@ from mcugen.kernels.sampling import (
     PlaneAxes,
 )
 from mcugen.kernels.walks import dense_strides, numbered
-from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.window import Window

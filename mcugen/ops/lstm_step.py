@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized LSTMs found again: loops whose body is one step of them (mcugen.quant.recurrent), as kernels take them."""
+"""Quantized LSTMs found again: loops whose body is one step of them (quantization/recurrent), as kernels take them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from mcugen import kernels
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import (

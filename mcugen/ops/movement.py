@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 from onnx import helper
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
+from mcugen.core.limits import check_size
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
@@ -42,7 +43,6 @@ from mcugen.kernels.movement import (
     turns_matrices,
 )
 from mcugen.kernels.walks import dense_strides
-from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD, Access

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise

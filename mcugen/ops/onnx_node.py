@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import onnx
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
@@ -330,7 +330,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Registry:
-    """The operators that a compilation knows: those of mcugen, or these and a user's own (mcugen.plugins)."""
+    """The operators that a compilation knows: those of mcugen, or these and a user's own (mcugen.driver.plugins)."""
 
     importers: dict[Key, Importer] = field(default_factory=dict)
     """The function that adds an operator's HIR nodes and returns its outputs, None for absent ones."""

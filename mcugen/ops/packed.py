@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from mcugen import kernels
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
 from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize

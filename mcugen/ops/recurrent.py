@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.nodes import Argument, Expression, Parameter, select
 from mcugen.expressions.parts import headers

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.operator import Division, Operator, Permutation, Portion, Run, Signature
 from mcugen.hir.traits import Permutable, run_along
 from mcugen.hir.types import Shape, TensorType

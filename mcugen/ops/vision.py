@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, TensorType

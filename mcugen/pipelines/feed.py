@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.codegen.bundle import InputCode
 from mcugen.codegen.checks import array_entry
 from mcugen.codegen.literals import c_rows
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.preprocess import parse_preprocessing
 from mcugen.evaluation.sample_files import read_samples
 from mcugen.evaluation.samples import Samples, labels_of

@@ -13,9 +13,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from mcugen.errors import UsageError, shortened
+from mcugen.core.errors import UsageError, shortened
+from mcugen.core.limits import open_regular
 from mcugen.evaluation.preprocess import number, numbers, parse_preprocessing
-from mcugen.limits import open_regular
 from mcugen.pipelines.image import COLORS, FORMATS, ImageStages
 from mcugen.pipelines.spectrum import BANDS, LOGARITHMS, WINDOWS, Bands
 from mcugen.pipelines.statistics import STATISTICS

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.codegen.lines import filled_rows
 from mcugen.codegen.literals import c_rows
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.pipelines.spectrum import (
     LOG_BITS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 from mcugen.expressions.derivative import NoDerivative
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature

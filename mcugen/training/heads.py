@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import TensorProto
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.training.losses import SCALAR, require_real

@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from mcugen.errors import UsageError, listed, shortened
+from mcugen.core.errors import UsageError, listed, shortened
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv

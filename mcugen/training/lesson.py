@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mcugen.errors import UsageError
+from mcugen.backends.cpu.pipeline import fuse_float
+from mcugen.core.errors import UsageError
+from mcugen.core.options import LEARN_INTEGERS, Training
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.types import Array, DType, TensorType
@@ -15,8 +17,6 @@ from mcugen.ops.conversion import Quantize
 from mcugen.ops.gradient import gradients, unfuse
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import LEARN_INTEGERS, Training
-from mcugen.pipeline import fuse_float
 from mcugen.training.coded_errors import UnfitError
 from mcugen.training.heads import Head, head_of, with_head
 from mcugen.training.integers import CODED_LOSSES, Remembered, computed, stepped, walked

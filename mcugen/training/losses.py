@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import DType, TensorType
 from mcugen.ops.conversion import Dequantize, Quantize

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import helper
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
+from mcugen.frontend.onnx.scope import Scope
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
-from mcugen.importer.scope import Scope
 from mcugen.ops.training import TRAINING
 
 _OPSETS = {"": 21, TRAINING: 1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcugen.errors import UsageError, listed
+from mcugen.core.errors import UsageError, listed
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.movement import Movement

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.ops.conv import DirectConv
 from mcugen.ops.movement import Reshape
 from mcugen.ops.norm import BatchNormalize
 from mcugen.ops.onnx_node import Refusal
 from mcugen.ops.pointwise import Binary
-from mcugen.pipeline import fuse_float
 from mcugen.training.layers import chosen, layer_name
 from mcugen.training.onnx_calls import OnnxCalls
 from mcugen.training.optimizers import kept_finite

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from command_line import mcugen
 
-from mcugen.board import Board, Parallel, load_board
 from mcugen.calibration.runs import layer_estimates
-from mcugen.compiler import compile_model
+from mcugen.core.board import Board, Parallel, load_board
+from mcugen.driver.compiler import compile_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.onnx"
 FACTOR, WAIT_STATES = 1.08, 9

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mcugen.board import Serial, load_board
 from mcugen.calibration.files import board_text, read_runs
 from mcugen.calibration.fit import Calibration, Layer, Residual
-from mcugen.errors import UsageError
+from mcugen.core.board import Serial, load_board
+from mcugen.core.errors import UsageError
 
 LAYER: dict[str, Any] = {"name": "conv", "op": "conv2d", "kernel": "conv2d_s8", "macs": 4, "cycles": 1000}
 RUN: dict[str, Any] = {

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mcugen.board import Board, Parallel, Serial, load_board
 from mcugen.calibration.fit import Calibration, Estimate, Layer, calibrate
-from mcugen.errors import UsageError
+from mcugen.core.board import Board, Parallel, Serial, load_board
+from mcugen.core.errors import UsageError
 
 WORK = [(90_000, 400), (20_000, 5_000), (50_000, 1_000), (4_000, 2_500), (120_000, 90)]
 """Of layers: cycles of the core, and lines that they read from flash."""

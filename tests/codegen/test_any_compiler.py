@@ -16,9 +16,9 @@ from targets import CPUS, clang
 
 import mcugen
 from mcugen.hir.interpreter import interpret
-from mcugen.simulate import simulate
-from mcugen.simulate.build import build_target
-from mcugen.simulate.machines import find_machine
+from mcugen.simulation import simulate
+from mcugen.simulation.build import build_target
+from mcugen.simulation.machines import find_machine
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 SHAPES = (

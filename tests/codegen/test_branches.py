@@ -11,15 +11,15 @@ from onnx_models import Net
 from test_random_splits import on_two_threads
 from two_cores import two_cores
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import VerificationError
+from mcugen.core.board import load_board
+from mcugen.core.errors import VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import CompileOptions
-from mcugen.simulate.both_cores import run_on_both_cores
+from mcugen.simulation.both_cores import run_on_both_cores
 
 
 def towers(net: Net, x: str, count: int, numbers: np.random.Generator) -> list[str]:

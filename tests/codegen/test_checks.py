@@ -20,7 +20,7 @@ from onnx_models import Net
 from mcugen import CompileOptions, compile_model, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.checks import struct_entry
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.lir.kernel import CHECKED
 from mcugen.lir.program import Double, Wide
 

@@ -12,11 +12,11 @@ from compilers import run
 from shared_models import MODELS
 from targets import clang
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import MOVE, Access, Control, Program
-from mcugen.options import CompileOptions
 
 pytestmark = pytest.mark.shared
 

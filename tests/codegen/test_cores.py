@@ -17,11 +17,10 @@ from onnx_models import Net, optimized
 from shared_models import MODELS
 from two_cores import two_cores
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.fitting.cores import Forms, Side
-from mcugen.fitting.sharing import MOST_RAM, STACK
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run as interpret
 from mcugen.hir.operator import Division
@@ -29,7 +28,8 @@ from mcugen.hir.traits import divisions
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
 from mcugen.ops.fork import Cut, Stages, forked
-from mcugen.options import CompileOptions
+from mcugen.search.cores import Forms, Side
+from mcugen.search.sharing import MOST_RAM, STACK
 
 DEAD = 11  # MCUGEN_ERROR_CORE
 TOLD = {

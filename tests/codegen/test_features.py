@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model, load_board
-from mcugen.board import board_names
 from mcugen.codegen.features import for_features, resolved
-from mcugen.resources import resource_dir
+from mcugen.core.board import board_names
+from mcugen.core.resources import resource_dir
 
 MACROS = ("MCUGEN_THUMB1", "MCUGEN_THUMB2", "MCUGEN_DSP", "MCUGEN_FPU", "MCUGEN_MVE", "MCUGEN_MVE_FLOAT", "MCUGEN_RV32")
 M4, M0, M3, M55 = {"dsp", "fpu"}, {"thumb1"}, {"thumb2"}, {"dsp", "fpu", "fpu64", "mve", "mve_float"}
@@ -156,8 +156,8 @@ def test_macros_are_those_of_the_header():
 @pytest.mark.parametrize("board", board_names())
 def test_no_macro_of_a_board_is_taken_away(board: str, tmp_path: Path):
     """What the board's compiler defines by mcugen.h stays in conditions, unless the board says that it has not that."""
-    from mcugen.simulate.machines import find_machine
-    from mcugen.simulate.toolchain import find_program
+    from mcugen.simulation.machines import find_machine
+    from mcugen.simulation.toolchain import find_program
 
     target = load_board(board)
     if not target.toolchain:

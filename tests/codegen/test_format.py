@@ -12,7 +12,7 @@ import pytest
 from forms import MODELS, OF_FILES_AND_RAW_DATA
 
 from mcugen import compile_model
-from mcugen.resources import resource_dir
+from mcugen.core.resources import resource_dir
 
 STYLE = resource_dir("templates") / ".clang-format"
 

@@ -14,7 +14,7 @@ from test_steps import MODELS, samples_of
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle
-from mcugen.options import Training
+from mcugen.core.options import Training
 
 OK, NULL, STEP = 0, 1, 9
 MAIN = """

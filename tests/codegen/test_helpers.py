@@ -13,8 +13,8 @@ from onnx_models import Net
 from typer.testing import CliRunner
 
 from mcugen import CompileOptions, compile_model
-from mcugen.cli import app
-from mcugen.errors import UsageError
+from mcugen.cli.app import app
+from mcugen.core.errors import UsageError
 
 HOSTILE = (
     'quote " backslash \\ both \\" end',

@@ -17,12 +17,12 @@ from cmsis_nn_library import IS_REAL, SOURCES, library
 from onnx_models import Net, random_feeds
 from test_conv import quantized_conv
 
-from mcugen.board import load_board
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.options import CMSIS_NN, OWN, CompileOptions, LibraryFiles
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CMSIS_NN, OWN, CompileOptions, LibraryFiles
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 WINDOW = ((1, 4, 9, 8), 6, (3, 3), {"pads": [1] * 4})
 

@@ -22,12 +22,12 @@ from test_streaming import script
 from typer.testing import CliRunner
 
 from mcugen import CompileOptions, Places
-from mcugen.cli import app
-from mcugen.compilation import Compilation
-from mcugen.errors import DoesNotFitError, McugenError, UsageError, VerificationError
-from mcugen.linked import Linking
+from mcugen.api.compilation import Compilation
+from mcugen.cli.app import app
+from mcugen.core.errors import DoesNotFitError, McugenError, UsageError, VerificationError
+from mcugen.deploy.linking import Linking
 from mcugen.memory.joint import Joint, join, verify_joint
-from mcugen.simulate import simulate
+from mcugen.simulation import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = EXAMPLES / "digits" / "digits_int8.onnx"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcugen.codegen.literals import c_float, c_int, c_param, c_param_type, c_rows
+from mcugen.core.resources import resource_dir
 from mcugen.hir.types import DType
-from mcugen.resources import resource_dir
 
 SPECIAL_FLOATS = [
     *(

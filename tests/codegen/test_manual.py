@@ -14,10 +14,10 @@ from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.codegen.bundle import Bundle
-from mcugen.importer.load import load
-from mcugen.quant.estimate import estimated
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.frontend.onnx.load import load
+from mcugen.quantization.estimate import estimated
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 
 def network(nodes: tuple[str, str] = ("stem/Conv", "stem/Relu")) -> Net:

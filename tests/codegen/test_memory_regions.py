@@ -20,17 +20,17 @@ from elftools.elf.elffile import ELFFile
 from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
-from mcugen.board import Board, Memory, Parallel, load_board
 from mcugen.codegen.write import write_folder
-from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.fitting.everywhere import ANYWHERE
+from mcugen.core.board import Board, Memory, Parallel, load_board
+from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Space, aligned
 from mcugen.memory.place import hottest
-from mcugen.simulate import Setup, simulate
-from mcugen.simulate.build import HARNESS, build_target
-from mcugen.simulate.execute import qemu_program
-from mcugen.simulate.machines import find_machine
-from mcugen.simulate.toolchain import Compiler, Unit, find_program
+from mcugen.search.everywhere import ANYWHERE
+from mcugen.simulation import Setup, simulate
+from mcugen.simulation.build import HARNESS, build_target
+from mcugen.simulation.execute import qemu_program
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.toolchain import Compiler, Unit, find_program
 
 OK, NULL, ALIGNMENT, MISMATCH, WEIGHTS = 0, 1, 2, 3, 6
 EACH_CPU = [

@@ -15,14 +15,14 @@ from onnx_models import Net
 from shared_models import MODELS
 from two_cores import two_cores
 
-from mcugen import fitting
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError, VerificationError
+from mcugen import search
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError, VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Buffer
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import CompileOptions
 
 DEAD, AGAIN = 11, -1  # MCUGEN_ERROR_CORE, MCUGEN_AGAIN
 TOLD = {
@@ -47,8 +47,8 @@ TOLD = {
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline is taken though layers in two portions would be faster."""
-    found = fitting.shared
-    monkeypatch.setattr(fitting, "shared", lambda *args: (found(*args)[0], float("inf")))
+    found = search.shared
+    monkeypatch.setattr(search, "shared", lambda *args: (found(*args)[0], float("inf")))
 
 
 def compiled(model: object, board: str, **options: object) -> CompiledModel:

@@ -17,12 +17,12 @@ from forms import floats, quantized, sized
 from onnx_models import Net
 
 from mcugen import CompileOptions
+from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Bundle
-from mcugen.compilation import Compilation
-from mcugen.errors import UsageError
-from mcugen.options import SAMPLES
-from mcugen.simulate import simulate
-from mcugen.tasks import Judging
+from mcugen.core.errors import UsageError
+from mcugen.core.options import SAMPLES
+from mcugen.driver.tasks import Judging
+from mcugen.simulation import simulate
 
 NET = CompileOptions("net", plausible={"scores": (0.0, 0.5)})
 DATA = {"image": np.random.default_rng(3).normal(size=(9, 1, 3, 9, 9)).astype(np.float32)}

@@ -18,10 +18,11 @@ from compilers import run
 from onnx_models import Net
 from two_cores import two_cores
 
-from mcugen import fitting, pipeline
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.fitting import cores
+from mcugen import search
+from mcugen.backends.cpu import pipeline
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Division
@@ -34,7 +35,7 @@ from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked, forked
-from mcugen.options import CompileOptions
+from mcugen.search import cores
 
 CHAINS = 24
 """Of a model: three layers each, every one divided if it can be."""
@@ -57,7 +58,7 @@ class Pipelines:
         self.random = Random(seed)
 
     def pipelined_program(
-        self, graph: Graph, whole: Program, forms: cores.Forms, lower: fitting.frames.Lower, limit: int, time: float
+        self, graph: Graph, whole: Program, forms: cores.Forms, lower: search.frames.Lower, limit: int, time: float
     ) -> Program:
         fitting_ones = {n: fitting_kernels(n, forms.first.features, any_size=False) for n in graph.nodes}
         program = lower({node: self.random.choice(found) for node, found in fitting_ones.items() if found})
@@ -76,7 +77,7 @@ class Splits:
         self.random = Random(seed)
         self.count = 0
 
-    def shared_program(self, graph: Graph, whole: Program, forms: cores.Forms, build: fitting.sharing.Build) -> Program:
+    def shared_program(self, graph: Graph, whole: Program, forms: cores.Forms, build: search.sharing.Build) -> Program:
         other, kernels = graph.copy(), dict[Node, Kernel]()
         for made in self.side_by_side(other):
             self.count += 1
@@ -228,7 +229,7 @@ def frames_on_two_threads(
 def without_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers stay in their order, and one core's program is of any kernels: nothing here asks for the best ones."""
     monkeypatch.setattr(pipeline, "reorder", lambda program: None)
-    monkeypatch.setattr(fitting, "_as_asked", lambda *args: pipeline.planned(pipeline.lowered(*args, kernels={})))
+    monkeypatch.setattr(search, "_as_asked", lambda *args: pipeline.planned(pipeline.lowered(*args, kernels={})))
 
 
 def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -236,7 +237,7 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     without_searches(monkeypatch)
     splits = Splits(seed)
     monkeypatch.setattr(
-        fitting,
+        search,
         "shared_program",
         lambda graph, whole, forms, build, room: splits.shared_program(graph, whole, forms, build),
     )
@@ -252,8 +253,8 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def check_pipeline(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each frame is that of the reference, wherever the model is cut."""
     without_searches(monkeypatch)
-    monkeypatch.setattr(fitting, "shared", lambda graph, whole, *args: (whole, 0.0))
-    monkeypatch.setattr(fitting, "pipelined_program", Pipelines(seed).pipelined_program)
+    monkeypatch.setattr(search, "shared", lambda graph, whole, *args: (whole, 0.0))
+    monkeypatch.setattr(search, "pipelined_program", Pipelines(seed).pipelined_program)
     options = CompileOptions("net", cores=2, optimize="throughput")
     model = compile_model(model_of(seed, chains=4, in_turn=True).model(), two_cores(board), options)
     assert model.program.handover is not None

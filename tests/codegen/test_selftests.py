@@ -18,12 +18,12 @@ from forms import PATH, floats, quantized, sized, stateful
 from onnx_models import Net
 
 from mcugen import CompileOptions, Places
-from mcugen.compilation import Compilation
-from mcugen.errors import UsageError
-from mcugen.report.figures import layer_title
-from mcugen.report.html import report_page
-from mcugen.selftests import choose
-from mcugen.simulate.flips import SAME, Flips, run_flips
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError
+from mcugen.measurement.selftests import choose
+from mcugen.reporting.figures import layer_title
+from mcugen.reporting.html import report_page
+from mcugen.simulation.flips import SAME, Flips, run_flips
 
 FORMS: dict[str, tuple[Callable[[], Net], str, CompileOptions]] = {
     "int8": (quantized, "host", CompileOptions()),

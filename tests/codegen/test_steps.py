@@ -16,11 +16,11 @@ from onnx_models import Net
 from typer.testing import CliRunner
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
-from mcugen.cli import app
-from mcugen.compilation import Compilation
-from mcugen.errors import DoesNotFitError, McugenError, UsageError
+from mcugen.api.compilation import Compilation
+from mcugen.autotuning.step_latency import in_short_steps
+from mcugen.cli.app import app
+from mcugen.core.errors import DoesNotFitError, McugenError, UsageError
 from mcugen.lir.program import Control
-from mcugen.stepping import in_short_steps
 
 PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
 DIM = "a_dimension_with_a_name_that_explains_everything"

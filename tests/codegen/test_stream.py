@@ -14,11 +14,11 @@ from measure_costs import BOARDS, roomy
 from programs import Sketch
 from targets import CPUS
 
-from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft as Drafted
 from mcugen.codegen.draft import Provenance, Sample
 from mcugen.codegen.render import render
+from mcugen.core.board import Board, load_board
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.pool import MeanOptions
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
@@ -26,7 +26,7 @@ from mcugen.memory.place import place
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.numerics.fixedpoint import Requantizer
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 IN, OUT, INOUT = Access.IN, Access.OUT, Access.INOUT
 OK, NULL, INPUT = 0, 1, 5

@@ -16,8 +16,8 @@ from onnx_models import Net
 
 from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.codegen.update import Installed
-from mcugen.errors import UsageError
-from mcugen.simulate import simulate
+from mcugen.core.errors import UsageError
+from mcugen.simulation import simulate
 
 UPDATABLE = CompileOptions("net", updatable=True)
 

@@ -30,10 +30,10 @@ from mcugen.codegen import atomic
 from mcugen.codegen.atomic import exchange, restore
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.write import replace_file, write_folder, write_text
-from mcugen.compiler import compile_model
-from mcugen.errors import OutputError, UsageError
-from mcugen.options import CompileOptions, Training
-from mcugen.resources import runtime_headers
+from mcugen.core.errors import OutputError, UsageError
+from mcugen.core.options import CompileOptions, Training
+from mcugen.core.resources import runtime_headers
+from mcugen.driver.compiler import compile_model
 
 FILES = {
     "mcugen.h": "/* runtime */\n",

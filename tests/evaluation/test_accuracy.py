@@ -8,7 +8,7 @@ import pytest
 from onnx_models import Net
 
 from mcugen import compile_model
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.evaluation.accuracy import compare
 from mcugen.lir.program import Endpoint
 

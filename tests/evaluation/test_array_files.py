@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.array_files import read_npy, read_npz
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mcugen.evaluation.layers import NO_INTEGER_FORM, LayerError, compared
-from mcugen.report.text import print_comparison
+from mcugen.reporting.text import print_comparison
 
 EMPTY = LayerError("", [], "conv", "int8", "", "minmax", -1.0, 1.0, 0.0, 40.0, None, 1.0, 0.0, [])
 

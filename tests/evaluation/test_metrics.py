@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 
-from mcugen import options
-from mcugen.errors import UsageError
-from mcugen.evaluate import metric_of
+from mcugen.core import options
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.metrics import METRICS, Judged, bounded, find_metric
 from mcugen.hir.types import Array
+from mcugen.measurement.evaluate import metric_of
 
 RANDOM = np.random.default_rng(3)
 

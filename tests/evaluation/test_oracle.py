@@ -13,9 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from mcugen import CompileOptions, compile_model
-from mcugen.compilation import Compilation
-from mcugen.compiled import CompiledModel
-from mcugen.errors import VerificationError
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import VerificationError
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import sqnr_db
 from mcugen.evaluation.oracle import (
     REFERENCE_EVALUATOR,
@@ -25,9 +26,8 @@ from mcugen.evaluation.oracle import (
     start_reference_evaluator,
 )
 from mcugen.evaluation.samples import random_samples
+from mcugen.frontend.onnx import load
 from mcugen.hir.types import Array
-from mcugen.importer import load
-from mcugen.tasks import Quantizing
 from tests.onnx_models import MICROSOFT, Net
 
 NEWEST = onnx.defs.onnx_opset_version()

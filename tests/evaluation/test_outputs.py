@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, jaccard_score, log_loss, roc_auc_score
 
-from mcugen.errors import UsageError
-from mcugen.evaluate import metric_of
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.accuracy import compare
 from mcugen.evaluation.boxes import overlaps
 from mcugen.evaluation.metrics import METRICS, Judged
 from mcugen.evaluation.samples import load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Buffer, Endpoint, Space
+from mcugen.measurement.evaluate import metric_of
 
 RANDOM = np.random.default_rng(8)
 

@@ -15,10 +15,10 @@ import pytest
 from onnx_models import Net
 from PIL import Image
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
+from mcugen.frontend.onnx import import_model
 from mcugen.hir.types import Array
-from mcugen.importer import import_model
 from mcugen.lir.formula import Atom, Polynomial
 from mcugen.lir.program import Endpoint
 

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array
 from tests.onnx_models import MICROSOFT, Net

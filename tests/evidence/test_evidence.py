@@ -15,14 +15,14 @@ from command_line import mcugen
 from cyclonedx.model.bom import Bom
 
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
-from mcugen.compilation import Compilation
-from mcugen.evidence.coverage import COUNTS_CONDITIONS, Coverage, file_coverage, gcc_version
-from mcugen.evidence.folder import OF_TOOLS, Evidence, gather
-from mcugen.evidence.requirements import REQUIREMENTS
-from mcugen.evidence.sources import Deviation, deviations, functions, layer_places
-from mcugen.evidence.text import code, covered
-from mcugen.evidence.trace import trace, untraced
-from mcugen.tasks import Judging
+from mcugen.api.compilation import Compilation
+from mcugen.deploy.evidence.coverage import COUNTS_CONDITIONS, Coverage, file_coverage, gcc_version
+from mcugen.deploy.evidence.folder import OF_TOOLS, Evidence, gather
+from mcugen.deploy.evidence.requirements import REQUIREMENTS
+from mcugen.deploy.evidence.sources import Deviation, deviations, functions, layer_places
+from mcugen.deploy.evidence.text import code, covered
+from mcugen.deploy.evidence.trace import trace, untraced
+from mcugen.driver.tasks import Judging
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits"

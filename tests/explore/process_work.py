@@ -7,8 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from mcugen.cache import Store
-from mcugen.errors import DoesNotFitError
+from mcugen.core.cache import Store
+from mcugen.core.errors import DoesNotFitError
 
 
 def write_often(store: Store, text: str) -> None:

@@ -16,11 +16,14 @@ from command_line import mcugen
 from onnx_models import Net
 from process_work import dies, refuses, squares_and_dies_once, write_often
 
-from mcugen.board import load_board
-from mcugen.cache import Store
+from mcugen.api.compilation import Compilation
 from mcugen.codegen.write import write_text
-from mcugen.compilation import Compilation
-from mcugen.errors import ConstraintError, DoesNotFitError
+from mcugen.core.board import load_board
+from mcugen.core.cache import Store
+from mcugen.core.errors import ConstraintError, DoesNotFitError
+from mcugen.core.options import CompileOptions
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore import search
 from mcugen.explore.demands import Demands, Prices, front
@@ -29,9 +32,6 @@ from mcugen.explore.page import explored_page
 from mcugen.explore.point import Figures, Outcome, Point, Refusal, Yardstick
 from mcugen.explore.prepare import Asked, prepared
 from mcugen.explore.search import Exploration, Explored, combinations
-from mcugen.options import CompileOptions
-from mcugen.tasks import Judging, Quantizing
-from mcugen.workers.sharing import Workers
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

@@ -12,8 +12,8 @@ import pytest
 from compilers import assert_accepted
 from exported import ROOT, files_of, tiny
 
-from mcugen.board import load_board
-from mcugen.errors import UsageError
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
 from mcugen.export.assemble import package_archive
 from mcugen.export.formats import FORMATS, format_table
 from mcugen.export.package import Package

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from mcugen.errors import OutputError
+from mcugen.core.errors import OutputError
 from mcugen.export import install as module
 from mcugen.export.install import MANIFEST, install
 

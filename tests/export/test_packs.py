@@ -15,9 +15,9 @@ from onnx_models import Net
 from test_conv import quantized_conv
 
 from mcugen import compile_model
+from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.export.package import Package
 from mcugen.export.packs import pack_contents
-from mcugen.options import CMSIS_NN, CompileOptions
 
 yaml = pytest.importorskip("yaml")
 

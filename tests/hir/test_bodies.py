@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcugen.errors import ModelError, VerificationError
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.core.errors import ModelError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.printer import print_graph
@@ -14,7 +15,6 @@ from mcugen.hir.types import DType, TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.ops.control import Branch, Repeat, Walk
 from mcugen.ops.pointwise import Binary, Unary
-from mcugen.pipeline import optimize
 
 VECTOR = TensorType((3,))
 

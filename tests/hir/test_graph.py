@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.hir.verify import verify_graph

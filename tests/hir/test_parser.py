@@ -10,7 +10,7 @@ from onnx_models import imported, optimized
 from random_graphs import random_model
 from shared_models import MODELS
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.graph import ComputedSize, Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.graph import Graph, Value, retyped
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.hir.verify import verify_graph

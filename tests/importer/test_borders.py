@@ -8,12 +8,12 @@ import onnx
 import pytest
 from onnx_models import Net, onnxruntime_outputs, outputs_in_c, random_feeds
 
-from mcugen.compilation import Compilation
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.importer.borders import with_integer_borders
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.frontend.onnx.borders import with_integer_borders
 from mcugen.numerics.fixedpoint import quantize
-from mcugen.options import CompileOptions
 
 SCALE, ZERO = 0.05, 7
 

@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcugen import compile_model
-from mcugen.errors import DoesNotFitError, ModelError
-from mcugen.importer import external
-from mcugen.importer.external import external_tensors
-from mcugen.importer.load import load, load_model
+from mcugen.core.errors import DoesNotFitError, ModelError
+from mcugen.frontend.onnx import external
+from mcugen.frontend.onnx.external import external_tensors
+from mcugen.frontend.onnx.load import load, load_model
 
 GOOD, DECOY = np.float32([1, 2, 3, 4]), np.float32([9, 9, 9, 9])
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])

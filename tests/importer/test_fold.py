@@ -21,7 +21,7 @@ from onnx_models import (
 )
 
 from mcugen import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 SECONDS = 5.0
 KILOBYTES = 1 << 20

@@ -20,7 +20,7 @@ from onnx_models import (
 from shared_models import SHARED
 
 from mcugen import compile_model
-from mcugen.errors import ModelError, UnsupportedError
+from mcugen.core.errors import ModelError, UnsupportedError
 
 CCT = SHARED / "zoo" / "deeploy_cct_1_32.onnx"
 

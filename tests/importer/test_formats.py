@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx_models import Net
 
-from mcugen.errors import ModelError
-from mcugen.importer.load import load_model
+from mcugen.core.errors import ModelError
+from mcugen.frontend.onnx.load import load_model
 
 
 def zipped(*names: str) -> bytes:

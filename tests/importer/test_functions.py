@@ -10,9 +10,9 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import Net, assert_close, c_outputs, imported, numpy_outputs, operators, optimized, random_feeds
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
+from mcugen.frontend.onnx.functions import find_body
 from mcugen.hir.types import DType, TensorType
-from mcugen.importer.functions import find_body
 
 
 def check_reference(net: Net, **feeds: np.ndarray) -> list[str]:

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError
+from mcugen.core.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError
+from mcugen.driver.compiler import compile_model
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 X = ("x", FLOAT, (1, 1, 4, 4))

@@ -10,10 +10,10 @@ from onnx import helper
 from onnx_models import Net, assert_close, imported, numpy_outputs, onnxruntime_outputs, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
+from mcugen.core.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.opset_upgrade import OLDEST_OPSET
 from mcugen.hir.types import DType
-from mcugen.importer import import_model
-from mcugen.importer.opset_upgrade import OLDEST_OPSET
 from mcugen.ops.onnx_node import BUILT_IN
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()

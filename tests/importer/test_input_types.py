@@ -11,12 +11,12 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net, onnxruntime_outputs, outputs_in_c
 
-from mcugen.compilation import Compilation
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.importer.borders import with_input_types
-from mcugen.options import INPUT_TYPES, CompileOptions
-from mcugen.tasks import Quantizing
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError
+from mcugen.core.options import INPUT_TYPES, CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Quantizing
+from mcugen.frontend.onnx.borders import with_input_types
 
 
 def network() -> onnx.ModelProto:

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx_models import Net, imported
 
-from mcugen.errors import ModelError, UnsupportedError
+from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.frontend.onnx.judge import objection
 from mcugen.hir.types import DType, TensorType
-from mcugen.importer.judge import objection
 from mcugen.ops.onnx_node import BUILT_IN, OnnxNode
 
 

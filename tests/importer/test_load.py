@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 from onnx_models import Net
 
 from mcugen import compile_model
-from mcugen.errors import McugenError, ModelError
-from mcugen.importer.load import load_model, prepare_model
-from mcugen.importer.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET
+from mcugen.core.errors import McugenError, ModelError
+from mcugen.frontend.onnx.load import load_model, prepare_model
+from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 

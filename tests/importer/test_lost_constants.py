@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mcugen import Compilation, CompileOptions, Quantizing, compile_model
-from mcugen.errors import ModelError
-from mcugen.importer.lost_constants import Loss, lost_constants
+from mcugen.core.errors import ModelError
+from mcugen.frontend.onnx.lost_constants import Loss, lost_constants
 
 FEATURES = 6
 MEAN, VARIANCE = "net/normalization/sub/y:0", "net/normalization/Sqrt/x:0"

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from onnx_models import Net, c_outputs, onnxruntime_outputs
 
 from mcugen import compile_model
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 
 
 def chain() -> onnx.ModelProto:

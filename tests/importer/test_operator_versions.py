@@ -9,7 +9,7 @@ import pytest
 from onnx_models import Feeds, onnxruntime_outputs, reference_outputs
 from version_cases import Version, VersionCase, official_cases, own_cases, run_imported, versions
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 from mcugen.hir.types import Array
 
 ENOUGH = 2

@@ -25,15 +25,15 @@ from onnx_models import (
 )
 from version_cases import NEWEST, Version, official_cases, own_cases, versions
 
-from mcugen.compiler import compile_model
-from mcugen.errors import ModelError, UnsupportedError, VerificationError
+from mcugen.core.errors import ModelError, UnsupportedError, VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.frontend.onnx.load import load
+from mcugen.frontend.onnx.opset_upgrade import upgrade
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.importer.opset_upgrade import upgrade
-from mcugen.options import CompileOptions
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 12]>

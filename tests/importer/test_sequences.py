@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx_models import Net, assert_close, c_outputs, imported, numpy_outputs, onnxruntime_outputs, random_feeds
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 
 
 def split_and_join(net: Net, x: str) -> str:

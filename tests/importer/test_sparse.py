@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import Net, assert_close, check_everywhere, imported, numpy_outputs, onnxruntime_outputs, random_feeds
 
-from mcugen.errors import DoesNotFitError, ModelError
-from mcugen.limits import MAX_ELEMENTS
+from mcugen.core.errors import DoesNotFitError, ModelError
+from mcugen.core.limits import MAX_ELEMENTS
 
 RANDOM = np.random.default_rng(3)
 

@@ -12,8 +12,10 @@ import pytest
 from onnx_models import Net, optimized, random_feeds
 
 from mcugen import compile_model
-from mcugen.board import load_board
-from mcugen.errors import UsageError
+from mcugen.backends.cpu.pipeline import lowered
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Choice, Limits
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
@@ -23,9 +25,7 @@ from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as working
 from mcugen.ops.matmul import Dense
 from mcugen.ops.pointwise import Binary
-from mcugen.options import CompileOptions
-from mcugen.pipeline import lowered
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 PLENTY = Limits(1 << 20, 1 << 20)
 

@@ -13,11 +13,11 @@ import pytest
 
 from mcugen.codegen.declarations import mismatches
 from mcugen.codegen.environment import environment
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
 from mcugen.lir.program import Buffer, Space, Wide
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,9 +8,9 @@ import pytest
 from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.board import load_board
+from mcugen.core.board import load_board
 from mcugen.kernels.dsp_conv import STALLS
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 BOARDS = {"cortex-m4": "stm32l4r5", "cortex-m33": "stm32u575", "cortex-m7": "stm32h7a3"}
 KERNELS = {kernel.name: kernel for kernel in declared_kernels()}

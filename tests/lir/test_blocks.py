@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Sketch
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.moves import at_once
 from mcugen.lir.printer import print_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.lir.external import lend_buffers
 from mcugen.lir.formula import Atom, Polynomial
 from mcugen.lir.parser import parse_program

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import pytest
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import (
     ByAxis,
@@ -28,7 +28,7 @@ from mcugen.lir.kernel import (
     writes,
 )
 from mcugen.lir.program import Access, Buffer, Double, Instr, Operand, Space, Wide
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
 
 ZERO = Double(0)
 

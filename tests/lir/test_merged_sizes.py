@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from mcugen.errors import ModelError, UnsupportedError
+from mcugen.core.errors import ModelError, UnsupportedError
 from mcugen.hir.types import DType, QuantParams, Shape
 from mcugen.lir.bounded import FEW, MOST_SYMBOLS, WHOLE_RANGE, difference, merge_sizes
 from mcugen.lir.formula import Atom, Polynomial, Quotient, Sizes, Symbol, Table

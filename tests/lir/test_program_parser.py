@@ -10,7 +10,7 @@ from random_graphs import random_model
 from shared_models import MODELS
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.lir.parser import parse_program
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import Access, Control, Lanes, Operand, Overlap, Program

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from programs import Sketch
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import Access, Overlap, Space
 from mcugen.memory.plan import plan_memory

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx_models import Net
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
 from mcugen.lir import trial as module
 from mcugen.lir.spec import own_kernels

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx_models import Net
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 
 def two_convolutions(zeros: tuple[int, int]) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from programs import Sketch
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import DType
 from mcugen.lir import frames
 from mcugen.lir.kernel import Call, Kernel, reads, scratch, writes

@@ -7,8 +7,8 @@ from itertools import combinations, permutations
 
 import pytest
 
-from mcugen.board import load_board
-from mcugen.errors import VerificationError
+from mcugen.core.board import load_board
+from mcugen.core.errors import VerificationError
 from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
 from mcugen.memory.joint import Joint, join, verify_joint
 from mcugen.memory.loops import wished_loops

@@ -12,14 +12,14 @@ from onnx_models import Net
 from programs import Sketch, chain
 
 from mcugen import compile_model
-from mcugen.board import Board, Memory, load_board
-from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.core.board import Board, Memory, load_board
+from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import Places
 from mcugen.hir.types import DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operand, Program, Space
 from mcugen.memory.place import NOWHERE, place
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.traffic import traffic
-from mcugen.options import Places
 
 
 def board(arena: str = "fast", **sizes: int) -> Board:

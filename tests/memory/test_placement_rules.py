@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from programs import Sketch, chain
 
-from mcugen.board import Board, Memory, load_board
-from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.core.board import Board, Memory, load_board
+from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import Places
 from mcugen.hir.types import DType
 from mcugen.lir.program import Buffer, Program, Space
 from mcugen.memory.place import (
@@ -34,7 +35,6 @@ from mcugen.memory.place import (
     weights_memories,
 )
 from mcugen.memory.plan import plan_memory
-from mcugen.options import Places
 
 FAST = Memory("fast", "ram", 0x2000_0000, 64, 1)
 SLOW = Memory("slow", "ram", 0x3000_0000, 256, 3)

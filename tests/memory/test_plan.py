@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Sketch, chain
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operand, Overlap, Space
 from mcugen.memory import plan

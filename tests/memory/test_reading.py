@@ -11,10 +11,10 @@ import pytest
 from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.board import Cache, load_board
+from mcugen.core.board import Cache, load_board
 from mcugen.lir.program import Instr, Program
 from mcugen.memory.reading import constants_of
-from mcugen.simulate import simulate
+from mcugen.simulation import simulate
 
 NRF52840 = load_board("nrf52840")
 """No cache stands between its flash and data: each load is one access."""

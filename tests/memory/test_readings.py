@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from programs import Sketch
 
-from mcugen.board import Cache
+from mcugen.core.board import Cache
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Gathered, Operand, Program, Space

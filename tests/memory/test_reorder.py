@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx_models import Net, check_everywhere
 from programs import Sketch, chain
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType, TensorType
 from mcugen.lir.formula import Atom, Polynomial, Symbol
 from mcugen.lir.program import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from programs import Sketch, chain
 
-from mcugen.board import Board, Memory, load_board
+from mcugen.core.board import Board, Memory, load_board
 from mcugen.lir.program import Buffer, aligned
 from mcugen.memory import areas
 from mcugen.memory.plan import Planned, plan_memory

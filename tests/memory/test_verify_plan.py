@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from programs import Sketch, chain
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.frames import cut
 from mcugen.lir.program import Access, Lanes, Operand, Space

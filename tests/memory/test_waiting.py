@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from programs import Sketch, chain
 
-from mcugen.board import load_board
+from mcugen.core.board import load_board
 from mcugen.lir.program import WORD, Gathered
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.waiting import waits_for_arena

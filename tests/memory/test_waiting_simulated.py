@@ -14,9 +14,9 @@ from onnx_models import Net, random_feeds
 from shared_models import MODELS, SHARED
 
 from mcugen import CompileOptions, Places, compile_model
-from mcugen.board import Board, load_board
+from mcugen.core.board import Board, load_board
 from mcugen.memory.waiting import waits_for_arena
-from mcugen.simulate import simulate
+from mcugen.simulation import simulate
 
 MOST = 1.5
 """Times that an estimate may be off, either way."""

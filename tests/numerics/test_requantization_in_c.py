@@ -15,10 +15,10 @@ import onnx
 import pytest
 from onnx_models import Feeds, Net, assert_close
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.simulate import simulate
+from mcugen.simulation import simulate
 
 Array = np.ndarray
 Zeros = tuple[int, ...]

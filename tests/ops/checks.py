@@ -18,8 +18,8 @@ from onnx_models import (
     reference_outputs,
 )
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import Instr

@@ -16,12 +16,12 @@ from compilers import assert_accepted_in_turn
 from onnx_models import random_feeds
 from turns import in_turn
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Instr, Program
-from mcugen.options import CMSIS_NN, CompileOptions
 
 BOARDS = ("rp2040", "stm32f103", "nrf52840", "corstone300")
 """One for each variant of the library: plain C on two CPUs, with DSP, with Helium."""

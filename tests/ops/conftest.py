@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcugen.fitting import staging
 from mcugen.memory import exact, order, plan
+from mcugen.search import staging
 
 
 @pytest.fixture(autouse=True)

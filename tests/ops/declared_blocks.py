@@ -16,7 +16,6 @@ from random_layers import OTHERS, WEIGHTED, other_layers, weighted_layers
 from shared_models import roomy
 from test_streamed import NETS, groups
 
-from mcugen.fitting.groups import Stretch, with_groups
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import divisions
 from mcugen.kernels.library import alone
@@ -27,7 +26,8 @@ from mcugen.lir.trial import trial
 from mcugen.ops.fork import Forked, forked
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.kernels import declared_kernels
+from mcugen.search.groups import Stretch, with_groups
 
 BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
 """One for each family of kernels."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft, Provenance, Sample
 from mcugen.codegen.render import render
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import LibraryFiles
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Endpoint, Instr, Operand, Program, Space
 from mcugen.memory.place import place
-from mcugen.options import LibraryFiles
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 GUARD = 16
 """Bytes at least between the buffers of a run and of the next one, which nothing may change."""

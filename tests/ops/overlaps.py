@@ -14,16 +14,16 @@ from typing import Protocol
 import numpy as np
 from onnx_models import assert_close
 
-from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft, Provenance, Sample
 from mcugen.codegen.render import render
+from mcugen.core.board import Board, load_board
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Operand, Overlap, Program, Space
 from mcugen.memory.place import place
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 
 class Lowered(Protocol):

@@ -8,8 +8,8 @@ import pytest
 from checks import Cases, check_c
 from onnx_models import Net, assert_close, check_everywhere, imported, operators, optimized, random_feeds
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UnsupportedError
+from mcugen.core.errors import McugenError, UnsupportedError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 40, 64)

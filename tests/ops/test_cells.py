@@ -14,7 +14,7 @@ from onnx import helper
 from onnx_models import Net, imported, onnxruntime_outputs, operators, optimized, random_feeds
 from test_control import check, loop_body, scoped
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 from mcugen.hir.types import DType
 from mcugen.ops.control import Repeat
 

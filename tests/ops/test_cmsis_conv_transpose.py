@@ -12,8 +12,8 @@ from onnx_models import Net
 from test_conv_transpose import CASES as WINDOWS
 from test_conv_transpose import is_turned
 
-from mcugen.compiler import compile_model
-from mcugen.options import AUTO, CompileOptions
+from mcugen.core.options import AUTO, CompileOptions
+from mcugen.driver.compiler import compile_model
 
 CALL = "cmsis_transpose_conv_s8"
 Case = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]

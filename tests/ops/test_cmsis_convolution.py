@@ -11,9 +11,9 @@ from onnx_models import Net
 from test_conv import WINDOWS, Case, half
 from test_conv import quantized_conv as quantized
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
-from mcugen.options import CMSIS_NN, CompileOptions
+from mcugen.core.board import load_board
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 
 pytestmark = pytest.mark.qemu
 

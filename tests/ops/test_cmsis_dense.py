@@ -9,8 +9,8 @@ from cmsis_checks import BOARDS, calls_of, check_library
 from cmsis_layers import WIDE, quantized_conv, quantized_dense
 from onnx_models import Net
 
-from mcugen.compiler import compile_model
-from mcugen.options import CMSIS_NN, CompileOptions
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 
 pytestmark = pytest.mark.qemu
 

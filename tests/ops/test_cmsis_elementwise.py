@@ -10,8 +10,8 @@ import pytest
 from cmsis_checks import check_library
 from test_fast_activations import Layers
 
-from mcugen.compiler import compile_model
-from mcugen.options import CMSIS_NN, CompileOptions
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 
 COUNT = 301
 """Elements of most operands: all remainders of the library's blocks are in it, and codes of all kinds."""

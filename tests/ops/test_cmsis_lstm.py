@@ -14,11 +14,11 @@ from test_quantized_recurrent import made, sqnr, written
 from test_recurrent import Layer, recurrence
 
 from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CMSIS_NN
 from mcugen.hir.interpreter import interpret, run
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis.lstm import evaluate
-from mcugen.options import CMSIS_NN
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.scheme import Scheme
 
 BY_LAYER, BY_ROW = Scheme(DType.INT8, per_channel=False), Scheme(DType.INT8)
 

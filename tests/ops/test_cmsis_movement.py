@@ -10,8 +10,8 @@ import pytest
 from cmsis_checks import check_library
 from test_fast_activations import Layers
 
-from mcugen.compiler import compile_model
-from mcugen.options import CMSIS_NN, CompileOptions
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 
 QUANT = (0.02, 3)
 

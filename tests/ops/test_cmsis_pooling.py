@@ -9,9 +9,9 @@ import pytest
 from cmsis_checks import check_library
 from test_fast_activations import Layers, Quant
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.options import CMSIS_NN, CompileOptions
 
 QUANT = (0.02, 3)
 

@@ -11,20 +11,20 @@ from cmsis_checks import BOARDS, check_library, linked
 from onnx_models import Net
 from test_conv import WINDOWS, quantized_conv
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.expressions.nodes import Argument
 from mcugen.expressions.values import evaluate
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.importer.load import load
 from mcugen.kernels.cmsis.s16 import LONGEST_SHIFT, Scaling
 from mcugen.kernels.cmsis.s16_activations import RoundedSum
 from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.ops.pointwise import FixedSum
-from mcugen.options import CMSIS_NN, CompileOptions
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 

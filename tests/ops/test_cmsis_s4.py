@@ -10,11 +10,11 @@ from cmsis_layers import SMALL, WIDE, int4_dense, quantized_conv, quantized_dens
 from onnx_models import Net
 from test_conv import Case
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.cmsis.common import packed_nibbles
 from mcugen.lir.program import Space
-from mcugen.options import CMSIS_NN, CompileOptions
 
 pytestmark = pytest.mark.qemu
 

@@ -8,12 +8,12 @@ import pytest
 from cmsis_checks import check_library
 from test_fast_activations import Layers
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.kernels.cmsis.softmax import LONGEST, Softmax8
 from mcugen.numerics.softmax import FixedSoftmax
-from mcugen.options import CMSIS_NN, CompileOptions
 
 PROBABILITY = (1 / 256, -128)
 

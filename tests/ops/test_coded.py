@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from test_dsp_conv import Layers
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.coded import LONGEST_PREFIX, READ_AHEAD, REMAINDERS, best_code, encode
-from mcugen.options import CompileOptions
 
 CODED = ("dense_coded",)
 

@@ -13,13 +13,13 @@ from checks import check_c
 from onnx import TensorProto, helper
 from onnx_models import Feeds, Net, assert_close, imported, onnxruntime_outputs, operators, random_feeds
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError
+from mcugen.core.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.printer import print_graph
 from mcugen.lir.printer import print_program
-from mcugen.options import CompileOptions
 
 RANDOM = np.random.default_rng(5)
 

@@ -21,8 +21,8 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 
 # name: (input shape, output channels, kernel, attributes)
 Case = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]

@@ -13,9 +13,9 @@ from checks import Cases, check_by_reference, check_c, check_model
 from onnx_models import Net, check_quantized, imported, numpy_outputs, operators, optimized, random_feeds
 from shared_models import roomy
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
-from mcugen.options import CompileOptions
+from mcugen.core.errors import McugenError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 # (input shape, output channels of a group, kernel, attributes)
 CASES: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [

@@ -27,9 +27,9 @@ from overlap_runs import Block, Claim, Finding, run_permitted, run_tighter
 from shared_models import roomy
 from test_overlaps import M55, Layer, lowered_by
 
-from mcugen.board import load_board
-from mcugen.options import CMSIS_NN
-from mcugen.report.kernels import declared_kernels
+from mcugen.core.board import load_board
+from mcugen.core.options import CMSIS_NN
+from mcugen.reporting.kernels import declared_kernels
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))]
 """Seeds of random layers: of the sweep all but the first, with more layers."""

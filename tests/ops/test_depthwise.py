@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from onnx_models import Net, assert_close
 from two_cores import two_cores as with_two_cores
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.fitting import cores
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.traits import divisions
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.search import cores
+from mcugen.simulation import Setup, simulate
 
 BOARDS = {
     "depthwise_s8_dsp": ("nrf52840", "rt1060", "nrf5340"),

@@ -11,9 +11,9 @@ from onnx_models import Net
 from test_depthwise import VALUES, Layer, check, compiled
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import UsageError
-from mcugen.fitting import cores
+from mcugen.core.errors import UsageError
 from mcugen.hir.traits import divisions
+from mcugen.search import cores
 
 KERNEL = "depthwise_s8_line"
 LINES = [

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from onnx_models import Net, assert_close, random_feeds
 from test_conv import WINDOWS, Case
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.lir.program import Access
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 OTHER_BOARDS = ("rt1060", "nrf5340", "corstone300")
 """Cortex-M7, M33 and M55."""

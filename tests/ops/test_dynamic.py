@@ -13,10 +13,10 @@ import pytest
 from compilers import assert_accepted
 from onnx_models import Feeds, Net, assert_close, numpy_outputs, onnxruntime_outputs
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UsageError
-from mcugen.options import CompileOptions
+from mcugen.core.errors import McugenError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 
 def check(model: onnx.ModelProto, samples: Sequence[Feeds], board: str = "host") -> CompiledModel:

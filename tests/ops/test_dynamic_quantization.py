@@ -14,11 +14,11 @@ import pytest
 from dynamic_chains import EXACT, TRANSCENDENTAL, DynamicChain, dynamic_chain
 from onnx_models import Feeds, Net, onnxruntime_outputs
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.options import GOALS, CompileOptions
 
 CALLS = 8
 GIVEN = ".given"

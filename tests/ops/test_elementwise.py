@@ -22,8 +22,8 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.ops.pointwise import BINARY, INNER, UNARY

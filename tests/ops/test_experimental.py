@@ -8,7 +8,7 @@ import pytest
 from node_cases import Case, Fixed, agrees, real, whole
 from onnx_models import imported
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 
 X, IMAGE = real(2, 3, 4), real(1, 3, 6, 7)
 

@@ -24,15 +24,15 @@ from onnx_models import Feeds, Net, assert_close
 from portable_models import portable_models
 from shared_models import roomy
 
-from mcugen.board import Board, load_board
 from mcugen.codegen.literals import c_param
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.lir.program import Wide, param_dtype
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
-from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
+from mcugen.simulation import Setup, simulate
+from mcugen.simulation.toolchain import ARM, RISCV, Toolchain
 
 Write = Callable[[Net, str], str]
 

@@ -18,9 +18,9 @@ from measure_costs import BOARDS, roomy
 from onnx_models import Net, random_feeds
 from targets import CPUS, clang
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.options import CompileOptions
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 

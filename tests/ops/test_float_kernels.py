@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import Feeds, Net, assert_close, numpy_outputs, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, SEPARATE_SUMS
 from mcugen.lir.spec import own_kernels
-from mcugen.options import CompileOptions
 
 BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300"]
 HELIUM = "corstone300"
@@ -360,7 +360,7 @@ def test_every_second_sum_apart_leaves_no_remainder_out(monkeypatch: pytest.Monk
 
 def wishing(monkeypatch: pytest.MonkeyPatch, layers: Layers, kernel: str, *wishes: str) -> CompiledModel:
     """By that kernel, of loops that are wished for."""
-    monkeypatch.setattr("mcugen.compiler.wished_loops", lambda *_: frozenset(wishes))
+    monkeypatch.setattr("mcugen.driver.compiler.wished_loops", lambda *_: frozenset(wishes))
     return layers.compile("nrf52840", kernel)
 
 

@@ -19,8 +19,8 @@ from onnx_models import (
     reference_outputs,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 
 SIZES = (2, 3, 4, 5)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from onnx_models import Net, numpy_outputs, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
-from mcugen.simulate import Setup, simulate
+from mcugen.core.board import load_board
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation import Setup, simulate
 
 
 def gathered(rows: int, depth: int, count: int, axis: int = 1, dtype: type = np.int8) -> Net:

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 from onnx_models import Net
 from onnx_models import imported as import_onnx
 
-from mcugen.compiler import compile_model
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Operator

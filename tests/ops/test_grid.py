@@ -11,7 +11,7 @@ import pytest
 from checks import check_model
 from onnx_models import Net, c_outputs, imported, onnxruntime_outputs, random_feeds, reference_outputs
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 PADDINGS = ("zeros", "border", "reflection")
 

@@ -10,9 +10,9 @@ from onnx import numpy_helper
 from onnx_models import Net, random_feeds
 from test_conv import WINDOWS, float_conv
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 FLOATS = ("conv2d_f32", "dense_f32", "depthwise_f32")
 HALVES = ("conv2d_f16", "dense_f16", "depthwise_f16")

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx_models import Net, numpy_outputs
 
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
 from mcugen.hir.types import Array
 
 pytestmark = pytest.mark.qemu

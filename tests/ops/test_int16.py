@@ -13,8 +13,8 @@ import pytest
 from checks import check_c, with_reals
 from onnx_models import Feeds, Net, assert_close, numpy_outputs, onnxruntime_outputs, operators, optimized, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.driver.compiler import compile_model
 from mcugen.expressions.nodes import Argument, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret

@@ -9,7 +9,7 @@ import pytest
 from onnx_models import Net
 
 from mcugen import compile_model
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 from mcugen.ops.training import TRAINING
 
 

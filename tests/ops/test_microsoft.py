@@ -14,7 +14,7 @@ from onnx import AttributeProto
 from onnx_models import MICROSOFT, Net, assert_close, c_outputs, imported, numpy_outputs, onnxruntime_outputs
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 from mcugen.ops.onnx_node import BUILT_IN
 
 X = real(2, 3, 8)

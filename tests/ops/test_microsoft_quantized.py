@@ -19,7 +19,7 @@ from onnx_models import (
     onnxruntime_outputs,
 )
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 from mcugen.hir.types import Array
 
 RANDOM = np.random.default_rng(0)

@@ -20,11 +20,11 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError
+from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.lir.program import MOVE
-from mcugen.options import CompileOptions
 
 SIZES = (2, 3, 4, 5)
 TOP = 2**63 - 1

@@ -12,8 +12,8 @@ from checks import check_by_reference, outputs_in_c
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import Net
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 Array = np.ndarray

@@ -8,8 +8,8 @@ import pytest
 from checks import check_c
 from onnx_models import Net, assert_close, imported, onnxruntime_outputs
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 POOL = [2, 3, 5, 4, 5, 6, 7, 8, 6, 7, 8, 6, 2, 2]

@@ -19,8 +19,8 @@ from onnx_models import (
 )
 from onnx_models import random_feeds as feeds_of
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 RANDOM = np.random.default_rng(7)

@@ -11,8 +11,8 @@ import pytest
 from onnx_models import Net, numpy_outputs, random_feeds
 from shared_models import roomy
 
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 # (operator, input shape, kernel, attributes): to one, two and three channels in turn
 CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

@@ -15,10 +15,10 @@ from overlaps import assert_exact, assert_safe
 from shared_models import roomy
 from test_dsp_conv import Layers, Tensor
 
+from mcugen.backends.cpu.pipeline import lowered
+from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Overlap, Program
-from mcugen.options import CompileOptions
-from mcugen.pipeline import lowered
 
 M0, M3, M4, M55 = "rp2040", "stm32f103", "nrf52840", "corstone300"
 

@@ -9,9 +9,9 @@ from onnx_models import Net, optimized
 from overlaps import assert_exact, assert_safe
 from test_overlaps import CHANNELS, PIXELS, ROWS, SAME, WINDOWS, Layer, Lowered, lowered_by
 
-from mcugen.board import load_board
-from mcugen.options import CompileOptions
-from mcugen.pipeline import lowered
+from mcugen.backends.cpu.pipeline import lowered
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
 
 M4, M55 = "nrf52840", "corstone300"
 

@@ -11,13 +11,13 @@ from checks import assert_close, check_c
 from onnx import TensorProto, helper
 from onnx_models import Feeds, Net, onnxruntime_outputs, random_feeds
 
-from mcugen.board import Board, load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.kernels.packed import GroupRequantizer, Packed
-from mcugen.options import CompileOptions, Places
 
 SMALL = CompileOptions(optimize="flash")
 

@@ -8,7 +8,7 @@ import pytest
 from checks import check_by_reference, check_model
 from onnx_models import Net, check_everywhere, operators, optimized, random_feeds
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 
 def ints(net: Net, values: object) -> str:

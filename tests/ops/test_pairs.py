@@ -18,13 +18,13 @@ from batch import combine
 from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, random_feeds, reference_outputs
 from pairs import CONSUMERS, PLACES, PRODUCERS, SHAPE, model_of
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.ops.training import TRAINING
-from mcugen.options import GOALS, CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 GROUP = 12
 BATCH = 4

@@ -10,7 +10,7 @@ from checks import check_by_reference, check_model
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import Net, optimized, random_feeds, reference_outputs
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 
 def test_triangles():

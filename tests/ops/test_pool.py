@@ -19,10 +19,10 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import ModelError, UnsupportedError
+from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.options import CompileOptions
 
 SHAPES = [(1, 3, 7, 9), (2, 6, 8, 5)]
 WINDOWS = [

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from onnx_models import Net, assert_close, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.matmul import STRIP
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 BOARDS = {"dsp": "nrf52840", "mve": "corstone300", "thumb1": "rp2040"}
 """One for each family of kernels."""

@@ -10,7 +10,7 @@ from onnx import helper
 from onnx_models import Net, c_outputs, numpy_outputs, optimized
 
 from mcugen import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 

@@ -12,8 +12,8 @@ from checks import check_model
 from onnx import helper
 from onnx_models import Net
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import Net, imported, operators, optimized
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx_models import Net, outputs_in_c
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.numerics.reciprocal import Reciprocal
 
 SCALES = (1 / 255, 2 / 255, 1 / 128, 0.1, 0.75, 1.0, 3.0, 0.0235, 7.3e-9, 1e12, float(np.nextafter(np.float32(2), 0)))

@@ -20,7 +20,7 @@ from quantized_cells import (
 )
 
 from mcugen import CompileOptions, compile_model
-from mcugen.board import load_board
+from mcugen.core.board import load_board
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array

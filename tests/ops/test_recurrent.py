@@ -18,7 +18,7 @@ from checks import check_c
 from onnx_models import Net, assert_close, imported, onnxruntime_outputs, operators, optimized
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import ModelError, UnsupportedError
+from mcugen.core.errors import ModelError, UnsupportedError
 from mcugen.hir.interpreter import interpret
 
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}

@@ -21,8 +21,8 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 SHAPE = (2, 3, 5, 4)

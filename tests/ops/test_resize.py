@@ -24,11 +24,11 @@ from onnx_models import (
 )
 from shared_models import roomy
 
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.core.board import load_board
+from mcugen.core.errors import McugenError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.options import CompileOptions
 
 TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]

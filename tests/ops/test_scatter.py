@@ -8,7 +8,7 @@ import pytest
 from checks import check_by_reference, check_model
 from onnx_models import Net, c_outputs, numpy_outputs, operators, optimized, random_feeds, reference_outputs
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 

@@ -10,10 +10,10 @@ import pytest
 from onnx_models import random_feeds
 from test_dsp_conv import Layers
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.simulate import simulate
+from mcugen.core.board import load_board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation import simulate
 
 HEAD = re.compile(r"^static void (pointwise_s8_dsp\w*)\(const \w+_params \*p", re.M)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
-from mcugen.compilation import Compilation
-from mcugen.compiler import compile_model
+from mcugen.api.compilation import Compilation
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.options import CompileOptions
 
 KERNEL = "depthwise_s8_planes"
 

@@ -11,12 +11,12 @@ import pytest
 from checks import Cases
 from onnx_models import Net, check_everywhere, check_quantized, operators, optimized
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.numerics.softmax import FixedSoftmax
-from mcugen.options import CompileOptions
 
 ROWS = [((4, 10), -1), ((1, 1), 1), ((2, 7, 5), 1), ((3, 4, 2, 3), 0), ((2, 300), 1), ((2, 5, 3), -2)]
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 DEPTHS = (8, 9, 15, 16, 31, 32, 64, 100, 255, 256)
 """Few and many, with and without elements beside eights."""

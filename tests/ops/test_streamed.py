@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import Net, assert_close, imported, numpy_outputs, outputs_in_c, random_feeds
 
-from mcugen import fitting
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.fitting import streaming
-from mcugen.fitting.streaming import Streaming, Stretch, in_order_of_rows, with_groups
+from mcugen import search
+from mcugen.backends.cpu.pipeline import optimize, planned
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.cost import cost_table
@@ -28,8 +28,8 @@ from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
-from mcugen.options import CompileOptions
-from mcugen.pipeline import optimize, planned
+from mcugen.search import streaming
+from mcugen.search.streaming import Streaming, Stretch, in_order_of_rows, with_groups
 
 STEP = 0.05
 ROWS = CompileOptions(optimize="ram")
@@ -312,7 +312,7 @@ def test_random_networks(net: Net) -> None:
 def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """The model with chosen stretches as groups."""
     monkeypatch.setattr(
-        fitting, "_ways", lambda graph, *_: [(with_groups(graph, [_stretch(graph, s) for s in spans]), 0)]
+        search, "_ways", lambda graph, *_: [(with_groups(graph, [_stretch(graph, s) for s in spans]), 0)]
     )
     return compile_model(net.model(), board, ROWS)
 
@@ -521,9 +521,9 @@ def test_no_more_groups_are_looked_at_than_a_bound(most: int, monkeypatch: pytes
 def test_the_best_so_far_is_taken_where_the_search_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     model = NETS["residual"]().finished().model()
     balanced, best = compile_model(model, "nrf52840"), compile_model(model, "nrf52840", ROWS)
-    monkeypatch.setattr(fitting, "MOST_WORK", 0)
+    monkeypatch.setattr(search, "MOST_WORK", 0)
     made = []
-    monkeypatch.setattr(fitting, "planned", lambda *args, **more: made.append(0) or planned(*args, **more))
+    monkeypatch.setattr(search, "planned", lambda *args, **more: made.append(0) or planned(*args, **more))
     first = compile_model(model, "nrf52840", ROWS)
     assert len(made) == 2  # the first way, and layers one by one for `balanced`
     assert best.program.arena_size <= first.program.arena_size < balanced.program.arena_size
@@ -579,7 +579,7 @@ def test_two_rows_at_once_in_c(board: str, kernel: str, monkeypatch: pytest.Monk
         assert op is not None and {layer.rows for layer in op.layers} == {1, 2}  # behind the transposition
         return [(with_groups(graph, [Stretch(1, end, op, 0, 0.0)]), 0)]
 
-    monkeypatch.setattr(fitting, "_ways", in_pairs)
+    monkeypatch.setattr(search, "_ways", in_pairs)
     compiled = compile_model(net.model(), board, replace(ROWS, kernels=(kernel,)))
     assert kernel in {instr.kernel for instr in compiled.program.instrs}
     feeds = random_feeds(net.model(), seed=3)

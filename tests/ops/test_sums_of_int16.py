@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from onnx_models import Net, numpy_outputs, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.simulate import Setup, simulate
+from mcugen.core.board import load_board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation import Setup, simulate
 
 COUNTS = (1, 7, 8, 15, 96)
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx_models import Feeds, Net, c_outputs, imported, numpy_outputs
 
-from mcugen.errors import ModelError
+from mcugen.core.errors import ModelError
 
 
 def check(model: onnx.ModelProto, feeds: Feeds, wanted: np.ndarray, relative: float) -> None:

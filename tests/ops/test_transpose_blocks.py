@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.simulation import Setup, simulate
 
 SHAPES = [(1, 5, 311), (1, 311, 5), (2, 47, 17), (3, 24, 28), (1, 16, 99), (1, 99, 16), (2, 17, 60), (1, 100, 52)]
 """Batch, rows, columns: with rows and columns beside the blocks, and without."""

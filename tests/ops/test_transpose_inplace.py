@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Access
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
+from mcugen.simulation import Setup, simulate
 
 IMAGES = ((1, 3, 24, 24), (1, 2, 8, 70), (2, 3, 16, 32), (1, 4, 12, 48), (1, 7, 20, 20), (1, 3, 13, 30), (3, 2, 330))
 

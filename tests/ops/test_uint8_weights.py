@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx_models import Net, assert_close, onnxruntime_outputs, outputs_in_c, random_feeds
 
-from mcugen.board import load_board
-from mcugen.compilation import Compilation
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.options import CompileOptions
 
 ZEROS = {"one zero point": [117], "one a channel": [99, 128, 131, 150, 117, 128, 100, 128]}
 

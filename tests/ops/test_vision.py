@@ -11,7 +11,7 @@ import pytest
 from checks import check_by_reference, check_model
 from onnx_models import Net, c_outputs, imported, random_feeds
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 REGIONS = np.asarray([[0.3, 1.2, 7.9, 6.1], [4.0, 2.0, 4.0, 2.0], [-3.0, -2.5, 20.0, 12.0], [5.5, 4.5, 2.0, 1.0]])
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx_models import Net, assert_close, numpy_outputs, onnxruntime_outputs, outputs_in_c
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 
 LAYERS = ("MatMul", "Gemm", "Conv", "depthwise Conv", "ConvTranspose")
 CHANNELS = 4

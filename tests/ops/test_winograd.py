@@ -16,12 +16,12 @@ from onnx_models import Net, assert_close, numpy_outputs, optimized, random_feed
 from scipy.signal import correlate2d
 from shared_models import roomy
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.winograd import CONV, pairs, transformed
 from mcugen.lir.kernel import SHORT_LOOPS
-from mcugen.options import CompileOptions
 
 KERNELS = [kernel.name for kernel in CONV]
 FORMS = [name for name in KERNELS if "_t" not in name or name.endswith("_t8") or "_short" in name]

@@ -13,10 +13,10 @@ from scipy.signal import correlate2d
 from shared_models import MODELS, roomy
 from test_float_kernels import CLAMPS, Layers, check_on, check_plain
 
-from mcugen.compiler import compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
 from mcugen.kernels.winograd_floats import CONV, transformed
-from mcugen.options import CompileOptions
 
 KERNEL, DIRECT = "conv2d_f32_winograd", "conv2d_f32_fpu"
 BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300", "rv32imafc"]

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import mcugen.ops  # noqa: F401  (operators are known to the parser once their modules are imported)
+from mcugen.backends.cpu.pipeline import PIPELINE
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import verify_graph
 from mcugen.passes.rewrite import Log, Outcome, Rewriting, Turns
-from mcugen.pipeline import PIPELINE
 
 FOLDER = Path(__file__).parent / "text"
 MORE = FOLDER.with_name("more")

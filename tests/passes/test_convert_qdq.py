@@ -21,7 +21,7 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.errors import UnsupportedError
+from mcugen.core.errors import UnsupportedError
 from mcugen.hir.graph import Graph
 
 ACTIVATIONS = [np.int8, np.uint8]

@@ -24,7 +24,7 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.passes.clean import simplify
 from mcugen.passes.magnitudes import Magnitudes

@@ -14,15 +14,15 @@ from checks import check_c
 from onnx_models import Net, assert_close, imported, onnxruntime_outputs, random_feeds
 from test_before_and_after import AFTER, FILES, PASSES, samples
 
-from mcugen import pipeline
-from mcugen.compiler import compile_model
+from mcugen.backends.cpu import pipeline
+from mcugen.backends.cpu.pipeline import PIPELINE, Trace, optimize
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import DType, TensorType
 from mcugen.ops.control import STEP, Branch, Repeat, Walk, plain
-from mcugen.pipeline import PIPELINE, Trace, optimize
 
 # ------------------------------------------------------------------------------------ each pass in each kind of body
 

@@ -11,7 +11,7 @@ from checks import check_c
 from float_models import normal_samples, quantized
 from onnx_models import Net, assert_close, onnxruntime_outputs, operators, optimized, random_feeds
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.ops.pool import AveragePool
 

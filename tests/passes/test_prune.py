@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from onnx_models import Net, imported, optimized, random_feeds
 
 import mcugen
+from mcugen.backends.cpu.pipeline import convert_integers
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.passes import prune
 from mcugen.passes.bounds import bounds_of
-from mcugen.pipeline import convert_integers
 
 STEP = 0.05
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from mcugen.errors import VerificationError
+from mcugen.core.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import TensorType
 from mcugen.hir.verify import verify_graph

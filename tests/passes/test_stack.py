@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
+from mcugen.backends.cpu.pipeline import convert_integers
 from mcugen.passes.stack import MAX_STEPS, stack_elementwise, stack_unary, tabulate
-from mcugen.pipeline import convert_integers
 
 
 def net_of_x(*shape: int) -> Net:

@@ -17,7 +17,7 @@ from checks import check_c
 from float_models import normal_samples, quantized, sqnr
 from onnx_models import ML, Feeds, Net, operators, optimized
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from onnx_models import Net
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
-from mcugen.options import CompileOptions
 from mcugen.pipelines import Feed, bind
 
 CODES = (0.03, 3)

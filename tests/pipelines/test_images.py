@@ -11,7 +11,7 @@ from fed_models import CODES, assert_same_bits, fed, feed_of
 from folder_programs import build_and_run
 from PIL import Image
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.pipelines import parse_pipeline
 from mcugen.pipelines.image import FORMATS, ImageStages

@@ -12,12 +12,12 @@ from command_line import mcugen
 from onnx_models import Net
 from PIL import Image
 
-from mcugen.compilation import Compilation
-from mcugen.errors import UsageError
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.hir.types import Array
-from mcugen.options import CompileOptions
 from mcugen.pipelines import with_preprocessing
-from mcugen.tasks import Judging, Quantizing
 
 SIDES = (9, 14)
 LINES = {

@@ -13,13 +13,13 @@ from onnx_models import Net
 from sklearn.neural_network import MLPClassifier
 
 from mcugen import compile_model
-from mcugen.compilation import Compilation
-from mcugen.errors import UsageError, VerificationError
-from mcugen.evaluate import _with_input
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError, VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.hir.types import Array
-from mcugen.options import CompileOptions
+from mcugen.measurement.evaluate import _with_input
 from mcugen.pipelines import parse_pipeline
-from mcugen.tasks import Judging, Quantizing
 
 SOUND = "sound=4000, frame=128/128, mel=12:50:2000, dct=6, stack=8, mean=-20, std=10"
 

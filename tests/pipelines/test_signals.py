@@ -17,7 +17,7 @@ from folder_programs import build_and_run
 from narrow_int import overflows
 from test_portability import AVR_GCC, WARNINGS
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.pipelines import parse_pipeline
 from mcugen.pipelines.spectrum import BANDS, LOG_TABLE, LOGARITHMS, WINDOWS, logarithms, powers, roots, window

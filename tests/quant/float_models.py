@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small float networks with samples, and their quantization, for the tests of mcugen.quant."""
+"""Small float networks with samples, and their quantization, for the tests of mcugen.quantization."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx_models import Net
 
+from mcugen.core.options import CompileOptions
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant.quantize import Quantization, Quantizer, float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.quantize import Quantization, Quantizer, float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 
 def random_weights(seed: int, *shape: int) -> Array:

@@ -13,7 +13,7 @@ from onnx_models import Net
 
 from mcugen import Compilation, Judging, Quantizing
 from mcugen.hir.types import Array
-from mcugen.quant.advice import BETTER_DB, MORE_DB
+from mcugen.quantization.advice import BETTER_DB, MORE_DB
 
 HELPS, DOES_NOT = "--precision int16x8 gives", "--precision int16x8 does not help"
 
@@ -41,12 +41,12 @@ def notes_of(model: onnx.ModelProto, calibration: dict[str, Array], data: dict[s
 @pytest.fixture(autouse=True)
 def no_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers stay as they are asked for, so that quantization costs much."""
-    monkeypatch.setattr("mcugen.compilation.rescued", lambda _maker, wanted, **_: (dict(wanted), []))
+    monkeypatch.setattr("mcugen.api.compilation.rescued", lambda _maker, wanted, **_: (dict(wanted), []))
 
 
 def test_int16_is_advised_where_it_was_better(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quantized model is held to be bad below 100 dB here, as few small networks are really bad in int8 alone."""
-    monkeypatch.setattr("mcugen.quant.estimate.DIVERGED_DB", 100.0)
+    monkeypatch.setattr("mcugen.quantization.estimate.DIVERGED_DB", 100.0)
     told = notes_of(two_layers(), samples(40), samples(20, 1, 0.5), "int8")
     gain = re.search(rf"{HELPS} (-?[\d.]+) dB on 16 samples, not (-?[\d.]+)", told)
     assert "quantization costs much" in told and (gain is None) == (DOES_NOT in told), told

@@ -8,11 +8,11 @@ import onnx
 from float_models import conv_net, random_weights
 from onnx_models import Net
 
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.importer.load import load
-from mcugen.quant.assign import Assignment, assign
-from mcugen.quant.float_model import build_float_model
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.assign import Assignment, assign
+from mcugen.quantization.float_model import build_float_model
+from mcugen.quantization.scheme import Scheme
 
 
 def placed(

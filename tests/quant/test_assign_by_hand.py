@@ -10,12 +10,12 @@ import pytest
 from float_models import random_weights
 from onnx_models import Net
 
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.importer.load import load
-from mcugen.quant.assign import Assignment, assign, has_integer_form, is_quantized_constant
-from mcugen.quant.float_model import FloatModel, build_float_model
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.assign import Assignment, assign, has_integer_form, is_quantized_constant
+from mcugen.quantization.float_model import FloatModel, build_float_model
+from mcugen.quantization.scheme import Scheme
 
 INT8, INT16, FLOAT32 = DType.INT8, DType.INT16, DType.FLOAT32
 

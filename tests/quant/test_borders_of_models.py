@@ -11,15 +11,15 @@ import pytest
 from float_models import normal_samples, quantized, random_weights
 from onnx_models import Net
 
+from mcugen.core.options import CompileOptions
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType, QuantParams
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant.float_model import build_float_model
-from mcugen.quant.plan import Codes, Plan, Stored
-from mcugen.quant.qdq import write_qdq
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.weights import layer_weights
+from mcugen.quantization.float_model import build_float_model
+from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.qdq import write_qdq
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.weights import layer_weights
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, str]:

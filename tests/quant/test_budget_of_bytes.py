@@ -12,14 +12,14 @@ import pytest
 from float_models import normal_samples, random_weights
 from onnx_models import Net
 
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.quant import few_bits, flash
-from mcugen.quant.float_model import FloatModel, build_float_model
-from mcugen.quant.plan import Codes, Plan
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.weights import plain_codes, real_weights
+from mcugen.quantization import few_bits, flash
+from mcugen.quantization.float_model import FloatModel, build_float_model
+from mcugen.quantization.plan import Codes, Plan
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.weights import plain_codes, real_weights
 
 SIZES = {"a": 4 * 6, "b": 6 * 10, "c": 10 * 3}
 

@@ -12,13 +12,13 @@ from float_models import random_weights
 from onnx import numpy_helper
 from onnx_models import Net
 
+from mcugen.frontend.onnx import import_model
 from mcugen.hir.types import DType, QuantParams
-from mcugen.importer import import_model
 from mcugen.ops.recurrent import Gru, Lstm, Recurrent, Rnn
-from mcugen.quant.plan import Stored
-from mcugen.quant.recurrent import Matrix, expand, stores
-from mcugen.quant.rounding import best_scales, round_weights
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.plan import Stored
+from mcugen.quantization.recurrent import Matrix, expand, stores
+from mcugen.quantization.rounding import best_scales, round_weights
+from mcugen.quantization.scheme import Scheme
 
 INT8, INT16 = DType.INT8, DType.INT16
 RANGES = {

@@ -12,21 +12,21 @@ from float_models import normal_samples, random_weights
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
-from mcugen.board import load_board
+from mcugen.autotuning.precision import Demand, Search
+from mcugen.core.board import load_board
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.importer.load import load
 from mcugen.lir.program import DECODE_WEIGHTS
-from mcugen.mixed import Demand, Search
-from mcugen.quant import quantize
-from mcugen.quant.few_bits import allotted, codable, counted, stored_share
-from mcugen.quant.plan import Plan
-from mcugen.quant.quantize import Quantizer, float_model, quantizer
-from mcugen.quant.refine import refine
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.weights import layer_weights, plain_codes, real_weights, stored_bits
+from mcugen.quantization import quantize
+from mcugen.quantization.few_bits import allotted, codable, counted, stored_share
+from mcugen.quantization.plan import Plan
+from mcugen.quantization.quantize import Quantizer, float_model, quantizer
+from mcugen.quantization.refine import refine
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.weights import layer_weights, plain_codes, real_weights, stored_bits
 
 WIDTHS = (4, 32, 64, 48)
 

@@ -12,12 +12,19 @@ from quant.float_models import conv_net, normal_samples, quantized, quantizer_of
 
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import sqnr_db
+from mcugen.frontend.onnx.load import prepare_model
 from mcugen.hir.types import DType
-from mcugen.importer.load import prepare_model
-from mcugen.quant.compare import all_tensors, clipped_share, compare_layers, integer_graph, integer_tensors, reach
-from mcugen.quant.plan import Stored
-from mcugen.quant.qdq import stored_name, write_qdq
-from mcugen.quant.scheme import Scheme, activation_params
+from mcugen.quantization.compare import (
+    all_tensors,
+    clipped_share,
+    compare_layers,
+    integer_graph,
+    integer_tensors,
+    reach,
+)
+from mcugen.quantization.plan import Stored
+from mcugen.quantization.qdq import stored_name, write_qdq
+from mcugen.quantization.scheme import Scheme, activation_params
 
 LAYERS = ["x", "relu6", "relu", "pointwise", "sum", "pool", "logits", "scores"]
 

@@ -12,10 +12,10 @@ from float_models import random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen import compile_model
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Quantizing
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
-from mcugen.tasks import Quantizing
 
 CHANNELS, IMAGE = 6, (1, 6, 4, 4)
 

@@ -11,11 +11,11 @@ import pytest
 from float_models import sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Quantizing
+from mcugen.frontend.onnx import import_model
 from mcugen.hir.types import Array
-from mcugen.importer import import_model
-from mcugen.quant.domains import Domain, domain_of
-from mcugen.tasks import Quantizing
+from mcugen.quantization.domains import Domain, domain_of
 
 DEPTH, WIDTH = 6, 12
 FUNCTIONS = (

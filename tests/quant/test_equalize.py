@@ -9,15 +9,15 @@ import pytest
 from float_models import normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 
+from mcugen.backends.cpu.pipeline import fuse_float
+from mcugen.frontend.onnx import import_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
-from mcugen.importer import import_model
 from mcugen.ops.conv import Conv
-from mcugen.pipeline import fuse_float
-from mcugen.quant.equalize import equalize
-from mcugen.quant.float_model import build_float_model
+from mcugen.quantization.equalize import equalize
+from mcugen.quantization.float_model import build_float_model
 
 CHANNELS = 6
 

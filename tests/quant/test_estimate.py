@@ -16,14 +16,14 @@ from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 from test_quantize_command import FLOAT, SAMPLES
 
+from mcugen.core.options import CompileOptions
 from mcugen.evaluation.metrics import sqnr_db
 from mcugen.evaluation.samples import Samples
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant.estimate import apart, comparable, estimated, hold_out, judged_samples
-from mcugen.quant.quantize import Quantization, float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.estimate import apart, comparable, estimated, hold_out, judged_samples
+from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 Sample = dict[str, Array]
 
@@ -154,7 +154,7 @@ def test_much_loss_is_one_line_that_names_layers() -> None:
 
 def test_other_classes_are_warned_of_whatever_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of scores; where the output is a reconstruction, its largest element says nothing."""
-    monkeypatch.setattr("mcugen.quant.estimate.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("mcugen.quantization.estimate.LEAST_AGREEMENT", 1.1)
     for outputs, warned in ((5, True), (8, False)):
         net = Net(17)
         net.output(net.op("MatMul", net.input("x", 1, 8), net.const(random_weights(1, 8, outputs)), out="y"))

@@ -15,7 +15,7 @@ import pytest
 from mcugen.evaluation.accuracy import QuantizationEstimate
 from mcugen.evaluation.metrics import Judged
 from mcugen.hir.types import Array
-from mcugen.quant import estimate
+from mcugen.quantization import estimate
 
 Outputs = list[dict[str, Array]]
 

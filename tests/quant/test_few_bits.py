@@ -13,17 +13,17 @@ from command_line import mcugen
 from float_models import conv_net, normal_samples, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.importer import import_model
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant import few_bits
-from mcugen.quant.flash import Stored
-from mcugen.quant.plan import Plan
-from mcugen.quant.quantize import Quantization, Quantizer, float_model, quantizer
-from mcugen.quant.rounding import (
+from mcugen.quantization import few_bits
+from mcugen.quantization.flash import Stored
+from mcugen.quantization.plan import Plan
+from mcugen.quantization.quantize import Quantization, Quantizer, float_model, quantizer
+from mcugen.quantization.rounding import (
     best_of,
     best_scales,
     fitted_group_scales,
@@ -32,7 +32,7 @@ from mcugen.quant.rounding import (
     quadratic_error,
     round_weights,
 )
-from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
+from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 W4A8 = Scheme(weights=DType.INT4)

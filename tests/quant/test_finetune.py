@@ -12,12 +12,12 @@ from command_line import mcugen
 from float_models import conv_net, normal_samples, quantizer_of, random_weights
 from onnx_models import Net
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.hir.types import DType
-from mcugen.quant.estimate import estimated, sqnr_of
-from mcugen.quant.finetune import finetuned
-from mcugen.quant.quantize import Quantization, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.estimate import estimated, sqnr_of
+from mcugen.quantization.finetune import finetuned
+from mcugen.quantization.quantize import Quantization, quantizer
+from mcugen.quantization.scheme import Scheme
 
 FEW_BITS = Scheme(weights=DType.INT4, optimize_rounding=False, correct_bias=False)
 

@@ -12,13 +12,13 @@ from onnx_models import Net, onnxruntime_outputs
 from shared_models import FLOAT, MODELS
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import UnsupportedError, VerificationError
+from mcugen.core.errors import UnsupportedError, VerificationError
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.traits import weight_axes
-from mcugen.importer.load import load
 from mcugen.ops.onnx_node import BUILT_IN
-from mcugen.quant import float_model, quantize
-from mcugen.quant.float_model import FloatModel, _is_unknown, build_float_model, in_known_operators
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization import float_model, quantize
+from mcugen.quantization.float_model import FloatModel, _is_unknown, build_float_model, in_known_operators
+from mcugen.quantization.scheme import Scheme
 
 
 def built(model: onnx.ModelProto, **options: object) -> FloatModel:

@@ -10,8 +10,8 @@ from float_models import normal_samples, quantized, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.hir.types import Array
-from mcugen.quant.normalized import even_out
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.normalized import even_out
+from mcugen.quantization.scheme import Scheme
 
 SIZE = 16
 LARGE = np.where(np.arange(SIZE) % 7 == 3, 30.0, 1.0).astype(np.float32)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from onnx_tests import Case, cases
 
-from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, UnsupportedError, UsageError
+from mcugen.core.errors import DoesNotFitError, UnsupportedError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant.quantize import Quantization, float_model, quantizer
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.quantize import Quantization, float_model, quantizer
+from mcugen.quantization.scheme import Scheme
 
 Sample = dict[str, Array]
 

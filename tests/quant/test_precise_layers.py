@@ -9,13 +9,13 @@ import pytest
 from float_models import sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.types import Array
-from mcugen.options import CompileOptions
-from mcugen.quant.quantize import Quantization
-from mcugen.quant.scheme import Scheme
-from mcugen.tasks import Quantizing
+from mcugen.quantization.quantize import Quantization
+from mcugen.quantization.scheme import Scheme
 
 WIDTH = 16
 

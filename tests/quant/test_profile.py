@@ -14,12 +14,12 @@ import pytest
 from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.errors import ModelError, UsageError
+from mcugen.core.errors import ModelError, UsageError
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.importer.load import load
-from mcugen.quant import profile as profiling
-from mcugen.quant.float_model import FloatModel, all_tensors, build_float_model
-from mcugen.quant.profile import (
+from mcugen.quantization import profile as profiling
+from mcugen.quantization.float_model import FloatModel, all_tensors, build_float_model
+from mcugen.quantization.profile import (
     BINS,
     FOLDS,
     Profile,
@@ -30,8 +30,8 @@ from mcugen.quant.profile import (
     profile_model,
     profile_notes,
 )
-from mcugen.quant.profile_file import read_profile, write_profile
-from mcugen.quant.samples import in_own_order
+from mcugen.quantization.profile_file import read_profile, write_profile
+from mcugen.quantization.samples import in_own_order
 
 
 def fused(model: onnx.ModelProto, equalized: bool = True) -> FloatModel:

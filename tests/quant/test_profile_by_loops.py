@@ -11,8 +11,8 @@ from onnx_models import Net
 from test_profile import fused
 
 from mcugen.hir.types import Array
-from mcugen.quant import profile as profiling
-from mcugen.quant.profile import BINS, Profile, TensorProfile, histogram, internal_tensors, merge_profiles
+from mcugen.quantization import profile as profiling
+from mcugen.quantization.profile import BINS, Profile, TensorProfile, histogram, internal_tensors, merge_profiles
 
 Counts = dict[int, int]
 

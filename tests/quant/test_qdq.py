@@ -10,11 +10,11 @@ from float_models import conv_net, normal_samples, quantized, random_weights, sq
 from onnx import numpy_helper
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.options import METHODS
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
-from mcugen.options import METHODS
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.scheme import Scheme
 
 
 def stored(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -8,14 +8,14 @@ import pytest
 from float_models import random_weights
 from onnx_models import Net
 
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import DType, QuantParams
-from mcugen.importer import import_model
-from mcugen.importer.load import load
-from mcugen.quant.float_model import build_float_model
-from mcugen.quant.plan import Codes, Plan, Stored
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.weights import (
+from mcugen.quantization.float_model import build_float_model
+from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.weights import (
     give_biases,
     in_flash,
     layer_bias,

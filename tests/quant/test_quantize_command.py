@@ -13,7 +13,7 @@ from command_line import mcugen
 from float_models import conv_net, normal_samples
 from onnx_models import onnxruntime_outputs
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 FLOAT = DIGITS / "digits_f32.onnx"

@@ -11,7 +11,7 @@ from onnx_models import MICROSOFT, Net, assert_close, c_outputs, onnxruntime_out
 
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.scheme import Scheme
 
 STEPS, WIDTH, INNER = 12, 16, 24
 

@@ -15,18 +15,18 @@ from onnx_models import Net, assert_close, c_outputs, imported, onnxruntime_outp
 from test_recurrent import Layer, tensors
 
 from mcugen import compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
-from mcugen.importer.load import load
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.recurrent import Recurrent
-from mcugen.options import CompileOptions
-from mcugen.quant.few_bits import stored_share
-from mcugen.quant.plan import Stored
-from mcugen.quant.quantize import float_model, quantizer
-from mcugen.quant.recurrent import Scope, expand
-from mcugen.quant.scheme import Scheme, activation_params
+from mcugen.quantization.few_bits import stored_share
+from mcugen.quantization.plan import Stored
+from mcugen.quantization.quantize import float_model, quantizer
+from mcugen.quantization.recurrent import Scope, expand
+from mcugen.quantization.scheme import Scheme, activation_params
 
 INT8, INT16 = Scheme(DType.INT8), Scheme(DType.INT16)
 SCHEMES = [pytest.param(INT8, id="int8"), pytest.param(INT16, id="int16x8")]

@@ -14,15 +14,15 @@ from float_models import conv_net, quantizer_of, random_weights
 from onnx_models import Net
 from test_profile import fused
 
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.importer.load import load
-from mcugen.quant import few_bits, quantize
-from mcugen.quant.float_model import build_float_model
-from mcugen.quant.plan import Plan
-from mcugen.quant.profile import Profile, TensorProfile
-from mcugen.quant.quantize import Quantizer, with_states
-from mcugen.quant.ranges import Choice, steady
+from mcugen.quantization import few_bits, quantize
+from mcugen.quantization.float_model import build_float_model
+from mcugen.quantization.plan import Plan
+from mcugen.quantization.profile import Profile, TensorProfile
+from mcugen.quantization.quantize import Quantizer, with_states
+from mcugen.quantization.ranges import Choice, steady
 
 FLOAT32, INT4, INT8, INT16 = DType.FLOAT32, DType.INT4, DType.INT8, DType.INT16
 

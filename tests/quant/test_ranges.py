@@ -16,14 +16,14 @@ from onnx_models import Net
 from onnxruntime.quantization.calibrate import HistogramCollector
 from test_profile import fused, profile_of, profiled
 
+from mcugen.core.options import METHODS
 from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
-from mcugen.options import METHODS
-from mcugen.quant import ranges, sensitivity
-from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import BINS, Profile, TensorProfile
-from mcugen.quant.ranges import (
+from mcugen.quantization import ranges, sensitivity
+from mcugen.quantization.float_model import FloatModel
+from mcugen.quantization.profile import BINS, Profile, TensorProfile
+from mcugen.quantization.ranges import (
     PERCENT,
     Choice,
     candidate_ranges,
@@ -33,8 +33,8 @@ from mcugen.quant.ranges import (
     expected_sqnr,
     steady,
 )
-from mcugen.quant.scheme import Scheme, activation_params
-from mcugen.quant.sensitivity import OutputNoise, judged_tensors, saturated_tensors
+from mcugen.quantization.scheme import Scheme, activation_params
+from mcugen.quantization.sensitivity import OutputNoise, judged_tensors, saturated_tensors
 
 INT8 = Scheme()
 

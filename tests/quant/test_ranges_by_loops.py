@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from mcugen.hir.types import DType, QuantParams
-from mcugen.quant import ranges
-from mcugen.quant.profile import TensorProfile
-from mcugen.quant.ranges import Choice, candidate_ranges, clipping_share, expected_noise, expected_sqnr, steady
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization import ranges
+from mcugen.quantization.profile import TensorProfile
+from mcugen.quantization.ranges import Choice, candidate_ranges, clipping_share, expected_noise, expected_sqnr, steady
+from mcugen.quantization.scheme import Scheme
 
 INT8 = Scheme()
 Range = tuple[float, float]

@@ -12,12 +12,12 @@ from float_models import random_weights
 from onnx_models import Net
 
 from mcugen import compile_model
-from mcugen.compilation import Compilation
-from mcugen.compiled import CompiledModel
+from mcugen.api.compilation import Compilation
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.tasks import Quantizing
 from mcugen.lir.program import Space
-from mcugen.options import CompileOptions
-from mcugen.simulate.simulation import linked_sizes, roots_of
-from mcugen.tasks import Quantizing
+from mcugen.simulation.simulation import linked_sizes, roots_of
 
 STEPS = 6
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

@@ -12,19 +12,19 @@ import pytest
 from float_models import conv_net, normal_samples, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
+from mcugen.core.options import CompileOptions
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import evaluate_node, interpret
 from mcugen.hir.traits import Weighted, weight_axes
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant.moments import Moments
-from mcugen.quant.plan import Plan
-from mcugen.quant.profile import Profile, TensorProfile
-from mcugen.quant.quantize import Quantizer, float_model, quantizer
-from mcugen.quant.refine import refine
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.weights import plain_codes, real_weights
+from mcugen.quantization.moments import Moments
+from mcugen.quantization.plan import Plan
+from mcugen.quantization.profile import Profile, TensorProfile
+from mcugen.quantization.quantize import Quantizer, float_model, quantizer
+from mcugen.quantization.refine import refine
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.weights import plain_codes, real_weights
 
 PLAIN = Scheme(method="minmax", equalize=False, correct_bias=False, optimize_rounding=False)
 
@@ -184,7 +184,7 @@ def test_unfolded_inputs_give_a_layers_results_to_the_bit(groups: int) -> None:
 def test_codes_do_not_depend_on_how_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = conv_net()
     wanted = quantizer_by(model, Scheme()).quantize().proto
-    monkeypatch.setattr("mcugen.quant.refine.MOST_UNFOLDED", 1000)
+    monkeypatch.setattr("mcugen.quantization.refine.MOST_UNFOLDED", 1000)
     assert quantizer_by(model, Scheme()).quantize().proto == wanted
 
 

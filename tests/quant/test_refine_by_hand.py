@@ -10,15 +10,15 @@ import pytest
 from float_models import normal_samples, random_weights
 from onnx_models import Net
 
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.importer.load import load
-from mcugen.quant import refine as refining
-from mcugen.quant.float_model import FloatModel, build_float_model
-from mcugen.quant.plan import Codes, Plan, Stored
-from mcugen.quant.profile import Profile, TensorProfile
-from mcugen.quant.refine import refine
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.weights import plain_codes
+from mcugen.quantization import refine as refining
+from mcugen.quantization.float_model import FloatModel, build_float_model
+from mcugen.quantization.plan import Codes, Plan, Stored
+from mcugen.quantization.profile import Profile, TensorProfile
+from mcugen.quantization.refine import refine
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.weights import plain_codes
 
 INT8, INT16, FLOAT32 = DType.INT8, DType.INT16, DType.FLOAT32
 WIDTHS = {"a": (5, 7), "b": (7, 6), "c": (6, 3), "d": (3, 4)}

@@ -12,13 +12,19 @@ import pytest
 from float_models import sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.core.options import PRECISIONS
+from mcugen.driver.tasks import Quantizing
 from mcugen.hir.types import Array, DType
-from mcugen.options import PRECISIONS
-from mcugen.quant.profile import TensorProfile
-from mcugen.quant.ranges import EXPECTED_SAMPLES, INT16_HEADROOM, LEAST_EXTRAPOLATED, MOST_GROWTH, candidate_ranges
-from mcugen.quant.scheme import Scheme
-from mcugen.tasks import Quantizing
+from mcugen.quantization.profile import TensorProfile
+from mcugen.quantization.ranges import (
+    EXPECTED_SAMPLES,
+    INT16_HEADROOM,
+    LEAST_EXTRAPOLATED,
+    MOST_GROWTH,
+    candidate_ranges,
+)
+from mcugen.quantization.scheme import Scheme
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "quantization"
 LEAST_DB = {("int8", 100): 28.5, ("int8", 1000): 36.0, ("int16x8", 100): 45.0, ("int16x8", 1000): 45.0}

@@ -14,12 +14,12 @@ import pytest
 from float_models import random_weights
 from onnx_models import Net
 
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.quant import rescue
-from mcugen.quant.float_model import FloatModel, build_float_model
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization import rescue
+from mcugen.quantization.float_model import FloatModel, build_float_model
+from mcugen.quantization.scheme import Scheme
 
 INT16, FLOAT32 = DType.INT16, DType.FLOAT32
 Layers = Mapping[str, DType]

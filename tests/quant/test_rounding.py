@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mcugen.hir.types import Array
-from mcugen.quant.moments import UNSEEN, Moments
-from mcugen.quant.rounding import nearest, quadratic_error, round_weights
+from mcugen.quantization.moments import UNSEEN, Moments
+from mcugen.quantization.rounding import nearest, quadratic_error, round_weights
 
 
 def layer(seed: int, groups: int, outputs: int, depth: int) -> tuple[Array, Array, Array]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mcugen.hir.types import Array
-from mcugen.quant import rounding
-from mcugen.quant.rounding import (
+from mcugen.quantization import rounding
+from mcugen.quantization.rounding import (
     best_of,
     best_scales,
     fitted_group_scales,

@@ -15,7 +15,7 @@ from float_models import conv_net, quantized, quantizer_of, random_weights
 from onnx_models import Net
 
 from mcugen.hir.types import DType
-from mcugen.quant.scheme import Scheme
+from mcugen.quantization.scheme import Scheme
 
 SCHEMES = {"int8": Scheme(), "w4a8": Scheme(weights=DType.INT4)}
 LAYERS = ("relu6", "relu", "pointwise", "logits")

@@ -12,12 +12,12 @@ from float_models import conv_net, normal_samples, random_weights, sqnr
 from onnx import numpy_helper
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Quantizing
 from mcugen.hir.types import Array, DType
-from mcugen.quant import ranges
-from mcugen.quant.quantize import Quantization
-from mcugen.quant.samples import Sample, distinct, halves, in_own_order, numbered, without_strays
-from mcugen.tasks import Quantizing
+from mcugen.quantization import ranges
+from mcugen.quantization.quantize import Quantization
+from mcugen.quantization.samples import Sample, distinct, halves, in_own_order, numbered, without_strays
 
 SAMPLES = np.concatenate([s["x"] for s in normal_samples(conv_net(), 40, 0)])
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mcugen.hir.types import DType, QuantParams
-from mcugen.quant.moments import Moments
-from mcugen.quant.rounding import (
+from mcugen.quantization.moments import Moments
+from mcugen.quantization.rounding import (
     best_of,
     best_scales,
     fitted_group_scales,
@@ -19,7 +19,14 @@ from mcugen.quant.rounding import (
     quadratic_error,
     round_weights,
 )
-from mcugen.quant.scheme import Scheme, activation_codes, activation_params, code_range, usable_scales, weight_scales
+from mcugen.quantization.scheme import (
+    Scheme,
+    activation_codes,
+    activation_params,
+    code_range,
+    usable_scales,
+    weight_scales,
+)
 
 RANGES = [(-1.0, 1.0), (0.0, 6.0), (0.5, 3.0), (-4.0, -1.0), (-0.1, 12.7), (0.0, 0.0), (-1e-30, 1e-30)]
 

@@ -8,15 +8,15 @@ import onnx
 import pytest
 from onnx_models import Net
 
-from mcugen.compilation import Compilation
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.quant.float_model import build_float_model
-from mcugen.quant.quantize import Quantization
-from mcugen.quant.scores import score_layers, tensors_of_scores, with_float_scores
-from mcugen.tasks import Quantizing
+from mcugen.quantization.float_model import build_float_model
+from mcugen.quantization.quantize import Quantization
+from mcugen.quantization.scores import score_layers, tensors_of_scores, with_float_scores
 
 FEATURES, RANK = 24, 4
 

@@ -15,9 +15,9 @@ from onnx_models import Net
 from test_profile import fused
 
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.quant import sensitivity
-from mcugen.quant.profile import Profile, TensorProfile
-from mcugen.quant.sensitivity import OutputNoise
+from mcugen.quantization import sensitivity
+from mcugen.quantization.profile import Profile, TensorProfile
+from mcugen.quantization.sensitivity import OutputNoise
 
 Params = list[list[QuantParams]]
 

@@ -9,15 +9,15 @@ import pytest
 from float_models import normal_samples, quantizer_of, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Value
 from mcugen.hir.types import DType, TensorType
-from mcugen.importer.load import load
-from mcugen.quant.assign import Assignment, assign
-from mcugen.quant.float_model import build_float_model
-from mcugen.quant.quantize import Quantization
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.shared import Groups, layers_of_equal_weights
+from mcugen.quantization.assign import Assignment, assign
+from mcugen.quantization.float_model import build_float_model
+from mcugen.quantization.quantize import Quantization
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.shared import Groups, layers_of_equal_weights
 
 STEPS, UNITS = 12, 24
 

@@ -12,12 +12,12 @@ from float_models import normal_samples, random_weights
 from onnx_models import Net
 
 from mcugen import CompileOptions
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
-from mcugen.importer.load import load
-from mcugen.quant.few_bits import counted, stored_share, weights_in_flash
-from mcugen.quant.quantize import Quantizer, float_model, quantizer
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.storage import Known, Option, Storage, Times, cheapest, options_of
+from mcugen.quantization.few_bits import counted, stored_share, weights_in_flash
+from mcugen.quantization.quantize import Quantizer, float_model, quantizer
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.storage import Known, Option, Storage, Times, cheapest, options_of
 
 
 def network() -> onnx.ModelProto:

@@ -12,16 +12,16 @@ from command_line import mcugen
 from float_models import random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen.compilation import Compilation
-from mcugen.errors import UsageError
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Quantizing
+from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import Array
-from mcugen.importer.load import load
-from mcugen.options import CompileOptions
-from mcugen.quant import synthetic
-from mcugen.quant.quantize import float_model
-from mcugen.quant.scheme import Scheme
-from mcugen.quant.synthetic import COUNT, synthetic_samples
-from mcugen.tasks import Quantizing
+from mcugen.quantization import synthetic
+from mcugen.quantization.quantize import float_model
+from mcugen.quantization.scheme import Scheme
+from mcugen.quantization.synthetic import COUNT, synthetic_samples
 
 
 def images(seed: int, count: int) -> Array:

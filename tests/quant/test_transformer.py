@@ -10,7 +10,7 @@ from checks import check_c
 from float_models import normal_samples, quantized, random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs, operators, optimized
 
-from mcugen.compiler import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 STEPS, WIDTH, HEADS, INNER = 12, 16, 2, 24

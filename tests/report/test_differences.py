@@ -13,7 +13,7 @@ import yaml
 from command_line import mcugen
 
 from mcugen import Compilation, CompileOptions
-from mcugen.report.stored import read_report
+from mcugen.reporting.stored import read_report
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits"

@@ -15,11 +15,11 @@ from programs import Sketch, chain
 from rich.console import Console
 
 from mcugen import CompileOptions, compile_model
-from mcugen.fitting.streaming import whole_layers
 from mcugen.memory.plan import plan_memory
-from mcugen.report.drawing import draw
-from mcugen.report.listing import print_memory
-from mcugen.report.memory import MemoryMap, memory_map
+from mcugen.reporting.drawing import draw
+from mcugen.reporting.listing import print_memory
+from mcugen.reporting.memory import MemoryMap, memory_map
+from mcugen.search.streaming import whole_layers
 
 HOSTILE = "</title><script>alert(1)</script>\x1b[2J&amp;\"'\u202e"
 

@@ -12,7 +12,7 @@ from browser import needs_chromium, opened
 from command_line import mcugen
 
 from mcugen import CompileOptions, compile_model
-from mcugen.report.network import MOST_LANES, Box, compiled_boxes, drawn, network_page, onnx_boxes
+from mcugen.reporting.network import MOST_LANES, Box, compiled_boxes, drawn, network_page, onnx_boxes
 
 HOSTILE = "</li></script><script>alert(1)</script><img src=x onerror=alert(1)>"
 

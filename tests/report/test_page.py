@@ -19,10 +19,10 @@ from convolution_models import convolutions
 from mcugen import CompileOptions, compile_model
 from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError
 from mcugen.evaluation.sample_results import farthest_results, sample_results, view_of
-from mcugen.report.figures import Report
-from mcugen.report.html import picture, report_page, verdict
-from mcugen.report.memory import arena_buffers
-from mcugen.report.stored import read_report
+from mcugen.reporting.figures import Report
+from mcugen.reporting.html import picture, report_page, verdict
+from mcugen.reporting.memory import arena_buffers
+from mcugen.reporting.stored import read_report
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J&amp;\"'\u202e"

@@ -11,7 +11,7 @@ from onnx_models import Net
 from rich.console import Console
 
 from mcugen import compile_model
-from mcugen.report.text import print_report
+from mcugen.reporting.text import print_report
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 from shared_models import MODELS
 
-from mcugen.compiler import compile_model
-from mcugen.fitting.cores import BARRIER
-from mcugen.options import CompileOptions
-from mcugen.report.figures import Stall
-from mcugen.report.layer_charts import charts_of
-from mcugen.report.text import totals
-from mcugen.report.two_cores import Helped, Memories, Span, two_cores
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.reporting.figures import Stall
+from mcugen.reporting.layer_charts import charts_of
+from mcugen.reporting.text import totals
+from mcugen.reporting.two_cores import Helped, Memories, Span, two_cores
+from mcugen.search.cores import BARRIER
 
 
 @dataclass(frozen=True)

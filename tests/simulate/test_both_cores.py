@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from shared_models import MODELS
 
-from mcugen.board import load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import UsageError
-from mcugen.evaluate import on_helper, timed
-from mcugen.fitting.cores import BARRIER, MOST_FLASH
-from mcugen.fitting.sharing import MOST_RAM, STACK
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
+from mcugen.measurement.evaluate import on_helper, timed
 from mcugen.memory.place import CODE, in_its_image
-from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
-from mcugen.simulate.both_cores import run_on_both_cores
+from mcugen.search.cores import BARRIER, MOST_FLASH
+from mcugen.search.sharing import MOST_RAM, STACK
+from mcugen.simulation import simulate
+from mcugen.simulation.both_cores import run_on_both_cores
 
 pytestmark = [pytest.mark.qemu, pytest.mark.shared]
 

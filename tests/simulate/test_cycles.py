@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from tiny_models import add_one, assembled, tiny
 
-from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.errors import VerificationError
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import VerificationError
 from mcugen.memory.loops import SLOW_FMA
-from mcugen.simulate import simulate
-from mcugen.simulate.build import build_target
-from mcugen.simulate.cycles import Code, cycles_of, estimate_cycles
-from mcugen.simulate.disassembly import Instruction, parse
-from mcugen.simulate.machines import find_machine
-from mcugen.simulate.profile import Edge, Profiler, Span, read_spans
-from mcugen.simulate.riscv import parse as parse_riscv
-from mcugen.simulate.timings import TIMINGS
+from mcugen.simulation import simulate
+from mcugen.simulation.build import build_target
+from mcugen.simulation.cycles import Code, cycles_of, estimate_cycles
+from mcugen.simulation.disassembly import Instruction, parse
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.profile import Edge, Profiler, Span, read_spans
+from mcugen.simulation.riscv import parse as parse_riscv
+from mcugen.simulation.timings import TIMINGS
 
 
 def waitless(name: str) -> Board:

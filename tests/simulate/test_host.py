@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tiny_models import add_one, port, random_samples, tiny
 
-from mcugen.board import load_board
-from mcugen.errors import ToolMissingError, UsageError, VerificationError
-from mcugen.simulate import Setup, execute, simulate, simulation
-from mcugen.workers.sharing import Workers
+from mcugen.core.board import load_board
+from mcugen.core.errors import ToolMissingError, UsageError, VerificationError
+from mcugen.distributed.sharing import Workers
+from mcugen.simulation import Setup, execute, simulate, simulation
 
 HOST = load_board("host")
 

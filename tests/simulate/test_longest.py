@@ -14,9 +14,9 @@ from shared_models import roomy
 from test_flipped_constants import forest
 
 from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.extremes import extremes
-from mcugen.report.timing import most_rounds
-from mcugen.simulate.longest import Paths, paths
+from mcugen.measurement.extremes import extremes
+from mcugen.reporting.timing import most_rounds
+from mcugen.simulation.longest import Paths, paths
 
 pytestmark = pytest.mark.qemu
 

@@ -11,10 +11,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from tiny_models import add_one, counted, port, random_samples, tiny, weights_file
 
-from mcugen.board import Board, load_board
-from mcugen.errors import ToolMissingError, UsageError, VerificationError
-from mcugen.simulate import Setup, Sizes, simulate
-from mcugen.simulate.toolchain import RISCV
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import ToolMissingError, UsageError, VerificationError
+from mcugen.simulation import Setup, Sizes, simulate
+from mcugen.simulation.toolchain import RISCV
 
 pytestmark = pytest.mark.qemu
 

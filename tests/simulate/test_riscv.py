@@ -10,13 +10,13 @@ import pytest
 from tiny_models import tiny
 
 import mcugen
-from mcugen.board import load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.errors import VerificationError
-from mcugen.simulate import simulate
-from mcugen.simulate.build import build_target
-from mcugen.simulate.machines import find_machine
-from mcugen.simulate.profile import Profiler
+from mcugen.core.board import load_board
+from mcugen.core.errors import VerificationError
+from mcugen.simulation import simulate
+from mcugen.simulation.build import build_target
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.profile import Profiler
 
 pytestmark = pytest.mark.riscv
 

@@ -16,14 +16,14 @@ from shared_models import MODELS, NAMES, options, roomy
 from tiny_models import tiny
 
 import mcugen
-from mcugen.board import load_board
-from mcugen.errors import UsageError
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import GOALS
 from mcugen.evaluation.samples import random_samples
-from mcugen.options import GOALS
-from mcugen.simulate.build import build_parts
-from mcugen.simulate.machines import find_machine
-from mcugen.simulate.stack import StackBound, _Walk, stack_bound
-from mcugen.simulate.stack_steps import Step, _Arm, _Line
+from mcugen.simulation.build import build_parts
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.stack import StackBound, _Walk, stack_bound
+from mcugen.simulation.stack_steps import Step, _Arm, _Line
 
 pytestmark = pytest.mark.qemu
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcugen.errors import VerificationError
-from mcugen.simulate.timer import Minstret, Reading, SysTick, Timing
+from mcugen.core.errors import VerificationError
+from mcugen.simulation.timer import Minstret, Reading, SysTick, Timing
 
 PENDING = 1 << 26
 TOP = (1 << 24) - 1

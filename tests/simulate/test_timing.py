@@ -16,9 +16,9 @@ from onnx_models import Net
 from shared_models import MODELS, QUANTIZED, roomy
 
 from mcugen import CompiledModel, CompileOptions, compile_model, load_board
-from mcugen.compilation import Compilation
-from mcugen.errors import UsageError
-from mcugen.extremes import extremes
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import UsageError
+from mcugen.measurement.extremes import extremes
 
 pytestmark = pytest.mark.qemu
 

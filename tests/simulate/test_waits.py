@@ -12,14 +12,14 @@ from onnx_models import Net
 from tiny_models import assembled, tiny
 
 from mcugen import CompileOptions, Places, compile_model
-from mcugen.board import Board, Cache, Memory, Parallel, Serial, load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.simulate import simulate
-from mcugen.simulate.build import TargetImages, build_target
-from mcugen.simulate.cycles import Cycles, estimate_cycles
-from mcugen.simulate.machines import find_machine
-from mcugen.simulate.profile import Profiler
-from mcugen.simulate.waits import Wait
+from mcugen.core.board import Board, Cache, Memory, Parallel, Serial, load_board
+from mcugen.simulation import simulate
+from mcugen.simulation.build import TargetImages, build_target
+from mcugen.simulation.cycles import Cycles, estimate_cycles
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.profile import Profiler
+from mcugen.simulation.waits import Wait
 
 ONE = [{"x": np.zeros(16, np.int8)}]
 M4 = load_board("stm32l4r5")

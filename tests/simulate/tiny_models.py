@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.simulate.toolchain import RISCV
+from mcugen.core.board import Board
+from mcugen.simulation.toolchain import RISCV
 
 _C_TYPES = {"int8": "int8_t", "float32": "float"}
 _RUNTIME_H = "#ifndef MCUGEN_H\n#define MCUGEN_H\n#include <stdint.h>\n#endif\n"

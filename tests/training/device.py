@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mcugen.compiled import CompiledModel
+from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.types import Array
 from mcugen.lir.program import aligned
 

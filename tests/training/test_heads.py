@@ -15,10 +15,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from test_training import convolutional
 
 from mcugen import CompileOptions, compile_model
-from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.options import Training
+from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.types import Array
-from mcugen.options import Training
 
 RNG = np.random.default_rng(11)
 W, B = RNG.normal(0, 0.5, (6, 4)).astype(np.float32), RNG.normal(size=4).astype(np.float32)

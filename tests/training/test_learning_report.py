@@ -12,11 +12,11 @@ from command_line import mcugen
 from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions
-from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
-from mcugen.linked.linking import Linking
-from mcugen.options import Training
-from mcugen.report.figures import Report
-from mcugen.tasks import Judging, Teaching
+from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.core.options import Training
+from mcugen.deploy.linking.linking import Linking
+from mcugen.driver.tasks import Judging, Teaching
+from mcugen.reporting.figures import Report
 
 LEARNING = Path(__file__).parents[2] / "examples" / "learning"
 MODEL = LEARNING / "learning.onnx"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mcugen import Compilation, CompileOptions, compile_model
-from mcugen.compiled import CompiledModel
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
+from mcugen.core.options import Training
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.tasks import Teaching
 from mcugen.evaluation.samples import random_samples
-from mcugen.options import Training
-from mcugen.tasks import Teaching
 
 SHARED = Path(__file__).parents[3] / "shared"
 FEW = ("deeploy_transformer_int", "dory_eegnet_int", "esp_tcn_stream", "mnist_cntk", "pt_mlp_dynbatch_dynamo")

@@ -13,11 +13,11 @@ from device import OK, Device, Flash
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
-from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
+from mcugen.core.options import Training
+from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.types import Array
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import Training
 
 EPSILON, MOMENTUM = 0.01, 0.8
 PYTHON = Path(__file__).parents[2] / "build" / "train-pytorch" / "bin" / "python"

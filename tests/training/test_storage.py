@@ -14,8 +14,8 @@ from device import OK, STORAGE, STORED, Device, Flash
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
+from mcugen.core.options import Training
 from mcugen.lir.program import aligned
-from mcugen.options import Training
 
 HEAD = 32
 IMAGES = 2000

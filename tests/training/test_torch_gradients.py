@@ -13,9 +13,9 @@ from device import OK, Device
 from last_layers import boundary, depending, last_layers
 
 from mcugen import CompileOptions, compile_model
+from mcugen.core.options import Training
 from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array
-from mcugen.options import Training
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build" / "train-pytorch" / "bin" / "python"

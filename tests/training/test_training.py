@@ -16,19 +16,19 @@ from device import DIVERGED, OK, RATE, TARGET, Device
 from onnx_models import Net
 
 from mcugen import Compilation, CompileOptions, compile_model
-from mcugen.board import load_board
+from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.codegen.render import STATE_MARK
-from mcugen.compiled import CompiledModel
-from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.core.board import load_board
+from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import GOALS, Training
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.tasks import Quantizing
+from mcugen.driver.variants import Variants
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import STOP, Access, Space, aligned
 from mcugen.ops.onnx_node import Refusal
-from mcugen.options import GOALS, Training
-from mcugen.pipeline import fuse_float
-from mcugen.tasks import Quantizing
 from mcugen.training.layers import layer_name, trainable
-from mcugen.variants import Variants
 
 RNG = np.random.default_rng(7)
 START = RNG.bit_generator.state

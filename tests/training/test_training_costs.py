@@ -7,7 +7,7 @@ import pytest
 from mobile_networks import MOBILENET_V2_035, mobile_net
 from training_costs import KB, LAST_BLOCK, SHARED, costs
 
-from mcugen.options import Training
+from mcugen.core.options import Training
 
 
 @pytest.mark.slow

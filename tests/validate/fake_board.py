@@ -8,9 +8,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mcugen.compiled import CompiledModel
-from mcugen.errors import BoardError
-from mcugen.validate.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
+from mcugen.core.errors import BoardError
+from mcugen.deploy.validation.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
+from mcugen.driver.compiled import CompiledModel
 
 DONE, PAUSED, ROWS = range(3)
 NO_PAUSE = 0xFFFF

@@ -13,13 +13,13 @@ from lines import Noise, Resets, on_socket, on_terminal
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
+from mcugen.api.compilation import Compilation
 from mcugen.calibration.files import read_runs
-from mcugen.compilation import Compilation
-from mcugen.simulate.build import build_wire_target
-from mcugen.simulate.execute import qemu_program
-from mcugen.simulate.machines import find_machine
-from mcugen.tasks import Judging
-from mcugen.validate.session import SIMULATOR, Wiring, validate_model
+from mcugen.deploy.validation.session import SIMULATOR, Wiring, validate_model
+from mcugen.driver.tasks import Judging
+from mcugen.simulation.build import build_wire_target
+from mcugen.simulation.execute import qemu_program
+from mcugen.simulation.machines import find_machine
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = DIGITS / "digits_int8.onnx"

@@ -17,7 +17,7 @@ from lines import on_socket
 from test_wire import PATIENCE, SAMPLES, small
 
 from mcugen import CompileOptions, compile_model
-from mcugen.simulate.build import HARNESS, Checks, build_wire_host
+from mcugen.simulation.build import HARNESS, Checks, build_wire_host
 
 XTENSA = Path(__file__).resolve().parent / "xtensa"
 XTENSA_SPECS = Path("/usr/lib/xtensa-lx106-elf/picolibc.specs")

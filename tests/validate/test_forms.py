@@ -12,11 +12,11 @@ from forms import MODELS
 from lines import Resets, on_socket
 
 from mcugen import CompiledModel, compile_model
+from mcugen.deploy.validation.figures import ValidationReport, Verdict
+from mcugen.deploy.validation.session import SIMULATOR, Wiring, validate
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
-from mcugen.simulate.build import Checks, build_wire_host
-from mcugen.validate.figures import ValidationReport, Verdict
-from mcugen.validate.session import SIMULATOR, Wiring, validate
+from mcugen.simulation.build import Checks, build_wire_host
 
 COUNT = 3
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcugen.validate.frames import Decoder, Frame, Kind
+from mcugen.deploy.validation.frames import Decoder, Frame, Kind
 
 FRAMES = st.builds(
     Frame,

@@ -21,7 +21,7 @@ from command_line import Done, mcugen
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
-from mcugen.simulate.build import Checks, build_wire_host
+from mcugen.simulation.build import Checks, build_wire_host
 
 
 class Error(Exception):

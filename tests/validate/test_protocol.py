@@ -21,16 +21,16 @@ from onnx_models import Net
 from rich.console import Console
 
 from mcugen import CompiledModel, CompileOptions, compile_model
-from mcugen.commands.console import _json_of
-from mcugen.errors import BoardError, VerificationError
+from mcugen.cli.commands.console import _json_of
+from mcugen.core.errors import BoardError, VerificationError
+from mcugen.deploy.validation import device, links, session
+from mcugen.deploy.validation.device import Device
+from mcugen.deploy.validation.frames import ANSWER, Frame, Kind
+from mcugen.deploy.validation.runner import Runner
+from mcugen.deploy.validation.session import Wiring
+from mcugen.deploy.validation.text import print_validation
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
-from mcugen.validate import device, links, session
-from mcugen.validate.device import Device
-from mcugen.validate.frames import ANSWER, Frame, Kind
-from mcugen.validate.runner import Runner
-from mcugen.validate.session import Wiring
-from mcugen.validate.text import print_validation
 
 PATIENCE = 2.0
 """Seconds of the board's clock."""

@@ -19,9 +19,9 @@ from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle
-from mcugen.compiled import CompiledModel
-from mcugen.simulate.build import Checks, build_wire_host
-from mcugen.simulate.execute import host_program
+from mcugen.driver.compiled import CompiledModel
+from mcugen.simulation.build import Checks, build_wire_host
+from mcugen.simulation.execute import host_program
 
 SAMPLES = 5
 PATIENCE = 30

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from mcugen.errors import DoesNotFitError
-from mcugen.workers import environment
+from mcugen.core.errors import DoesNotFitError
+from mcugen.distributed import environment
 
 
 def process_of(_number: int) -> int:

@@ -27,10 +27,10 @@ from command_line import mcugen
 from distributed import Client, Security
 from onnx_models import Net
 
-from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError
-from mcugen.workers import cluster
-from mcugen.workers.environment import environment
-from mcugen.workers.sharing import Workers
+from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError
+from mcugen.distributed import cluster
+from mcugen.distributed.environment import environment
+from mcugen.distributed.sharing import Workers
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical"}

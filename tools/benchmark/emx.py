@@ -15,8 +15,8 @@ import onnx
 
 from benchmark.subjects import ports
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.errors import ToolMissingError, VerificationError
-from mcugen.simulate.toolchain import first_lines
+from mcugen.core.errors import ToolMissingError, VerificationError
+from mcugen.simulation.toolchain import first_lines
 
 EMX = "emx-onnx-cgen"
 EMX_OPTIONS = (

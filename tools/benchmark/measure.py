@@ -17,15 +17,15 @@ from benchmark.emx import EMX_OPTIONS, emx_bundle, emx_program, run
 from benchmark.figures import NONE, Figures, LayerFigures, Outcome, Row
 from benchmark.recorded import Tflm
 from benchmark.subjects import FLOAT_TOLERANCE, INT_TOLERANCE, ROOT, Subject, largest_error, load_subject
-from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.identifiers import identifier
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import DoesNotFitError, McugenError
+from mcugen.core.board import Board, load_board
+from mcugen.core.errors import DoesNotFitError, McugenError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
-from mcugen.options import CompileOptions
-from mcugen.simulate import Execution, Setup, simulate
+from mcugen.simulation import Execution, Setup, simulate
 
 WORK = ROOT / "build" / "bench"
 TIMED_BOARD = "corstone300"  # large enough for every model: the command line refuses boards that are not

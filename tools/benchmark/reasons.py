@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from mcugen.compiled import CompiledModel
+from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.graph import Node
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import cost_table
 from mcugen.ops.control import Repeat
-from mcugen.report.figures import Layer
-from mcugen.report.kernels import declared_kernels
+from mcugen.reporting.figures import Layer
+from mcugen.reporting.kernels import declared_kernels
 
 MODEL_AIM, LAYER_AIM = 1.5, 2.5
 """Instructions a multiply-accumulate, of integers on a CPU that multiplies two at a time."""

@@ -14,8 +14,8 @@ from benchmark.emx import EMX, EMX_OPTIONS, run
 from benchmark.figures import Outcome, Row
 from benchmark.recorded import TFLM, Study, Tflm
 from benchmark.tables import Measure, Table, comparison, timing
-from mcugen.simulate.toolchain import ARM, find_program
-from mcugen.version import __version__
+from mcugen.core.version import __version__
+from mcugen.simulation.toolchain import ARM, find_program
 
 FLOAT_MEASURES = (tables.INSTRUCTIONS, tables.CYCLES, tables.FLASH, tables.RAM)
 INT8_MEASURES = (tables.INSTRUCTIONS, tables.ARENA, tables.RAM_TOTAL, tables.CODE, tables.FLASH_TOTAL)

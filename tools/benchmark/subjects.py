@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from mcugen.codegen.bundle import Port
-from mcugen.errors import UsageError
+from mcugen.core.errors import UsageError
 from mcugen.evaluation.accuracy import run_onnxruntime
 
 Sample = dict[str, np.ndarray]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from hardware.measured import Network
 from hardware.programs import SYSTEM_CALLS, Shapes, built_archive, foreign_bundle, foreign_library
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
-from mcugen.options import LibraryFiles
-from mcugen.simulate.toolchain import Unit
+from mcugen.core.board import Board
+from mcugen.core.options import LibraryFiles
+from mcugen.simulation.toolchain import Unit
 
 FOLDERS = ("tiny_results_v1.1", "CMSIS_5")
 _CODE = Path("tiny_results_v1.1/closed/Skymizer/code")

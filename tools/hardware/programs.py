@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.libraries import Library
-from mcugen.simulate.toolchain import ARM, Compiler, Unit, find_program
+from mcugen.core.board import Board
+from mcugen.simulation.toolchain import ARM, Compiler, Unit, find_program
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 """Of input and output, int8."""

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from hardware.measured import Kernels
 from hardware.programs import Shapes, built_archive, foreign_bundle, foreign_library
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
-from mcugen.errors import VerificationError
-from mcugen.options import LibraryFiles
-from mcugen.simulate.toolchain import Unit, first_lines
+from mcugen.core.board import Board
+from mcugen.core.errors import VerificationError
+from mcugen.core.options import LibraryFiles
+from mcugen.simulation.toolchain import Unit, first_lines
 
 FOLDERS = ("tigris", "tigris-runtime", "CMSIS-NN")
 _LIBRARY = foreign_library("tigris", "TiGrIS", "tigris.h")

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from mcugen.core.options import CMSIS_NN
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.specs import WeightedSpec
 from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.kernel import scratch as scratch_role
 from mcugen.lir.program import Buffer
 from mcugen.numerics.fixedpoint import Requantizer
-from mcugen.options import CMSIS_NN
 
 MOST_SIZE = 2**15 - 1
 """Largest length of an axis: the library counts positions in 16 bits, partly signed."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CMSIS-NN's LSTM: arm_lstm_unidirectional_s8 for a loop whose body is one step of a quantized LSTM.
 
-The library computes what the loop does (mcugen.quant.recurrent), in other units: sums of gates are multiples of 2^-12
+The library computes what the loop does (recurrent.py), in other units: sums of gates are multiples of 2^-12
 and end at ±8, their functions are lines between 256 entries of a table. A step gives our hidden states or the codes
 beside them, and cells at most 5 of their 2^16 codes away. As steps go on from there, a layer may be farther off: of 20
 random ones over 50 to 200 steps 10 within one code, 19 within 3, one 6 codes where its states grow by feeding
@@ -28,7 +28,7 @@ SUMS = QuantParams((2.0**-12,), 0)
 """Quantization of the library's gate sums."""
 
 COARSEST_SUMS = 2.0**-11
-"""Our sums' scale where ±8 was seen: quantization leaves a factor of 2 (mcugen.quant.recurrent.HEADROOM)."""
+"""Our sums' scale where ±8 was seen: quantization leaves a factor of 2 (mcugen.quantization.recurrent.HEADROOM)."""
 
 LEAST_FACTOR = 200
 """Least multiplier of a hidden state, which has few bits: its rounding is then at most a quarter of a step."""

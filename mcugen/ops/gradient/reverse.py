@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mcugen.errors import shortened
+from mcugen.core.errors import shortened
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.ops.gradient.rule import Backward, derivative_for, zeros
 from mcugen.ops.onnx_node import Refusal

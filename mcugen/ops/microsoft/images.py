@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcugen.core.limits import check_size
 from mcugen.hir.graph import Value
-from mcugen.limits import check_size
 from mcugen.ops.microsoft.attention import shaped
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_models import LABEL_AND_SCORES, MlCases
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 POSTS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
 random = np.random.default_rng(0)

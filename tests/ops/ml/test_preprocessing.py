@@ -8,7 +8,7 @@ import onnx
 import pytest
 from ml_models import MlCases
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 random = np.random.default_rng(0)
 X = random.standard_normal((6, 4)).astype(np.float32) * 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_models import LABEL_AND_SCORES, MlCases
 
-from mcugen.errors import McugenError
+from mcugen.core.errors import McugenError
 
 KERNELS = {
     "LINEAR": [0.5, 0.0, 3.0],

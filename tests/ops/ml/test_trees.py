@@ -12,7 +12,7 @@ from ml_models import LABEL_AND_SCORES, ML, MlCases
 from onnx import helper
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import McugenError, UnsupportedError, UsageError
+from mcugen.core.errors import McugenError, UnsupportedError, UsageError
 from mcugen.hir.types import DType
 from mcugen.ops.ml.forest import DEEPEST, Forest, Leaf, Line, Split, nested_ifs
 from mcugen.ops.onnx_node import Refusal

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU backend: passes in order, kernel selection, lowering and memory planning."""

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: which commands there are; each is a module of `mcugen.cli.commands`.
+
+numpy and the compiler are imported by the commands that need it, so that help and lists of boards come at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.calibrate import calibrate_board
+from mcugen.cli.commands.compile import compile_command
+from mcugen.cli.commands.diff import diff
+from mcugen.cli.commands.doctor import doctor
+from mcugen.cli.commands.evidence import evidence
+from mcugen.cli.commands.explore import explore
+from mcugen.cli.commands.export import export
+from mcugen.cli.commands.init import init
+from mcugen.cli.commands.inspect import inspect
+from mcugen.cli.commands.link import link
+from mcugen.cli.commands.listing import boards, operators, show, version
+from mcugen.cli.commands.profile import profile
+from mcugen.cli.commands.quantize import quantize
+from mcugen.cli.commands.report import report
+from mcugen.cli.commands.run import run
+from mcugen.cli.commands.update import update
+from mcugen.cli.commands.validate import validate
+from mcugen.cli.commands.view import view
+from mcugen.cli.error_boundary import Commands, guarded
+from mcugen.cli.options import FirstCommand, Program
+from mcugen.core.version import __version__
+
+app = Program(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
+    ] = False,
+    no_settings: Annotated[bool, typer.Option("--no-settings", help="take nothing from mcugen.toml")] = False,
+) -> None:
+    """Compiles ONNX neural networks to C for microcontrollers."""
+
+
+CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
+
+app.command(cls=FirstCommand, rich_help_panel=CODE)(init)
+app.command("compile", rich_help_panel=CODE)(compile_command)
+app.command(rich_help_panel=CODE)(report)
+app.command(rich_help_panel=CODE)(explore)
+app.command(rich_help_panel=CODE)(run)
+app.command(rich_help_panel=CODE)(export)
+app.command(rich_help_panel=CODE)(link)
+app.command(rich_help_panel=CODE)(update)
+app.command(rich_help_panel=REPORTS)(view)
+app.command(rich_help_panel=REPORTS)(diff)
+app.command(rich_help_panel=REPORTS)(evidence)
+app.command(rich_help_panel=MODELS)(quantize)
+app.command(rich_help_panel=MODELS)(profile)
+app.command(rich_help_panel=MODELS)(inspect)
+app.command(rich_help_panel=MODELS)(operators)
+app.command(rich_help_panel=BOARDS)(validate)
+app.command("calibrate-board", rich_help_panel=BOARDS)(calibrate_board)
+app.command(rich_help_panel=BOARDS)(doctor)
+app.command(rich_help_panel=BOARDS)(version)
+
+boards_app = Program(invoke_without_command=True)
+boards_app.callback()(boards)
+boards_app.command()(show)
+app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_help_panel=BOARDS)
+
+
+def main() -> None:
+    """Runs the command line; every failure is one message on stderr and its own exit code."""
+    sys.exit(guarded(app))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen calibrate-board`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.console import stdout, tell
+from mcugen.cli.options import Quiet, takes_options
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+
+Board = Annotated[str, typer.Argument(help="a name of `mcugen boards`, or a .toml file: what was measured")]
+Runs = Annotated[
+    Path, typer.Option("--from", help="measured runs, as `mcugen validate --runs` writes them", show_default=False)
+]
+Models = Annotated[list[Path], typer.Option("--model", help="ONNX file that ran, once for each", show_default=False)]
+Output = Annotated[Path, typer.Option("-o", "--output", help="the board file to write, .toml", show_default=False)]
+
+
+@takes_options
+def calibrate_board(
+    board: Board,
+    *,
+    runs: Runs,
+    model: Models,
+    output: Output,
+    running: CompileOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Writes a board file whose estimates meet what was measured; options are those of the firmware that ran."""
+    from mcugen.calibration.files import board_text, read_runs
+    from mcugen.calibration.runs import calibrate_runs
+    from mcugen.calibration.text import print_calibration
+    from mcugen.codegen.write import write_text
+
+    base = load_board(board)
+    _check_output(board, base.name, output)
+    measured = read_runs(runs)
+    if not quiet:
+        tell("estimating the layers that were measured")
+    calibration = calibrate_runs(base, measured, model, running)
+    write_text(output, board_text(base, calibration, f"{len(measured)} runs at {measured[0].clock_hz / 1e6:g} MHz"))
+    for name in calibration.kept:
+        tell(f"note: the layers do not tell what is waited for {name} from the rest: it stays as it was")
+    if not quiet:
+        print_calibration(base, calibration, stdout)
+
+
+def _check_output(board: str, base: str, output: Path) -> None:
+    """It inherits from the board's file, by its name."""
+    if output.suffix != ".toml" or output.stem == base:
+        raise UsageError("-o must name a new board file", f"'{output}'", f"mine.toml, say, which inherits from {base}")
+    if board.endswith(".toml") and _folder_of(output) != _folder_of(board):
+        raise UsageError(
+            "-o must lie beside the board file that it inherits from", f"'{output}'", str(Path(board).parent)
+        )
+
+
+def _folder_of(file: str | Path) -> str:
+    return os.path.realpath(Path(file).parent)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen compile`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.console import (
+    print_trace,
+    tell,
+    tell_notes,
+    tell_quantization,
+    tell_warnings,
+    watched,
+    write_json,
+)
+from mcugen.cli.options import BoardName, Model, Telling, Watching, takes_options
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing, Teaching
+
+
+@takes_options
+def compile_command(
+    model: Model,
+    *,
+    board: BoardName,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
+    ] = None,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="adds the firmware's part of `mcugen validate` (docs/validate.md)")
+    ] = False,
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    teaching: Teaching | None,
+    watching: Watching,
+    telling: Telling,
+) -> None:
+    """Writes a folder of C to paste into a project."""
+    from mcugen.api.compilation import Compilation
+    from mcugen.backends.cpu.pipeline import Trace
+    from mcugen.reporting.text import holds
+
+    if teaching is not None and not (options.training and options.training.is_open):
+        remedy = "mcugen report --lesson tells what a model learns"
+        raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
+    trace = Trace(watching.dump_after)
+    wanted = replace(options, validation=validation)
+    net = Compilation(model, board, wanted, quantizing, judging, trace=trace, teaching=teaching)
+    with watched(net, telling.quiet):
+        folder = net.write(output)
+    compiled = net.compiled
+    print_trace(trace, watching.time_passes)
+    write_json(telling.json_, compiled.report)
+    tell_warnings(compiled.report.warnings)
+    if telling.quiet:
+        return
+    tell_notes(compiled.report.notes)
+    ram, flash = compiled.report.ram, compiled.report.flash
+    tell(
+        f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
+        f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
+    )
+    made = compiled.report.input_pipeline
+    if made is not None:
+        tell(f"input pipeline: {made.state:,} bytes of state for each stream, {made.tables:,} bytes of tables")
+    for memory in compiled.report.memories if compiled.bundle.sections else ():
+        tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
+    if compiled.report.rows is not None:
+        tell(f"{compiled.report.rows.layers} layers {compiled.report.rows}")
+    if compiled.report.library_calls:
+        tell(compiled.report.library_calls)
+    report = compiled.report
+    for choice in (report.budget, report.steps, report.tuning, report.deadline):
+        if choice is not None:
+            tell(str(choice))
+    if compiled.quantization:
+        tell_quantization(compiled.quantization)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen diff`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.console import stdout
+from mcugen.cli.options import Quiet
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(help="report, as `mcugen report --json` wrote it", show_default=False)],
+    after: Annotated[Path, typer.Argument(help="the report to compare with it", show_default=False)],
+    *,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            help="how much worse a figure may become: cycles=+2%, ram=+0, accuracy=-0.005; else exit code 6",
+            show_default=False,
+        ),
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="write it for a pull request, .md", show_default=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="write it as one page", show_default=False)] = None,
+    json_: Annotated[str, typer.Option("--json", help="write it as JSON to a file, or - for stdout")] = "",
+    quiet: Quiet = False,
+) -> None:
+    """Compares two reports: what changed, why, and whether that is too much."""
+    from mcugen.codegen.write import write_text
+    from mcugen.reporting import comparison
+    from mcugen.reporting.differences import differences, read_limit
+    from mcugen.reporting.stored import read_report
+
+    limits = [read_limit(text) for text in limit or []]
+    found = differences(read_report(before), read_report(after))
+    if markdown is not None:
+        write_text(markdown, comparison.markdown(found))
+    if html is not None:
+        write_text(html, comparison.differences_page(found))
+    text = json.dumps(found.to_json(), indent=2)
+    if json_ == "-":
+        typer.echo(text)
+    elif json_:
+        write_text(Path(json_), text + "\n")
+    if json_ != "-" and not quiet:
+        comparison.print_differences(found, stdout)
+    found.require(limits)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen explore`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mcugen.cli.commands.console import progress_shown, stdout, tell_warnings, write_json
+from mcugen.cli.options import (
+    JudgingArguments,
+    Model,
+    QuantizingArguments,
+    RunningArguments,
+    Telling,
+    several_of,
+    takes_options,
+)
+from mcugen.core.board import board_names
+from mcugen.core.errors import UsageError
+from mcugen.core.options import FEW_BITS, GOALS, MIXED, PRECISIONS, CompileOptions
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Quantizing
+
+if TYPE_CHECKING:
+    from mcugen.explore.prepare import Asked
+
+ALL = "all"
+
+Boards = Annotated[str, typer.Option(help="names of `mcugen boards` or .toml files, between commas; or all")]
+Simulate = Annotated[bool, typer.Option("--simulate/--no-simulate", help="run combinations under QEMU, or estimate")]
+MostRuns = Annotated[int, typer.Option(min=1, help="of more combinations, only the most promising are simulated")]
+MinAccuracy = Annotated[float | None, typer.Option(help="least value of the metric", show_default=False)]
+MaxEnergy = Annotated[float | None, typer.Option(help="of a call, in microjoules", show_default=False)]
+Price = Annotated[
+    list[str] | None,
+    typer.Option(help="BOARD=PRICE; else a smaller board counts as cheaper", show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="list all combinations, not the Pareto front alone")]
+Html = Annotated[Path | None, typer.Option(help="write a page with linked charts", show_default=False)]
+Cache = Annotated[
+    Path | None, typer.Option(help="folder of earlier results; else that of the user (XDG)", show_default=False)
+]
+
+
+@takes_options
+def explore(
+    model: Model,
+    *,
+    boards: Boards = ALL,
+    running: RunningArguments,
+    quantizing: QuantizingArguments,
+    judging: JudgingArguments,
+    min_accuracy: MinAccuracy = None,
+    max_energy: MaxEnergy = None,
+    price: Price = None,
+    simulate: Simulate = True,
+    most_runs: MostRuns = 120,
+    sharing: Workers,
+    cache: Cache = None,
+    all_: All = False,
+    html: Html = None,
+    telling: Telling,
+) -> None:
+    """Tries a model on many boards, in several precisions, for several goals, and tells which is best and cheapest.
+
+    --precision and --optimize take several, between commas. Nothing is done twice: results are kept.
+    """
+    from mcugen.codegen.write import write_text
+    from mcugen.core.cache import Store, user_store
+    from mcugen.explore.demands import Demands, Prices
+    from mcugen.explore.page import explored_page
+    from mcugen.explore.search import Exploration, combinations
+    from mcugen.explore.text import print_explored
+
+    precisions, goals = _precisions(quantizing), several_of("--optimize", running.optimize, GOALS)
+    wanted = replace(running, optimize=GOALS[0]).made()
+    milliseconds = None if wanted.max_latency is None else 1e3 * wanted.max_latency
+    memory = wanted.max_ram, wanted.max_flash
+    exploration = Exploration(
+        _asked(model, wanted, quantizing, judging, precisions),
+        combinations(_boards(boards), precisions, goals),
+        Demands(milliseconds, wanted.max_cycles, *memory, max_energy, min_accuracy, judging.max_accuracy_drop),
+        Prices(_prices(price or [])),
+        simulate,
+        most_runs,
+        sharing,
+        store=user_store("explore") if cache is None else Store(cache),
+    )
+    with progress_shown(telling.quiet) as exploration.progress:
+        explored = exploration.run()
+    write_json(telling.json_, explored)
+    tell_warnings([text for one in explored.outcomes if one.report is not None for text in one.report.warnings])
+    if html is not None:
+        write_text(html, explored_page(explored))
+    if telling.json_ != "-":
+        print_explored(explored, stdout, explored.outcomes if all_ else explored.front)
+    explored.require()
+
+
+def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
+    """Those to try: int8 besides float32 where samples or ranges are given."""
+    known = quantizing.calibration is not None or quantizing.profile is not None or quantizing.synthetic
+    usual = "float32,int8" if known else "float32"
+    return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, *FEW_BITS, MIXED))
+
+
+def _asked(
+    model: Path,
+    wanted: CompileOptions,
+    quantizing: QuantizingArguments,
+    judging: JudgingArguments,
+    precisions: Sequence[str],
+) -> Asked:
+    """What all combinations have in common: deadlines are demands on results."""
+    from mcugen.explore.prepare import Asked
+
+    judged = judging.made()
+    if MIXED not in precisions:  # how good is good enough is asked of results
+        judged = replace(judged, max_drop=None, min_sqnr=None)
+    by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
+    return Asked(model, replace(wanted, max_latency=None, max_cycles=None), by_precision, judged)
+
+
+def _boards(text: str) -> Sequence[str]:
+    """The names that an option lists; UsageError for none."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--boards must name some board", f"'{text}'", "e.g. --boards rp2040,stm32f446; or all")
+    return [name for name in board_names() if name != "host"] if names == [ALL] else names
+
+
+def _quantizing(arguments: QuantizingArguments, precision: str) -> Quantizing:
+    """For one of several precisions: samples are not for float32."""
+    if precision == "float32":
+        return Quantizing(preprocess=arguments.preprocess)
+    return replace(arguments, precision=precision).made()
+
+
+def _prices(texts: Sequence[str]) -> dict[str, float]:
+    """By board. UsageError for what is no price."""
+    prices = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            prices[name] = float(number)
+        except ValueError:
+            prices[name] = math.nan
+        if not name or not 0 <= prices[name] < math.inf:
+            raise UsageError("--price must read BOARD=PRICE", f"'{text}'", "e.g. --price rp2040=0.8")
+    return prices

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen init`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mcugen.cli.commands.console import stdout
+from mcugen.cli.options import (
+    CompileArguments,
+    JudgingArguments,
+    QuantizingArguments,
+    option_name,
+    settings_kinds,
+    takes_options,
+)
+from mcugen.cli.settings import FILE, MODEL, settings_text
+from mcugen.core.board import load_board
+from mcugen.core.errors import UsageError
+
+
+@takes_options
+def init(
+    model: Annotated[Path | None, typer.Argument(help="ONNX file; else asked for", show_default=False)] = None,
+    *,
+    board: Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")] = "",
+    options: CompileArguments,
+    quantizing: QuantizingArguments,
+    judging: JudgingArguments,
+    force: Annotated[bool, typer.Option("--force", help="replaces the file that is there")] = False,
+) -> None:
+    """Writes mcugen.toml: the model, its board and the options given, which all commands read from here on."""
+    from mcugen.codegen.write import write_text
+
+    path = Path(FILE)
+    if path.exists() and not force:
+        raise UsageError(f"{FILE} must not be there yet", "one", "give --force to replace it, or edit it")
+    model = model or Path(_asked("the model, an ONNX file"))
+    if not model.is_file():
+        raise UsageError(f"{model}: the model must be a file", "none", "give the path of an ONNX file")
+    board = board or _asked("the board, a name of `mcugen boards`")
+    load_board(board)
+    for given in (options, quantizing, judging):
+        given.made()
+    own = _beside(board) if board.endswith(".toml") else board
+    values: dict[str, object] = {MODEL: _beside(model), "board": own}
+    values |= dict(_changed(options, quantizing, judging))
+    refused = next((name for name in values if name not in settings_kinds()), None)
+    if refused:
+        raise UsageError(f"{FILE} cannot hold what runs or links code", f"--{refused}", "give it to each command")
+    write_text(path, settings_text(values))
+    stdout.print(f"{FILE} has {', '.join(values)}; next: mcugen report", highlight=False, markup=False, soft_wrap=True)
+
+
+def _asked(what: str) -> str:
+    """What somebody at a terminal answers."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what} must be given", "nobody to ask", "mcugen init model.onnx --board nrf52840")
+    return str(typer.prompt(what, err=True))
+
+
+def _changed(*groups: Any) -> Iterator[tuple[str, object]]:
+    """The options that are not as they are without being given, as the file has them."""
+    for group in groups:
+        for field in fields(group):
+            value = getattr(group, field.name)
+            if value != field.default:
+                yield option_name(field.name), _beside(value) if isinstance(value, Path) else value
+
+
+def _beside(file: Path | str) -> str:
+    """A path as the file of the working directory has it."""
+    return Path(os.path.relpath(file)).as_posix()

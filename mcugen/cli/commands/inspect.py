@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen inspect`."""
+
+from __future__ import annotations
+
+import typer
+
+from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
+from mcugen.cli.options import BoardName, Inspecting, Ir, Model, Telling, takes_options
+from mcugen.core.errors import UsageError, printable
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
+
+
+@takes_options
+def inspect(
+    model: Model,
+    *,
+    board: BoardName = "host",
+    running: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    inspecting: Inspecting,
+    telling: Telling,
+) -> None:
+    """Prints the graph, MACs, parameters and peak activation memory; or the memory map, or what passes did."""
+    from mcugen.api.compilation import Compilation
+    from mcugen.backends.cpu.pipeline import Trace
+    from mcugen.codegen.write import write_text
+    from mcugen.hir.printer import print_graph
+    from mcugen.lir.printer import print_program
+    from mcugen.reporting.drawing import draw
+    from mcugen.reporting.listing import print_memory, print_model
+    from mcugen.reporting.memory import memory_map
+    from mcugen.reporting.network import network_page
+    from mcugen.search.streaming import whole_layers
+
+    ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
+    asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
+    if len(asked) > 1 or (ir is not None and telling.json_ == "-"):
+        found = " and ".join([*asked, "--json -"][:2])
+        raise UsageError("stdout can hold one result", found, "ask for one after the other")
+    trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
+    net = Compilation(model, board, running, quantizing, judging, trace=trace)
+    try:
+        with watched(net, telling.quiet):
+            compiled = net.compiled
+    finally:  # what passes did to a model that is refused later may well say why
+        if passes:
+            write_json(telling.json_, trace)
+        if passes and telling.json_ != "-":
+            typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
+    arena = memory_map(compiled.program, compiled.board.name, whole_layers(compiled.graph))
+    if not passes:
+        write_json(telling.json_, arena if memory else compiled.report)
+    tell_warnings(compiled.report.warnings)
+    if not telling.quiet:
+        tell_notes(compiled.report.notes)
+    if inspecting.svg is not None:
+        write_text(inspecting.svg, draw(arena))
+    if inspecting.html is not None:
+        page = network_page(net.source.proto, compiled.graph, compiled.program, compiled.board.name)
+        write_text(inspecting.html, page)
+    if ir is not None:
+        typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
+    elif telling.json_ != "-" and memory:
+        print_memory(arena, stdout)
+    elif telling.json_ != "-" and not passes:
+        print_model(compiled.graph, compiled.program, compiled.report, stdout)

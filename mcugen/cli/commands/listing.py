@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that list what mcugen knows: `boards`, `operators`, `version`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.console import progress_shown, stdout, write_json
+from mcugen.cli.options import Plugin, cpus
+from mcugen.core.board import load_board
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.core.version import __version__
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Judging, Quantizing
+
+
+def boards(
+    context: typer.Context,
+    like: Annotated[str, typer.Option(help="only those with this in name, CPU, kits or description")] = "",
+    fits: Annotated[
+        Path | None, typer.Option("--fits", help="only those that this model fits, with what it takes there")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+) -> None:
+    """Lists boards with CPU, clock, memory and kits; `show NAME` tells all of one."""
+    from mcugen.reporting.listing import boards_like, print_boards
+
+    if context.invoked_subcommand is not None:
+        return
+    if fits is None:
+        print_boards(stdout, json_, like)
+    else:
+        _print_fitting(fits, [board.name for board in boards_like(like) if board.name != "host"], json_)
+
+
+def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
+    """`mcugen explore --no-simulate` of the model as it is; ConstraintError where it fits none."""
+    from mcugen.core.cache import user_store
+    from mcugen.explore.prepare import Asked
+    from mcugen.explore.search import Exploration, combinations
+    from mcugen.explore.text import print_explored
+
+    asked = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
+    store, points = user_store("explore"), combinations(names, ["float32"], GOALS[:1])
+    exploration = Exploration(asked, points, simulate=False, workers=Workers(cpus(0)), store=store)
+    with progress_shown(as_json) as exploration.progress:
+        explored = exploration.run()
+    if as_json:
+        write_json("-", explored)
+    else:
+        print_explored(explored, stdout, explored.meeting)
+    explored.require()
+
+
+def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
+    """Prints one board in full."""
+    from mcugen.reporting.listing import print_board
+
+    print_board(load_board(name), stdout, json_)
+
+
+def operators(plugin: Plugin = None) -> None:
+    """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    from mcugen.driver.plugins import registry_of
+    from mcugen.reporting.operators import operator_table
+
+    typer.echo(operator_table(registry_of(plugin or ())), nl=False)
+
+
+def version() -> None:
+    """Prints the version."""
+    typer.echo(__version__)

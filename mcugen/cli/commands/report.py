@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen report`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import typer
+
+from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
+from mcugen.cli.options import BoardName, Model, Reporting, Telling, command_text, takes_options
+from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.distributed.sharing import Workers
+from mcugen.driver.tasks import Judging, Quantizing, Teaching
+
+
+@takes_options
+def report(
+    context: typer.Context,
+    model: Model,
+    *,
+    board: BoardName,
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    reporting: Reporting,
+    teaching: Teaching | None,
+    sharing: Workers,
+    telling: Telling,
+) -> None:
+    """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
+    from mcugen.api.compilation import Compilation
+    from mcugen.autotuning.latency import Deadline
+    from mcugen.codegen.write import write_text
+    from mcugen.measurement.extremes import with_extremes
+    from mcugen.reporting.figures import require_fit
+    from mcugen.reporting.html import report_page
+    from mcugen.reporting.text import print_report
+
+    if reporting.compare_layers and not quantizing.is_wanted:
+        remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
+        raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
+    net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
+    with watched(net, telling.quiet):
+        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
+        if reporting.extreme_inputs:
+            result = with_extremes(net.compiled, result, net.progress)
+        if teaching is not None:
+            result = replace(result, learning=net.learned())
+        if reporting.html is not None:
+            result = replace(result, alternatives=net.alternatives())
+    compiled = net.compiled
+    result = replace(result, command=command_text(context))
+    write_json(telling.json_, result)
+    tell_warnings(result.warnings)
+    if not telling.quiet:
+        tell_notes(result.notes)
+    if reporting.html is not None:
+        write_text(reporting.html, report_page(result))
+    if telling.json_ != "-":
+        print_report(result, stdout, reporting.compare_layers)
+    require_fit(result, compiled.board)
+    deadline = Deadline.of(options, compiled.board)
+    if deadline is not None:
+        deadline.require(result)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen update`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
+from mcugen.cli.options import BoardName, Model, Telling, takes_options
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
+
+
+@takes_options
+def update(
+    model: Model,
+    *,
+    board: BoardName,
+    folder: Annotated[
+        Path, typer.Option("--for", help="folder that `compile --updatable` wrote, as it is in the firmware")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="the file of weights, .bin", show_default=False)],
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    telling: Telling,
+) -> None:
+    """Writes a new file of weights for code that is there: of a model of the same structure, trained again."""
+    from mcugen.api.compilation import Compilation
+    from mcugen.codegen.update import Installed
+    from mcugen.codegen.write import replace_file
+
+    installed = Installed.of(folder)
+    version = options.weights_version or installed.version + 1
+    same = replace(options, name=installed.name, updatable=True, weights_version=version)
+    net = Compilation(model, board, same, quantizing, judging)
+    with watched(net, telling.quiet):
+        compiled = net.compiled
+    file = installed.update(compiled.bundle)
+    replace_file(output, lambda stream: stream.write(file))
+    write_json(telling.json_, compiled.report)
+    tell_warnings(compiled.report.warnings)
+    if not telling.quiet:
+        tell_notes(compiled.report.notes)
+        tell(f"{output}: version {version} of {installed.name}'s weights, {len(file):,} bytes")

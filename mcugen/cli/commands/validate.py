@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen validate`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
+from mcugen.cli.options import BoardName, Model, Telling, takes_options
+from mcugen.core.errors import UsageError, VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.tasks import Judging, Quantizing
+
+if TYPE_CHECKING:
+    from mcugen.deploy.validation.figures import ValidationReport
+
+
+_PORT = "where the board is: /dev/ttyACM0, COM3, socket://HOST:PORT, rtt:TARGET, semihosting:TARGET, or simulator"
+
+Port = Annotated[str, typer.Option(help=_PORT, show_default=False)]
+Baud = Annotated[int, typer.Option(help="of a serial port, as the firmware has it")]
+Timeout = Annotated[float, typer.Option(help="seconds of silence that are too many")]
+LayerSamples = Annotated[int, typer.Option(min=0, help="samples on which every layer is compared")]
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="the simulator's instructions, cycles and stack beside the board's")
+]
+Write = Annotated[
+    Path | None,
+    typer.Option(help="only write the folder, as `mcugen compile --validation -o` does", show_default=False),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="add the cycles of layers to this file, .json, for calibration", show_default=False),
+]
+Html = Annotated[Path | None, typer.Option(help="write the result as one page", show_default=False)]
+
+
+@takes_options
+def validate(
+    model: Model,
+    *,
+    board: BoardName,
+    port: Port = "",
+    baud: Baud = 115_200,
+    timeout: Timeout = 20.0,
+    layer_samples: LayerSamples = 8,
+    simulate: Simulate = False,
+    write: Write = None,
+    runs: Runs = None,
+    html: Html = None,
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    telling: Telling,
+) -> None:
+    """Runs the model on a board, over a wire: accuracy, bits of every layer, cycles and stack."""
+    from mcugen.api.compilation import Compilation
+    from mcugen.codegen.write import write_text
+    from mcugen.deploy.validation.runs import RunsFile
+    from mcugen.deploy.validation.session import Wiring, validate_model
+    from mcugen.deploy.validation.text import print_validation, validation_page
+
+    net = Compilation(model, board, replace(options, validation=True), quantizing, judging)
+    if write is not None:
+        with watched(net, telling.quiet):
+            folder = net.write(write)
+        if not telling.quiet:
+            tell(f"{folder}: add {net.compiled.bundle.name}_validate.c to your firmware, as its header says")
+        return
+    if not port:
+        remedy = "name the board's, or --port simulator; --write DIR writes the files for the firmware"
+        raise UsageError("--port must say where the board is", "none", remedy)
+    known = None if runs is None else RunsFile.at(runs)
+    wiring = Wiring(port, baud, timeout, layer_samples, simulate)
+    with watched(net, telling.quiet):
+        result = validate_model(net, wiring)
+    write_json(telling.json_, result)
+    tell_warnings(net.compiled.report.warnings)
+    if not telling.quiet:
+        tell_notes(result.notes)
+    if html is not None:
+        write_text(html, validation_page(result))
+    if known is not None:
+        known.add(result)
+    if telling.json_ != "-":
+        print_validation(result, stdout)
+    _require_equal(result)
+
+
+def _require_equal(result: ValidationReport) -> None:
+    """VerificationError where the board computes something else."""
+    difference, wrong = result.difference, result.constants_differ
+    if difference is None and not wrong and not result.different_samples:
+        return
+    found = str(difference) if difference else f"{result.different_samples} samples differ, {len(wrong)} constants do"
+    causes = difference.causes if difference else []
+    rule = "the board must compute what the generated code computes on this computer"
+    raise VerificationError(rule, found, causes[0] if causes else "")

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen view`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli.commands.console import tell
+from mcugen.cli.options import Quiet
+
+
+def view(
+    report: Annotated[Path, typer.Argument(help="report, as `mcugen report --json` wrote it", show_default=False)],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="the page; else beside the report, .html", show_default=False)
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Makes the page of a report, as `mcugen report --html` does, without compiling anything again."""
+    from mcugen.codegen.write import write_text
+    from mcugen.reporting.html import report_page
+    from mcugen.reporting.stored import read_report
+
+    page = output or report.with_suffix(".html")
+    write_text(page, report_page(read_report(report)))
+    if not quiet:
+        tell(f"wrote {page}")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place behind which nothing is uncaught: whatever ends a command becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup, TyperOption
+
+from mcugen.cli.remedies import Invocation, command_that_helps
+from mcugen.core.errors import (
+    DoesNotFitError,
+    InternalError,
+    Interrupted,
+    McugenError,
+    OutputError,
+    UsageError,
+    printable,
+    shortened,
+)
+from mcugen.core.version import __version__
+
+TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
+"""Set in the environment, it lets errors be printed with the way that led to them."""
+
+_PATH_ERRORS = (
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM),
+    errno.ENXIO,
+)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+_LONGEST_ARGUMENTS = 400
+MOST_TOLD = 4000
+"""Characters of a message with the command to paste: a longer command is left out."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Commands(TyperGroup):
+    """Commands whose code cannot end the program in silence: sys.exit in a plug-in is a failure, not success."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the options of the program itself."""
+        with _short_usage():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; the framework handles its own exceptions only."""
+        try:
+            with _short_usage():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+        except BrokenPipeError:  # a reader that has seen enough is no failure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        except (SystemExit, EOFError) as end:
+            if isinstance(end.__context__, BrokenPipeError):  # rich has met the same
+                return None
+            raise internal_error(end) from end
+        except McugenError as error:
+            error.command = command_that_helps(error, self._invocation(ctx))
+            raise
+
+    def _invocation(self, ctx: Any) -> Invocation:
+        """Return the command line in a form that hints can change."""
+        name = ctx.invoked_subcommand or ""
+        command = self.get_command(ctx, name)
+        options = {
+            opt: not p.is_flag for p in getattr(command, "params", ()) if isinstance(p, TyperOption) for opt in p.opts
+        }
+        words = sys.argv[1:]
+        return Invocation(name, words[words.index(name) + 1 :] if name in words else [], options)
+
+
+@contextmanager
+def _short_usage() -> Iterator[None]:
+    """Usage errors of the framework quote what was given, however long."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):  # click's, which typer has under names of its own
+            error.message = shortened(error.message)  # type: ignore[attr-defined]
+        raise
+
+
+def guarded(run: Callable[[], object]) -> int:
+    """Run a program and return its exit code; print what it raises to stderr."""
+    try:
+        run()
+    except SystemExit as end:  # the framework's own
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        return _told(error)
+    return 0
+
+
+def _told(error: BaseException) -> int:
+    """Print an error and return its exit code."""
+    known = _known(error)
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    try:
+        console = Console(stderr=True, emoji=False)  # `:x:` in a name is no picture
+        console.print(f"[bold red]error:[/] {escape(str(known))}", highlight=False, soft_wrap=True)
+        if known.command and len(str(known)) + len(known.command) < MOST_TOLD:
+            console.print(f"    {escape(printable(known.command))}", highlight=False, soft_wrap=True)
+    except BrokenPipeError:
+        pass
+    return known.exit_code
+
+
+def _known(error: BaseException) -> McugenError:
+    if isinstance(error, McugenError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted")
+    if isinstance(error, MemoryError):
+        found = shortened(str(error), 200) or "no memory left"
+        return DoesNotFitError("the work must fit this computer's memory", found, "use smaller shapes or fewer samples")
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
+        if error.filename is None:  # os.getcwd has none
+            return UsageError("the working directory must exist", error.strerror or "", "change to another")
+        return UsageError(f"{error.filename}: the path must be usable", error.strerror or "", "give another")
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return OutputError("there must be room for files", error.strerror or "", "check space and permissions")
+    return internal_error(error)
+
+
+def internal_error(error: BaseException) -> InternalError:
+    """Return the report of an unexpected error: what it is, where it occurred, and what a bug report needs."""
+    reason = shortened(f"{type(error).__name__}: {error}".split("\n")[0], 300)
+    command = shortened(shlex.join(["mcugen", *sys.argv[1:]]), _LONGEST_ARGUMENTS)
+    remedy = (
+        f"report this as a bug of mcugen {__version__} with the command, {command}, and the model; "
+        f"{TRACEBACK_VARIABLE}=1 in the environment shows more"
+    )
+    return InternalError("internal error: this must not happen", f"{reason} ({_place(error)})", remedy)
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the last frame in mcugen."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        f for f in frames if Path(f.filename).is_relative_to(_PACKAGE) and Path(f.filename).name != Path(__file__).name
+    ]
+    last = next(reversed(own or frames), None)
+    if last is None:
+        return "nowhere"
+    path = Path(last.filename)
+    file = path.relative_to(_PACKAGE.parent) if path.is_relative_to(_PACKAGE) else path
+    return f"{file}:{last.lineno}"

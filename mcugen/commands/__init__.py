@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The commands, one module each; `mcugen.cli` makes a program of them."""

@@ -1,0 +1,810 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boards: what the hardware is, read from TOML files that inherit from a shared CPU file.
+
+A board says nothing about how to compile; that is `CompileOptions`. docs/boards.md tells how to write a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar
+
+from mcugen.core.errors import UsageError, shortened
+from mcugen.core.limits import BOARD_BYTES, read_bounded
+from mcugen.core.resources import resource_dir
+
+T = TypeVar("T")
+
+FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float", "dual_issue"})
+"""Features of CPUs beyond plain C.
+
+`thumb1`, `thumb2` and `rv32` name the instruction set where the CPU has no more for integers. `fpu64` is double
+precision, `mve` is Helium. `dual_issue` says that a load can issue together with a product.
+"""
+
+_REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
+_MEMORY_KINDS = ("ram", "flash")
+_PARALLEL_KEYS = ("burst_wait_states", "clock_hz")
+_OWN = ("abstract", "kits")
+_LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
+"""Bytes: far beyond what chips have."""
+_WORD = 4
+"""Bytes of a word, which is what an access brings unless told."""
+ROOM_IN_CACHE = 0.75
+"""The share of a cache that data may take to be found there again: other data, and code, take some."""
+BEGIN_COPY = 100
+"""Cycles that the CPU takes to begin and to end a copy by DMA: assumed, some writes to a controller."""
+_LONGEST_NAME = 100
+"""Characters of a board's name: file systems take 255 bytes."""
+
+_WORD_OF_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
+"""Names in board files: they reach file names, C identifiers, linker scripts and build files."""
+
+_SAFE_F_FLAGS = frozenset(
+    """
+    fast-math finite-math-only math-errno trapping-math signaling-nans signed-zeros associative-math reciprocal-math
+    unsafe-math-optimizations rounding-math single-precision-constant fp-contract excess-precision
+    short-enums short-wchar signed-char unsigned-char signed-bitfields unsigned-bitfields common wrapv trapv
+    strict-aliasing strict-overflow delete-null-pointer-checks builtin freestanding hosted pic PIC pie PIE plt ropi rwpi
+    function-sections data-sections section-anchors merge-constants merge-all-constants visibility
+    exceptions unwind-tables asynchronous-unwind-tables rtti threadsafe-statics ident
+    omit-frame-pointer optimize-sibling-calls stack-protector stack-protector-strong stack-protector-all
+    stack-clash-protection stack-check
+    inline inline-functions inline-functions-called-once inline-small-functions inline-limit partial-inlining ipa-cp
+    ipa-sra ipa-ra ipa-icf ipa-pure-const toplevel-reorder unit-at-a-time lto fat-lto-objects
+    unroll-loops unroll-all-loops peel-loops split-loops unswitch-loops move-loop-invariants ivopts prefetch-loop-arrays
+    tree-vectorize tree-loop-vectorize tree-slp-vectorize tree-loop-distribute-patterns tree-loop-distribution
+    tree-loop-im tree-loop-ivcanon tree-ter tree-sra tree-pre tree-vrp tree-dce tree-dse tree-ch tree-ccp tree-fre
+    vectorize slp-vectorize gcse gcse-lm gcse-sm gcse-las cse-follow-jumps crossjumping if-conversion if-conversion2
+    schedule-insns schedule-insns2 sched-interblock sched-pressure modulo-sched rename-registers web split-wide-types
+    selective-scheduling jump-tables reorder-blocks reorder-functions thread-jumps align-functions align-loops
+    align-jumps align-labels caller-saves branch-count-reg forward-propagate
+    """.split()  # noqa: SIM905
+)
+"""`-fNAME` and `-fno-NAME` of gcc and clang that change generated code alone. Left out are those that load or write
+files: -fplugin, -fdump-…, -fprofile-…, -fsanitize…, -fuse-ld, -fopt-info, -ffile-prefix-map."""
+
+_SAFE_FLAG = re.compile(
+    rf"""
+    -m(?!llvm|dynconfig|plugin|specs) [A-Za-z0-9][A-Za-z0-9-]* (= [A-Za-z0-9_.,+-]+)?
+    | -f(no-)? (?:{"|".join(sorted(map(re.escape, _SAFE_F_FLAGS), key=len, reverse=True))}) (= [a-z0-9]+)?
+    | -D [A-Za-z_][A-Za-z0-9_]* (= [A-Za-z0-9_.+-]*)?
+    | -U [A-Za-z_][A-Za-z0-9_]*
+    | -O (?: [0-3sgz] | fast )?
+    | -std= (?: c | gnu ) [0-9a-z]{{2}}
+    | -g [0-3]?
+    """,
+    re.ASCII | re.VERBOSE,
+)
+"""Compiler flags that can neither run a program nor name a file (-mllvm and -mdynconfig load libraries)."""
+
+_MAX_FLAGS, _LONGEST_FLAG = 64, 200
+"""Flags of a board, and characters of each: far below what a command line takes."""
+
+
+NULL_GUARD = 16
+"""Bytes that stay free at the beginning of a memory at address 0: keeps the alignment of what lies behind them."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A memory on a bus of the chip, as its reference manual tells: flash with wait states, SRAM, TCM, SDRAM."""
+
+    wait_states: int
+    """Cycles of `clock_hz` that an access takes beyond one; 0 for SRAM and TCM that keep pace."""
+    burst_wait_states: int
+    """The same for each further access of a burst, which fills a line of a cache; `wait_states` unless told."""
+    clock_hz: int
+    """Of the memory's bus, in which wait states count; the CPU's unless told."""
+
+    def seconds(self, accesses: int, nbytes: int) -> Fraction:
+        """For one burst of `accesses`, from the first cycle to the last."""
+        del nbytes
+        return Fraction(1 + self.wait_states + (accesses - 1) * (1 + self.burst_wait_states), self.clock_hz)
+
+
+@dataclass(frozen=True)
+class Serial:
+    """A memory on a serial bus (QSPI, octal SPI) that the CPU reads as if it were its own (XIP)."""
+
+    clock_hz: int
+    """Of the serial bus."""
+    bits_per_clock: int
+    """Data lines, twice that at double rate: 4 for quad SPI, 8 for quad DTR or octal, 16 for octal DTR."""
+    overhead_clocks: int
+    """Clocks of a read beside its data: command, address, mode, dummy, chip select and what the controller adds."""
+
+    def seconds(self, accesses: int, nbytes: int) -> Fraction:
+        """For one read of `nbytes`."""
+        del accesses
+        return Fraction(self.overhead_clocks + -(-8 * nbytes // self.bits_per_clock), self.clock_hz)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One address range of the board: `origin` is its first address, `size` its length in bytes."""
+
+    name: str
+    kind: Literal["ram", "flash"]
+    origin: int
+    size: int
+    speed: int
+    """Relative wait, by which placements are chosen: 1 is zero wait, bigger is slower. Follows from `access` unless
+    told: cycles of the CPU for a word, in a run of words."""
+    access: Parallel | Serial | None = None
+    """How long the memory takes by itself, without caches; None where the board file does not tell."""
+    line_bytes: int = _WORD
+    """Bytes that one access brings, at a multiple of themselves; instructions that lie in the line that was fetched
+    last wait no more."""
+    prefetch: bool = False
+    """Whether the next line is read ahead while instructions of this one run."""
+    banks: int = 1
+    """Parts that serve a core each at the same time, words going round among them."""
+
+    @property
+    def end(self) -> int:
+        """The first address behind the memory."""
+        return self.origin + self.size
+
+    @property
+    def room(self) -> int:
+        """Bytes for data: none lie at address 0, where a pointer to them would be a null pointer."""
+        return self.size if self.origin else self.size - NULL_GUARD
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache between the CPU and some memories: set-associative, least recently used line first out, one level."""
+
+    name: str
+    serves: tuple[str, ...]
+    """Names of the memories behind it."""
+    holds: Literal["instructions", "data", "both"]
+    size: int
+    """Bytes in all."""
+    line: int
+    """Bytes of a line, which a miss brings as one burst."""
+    ways: int
+    """Places for a line; as many as there are lines where any line may lie anywhere."""
+    hit_wait_states: int = 0
+    """Cycles of the CPU beyond one for what is there."""
+    keeps_prefetched: bool = False
+    """Whether it takes in what its memory read ahead: a cache of its own before a controller that prefetches. One that
+    is a part of the controller holds what that had to fetch in a hurry."""
+    critical_word_first: bool = False
+    """Whether the CPU goes on when the access that brings what it wants is done, and the line fills meanwhile; else it
+    waits for the whole line."""
+
+    @property
+    def sets(self) -> int:
+        """Groups of `ways` lines, of which an address belongs to one."""
+        return self.size // (self.line * self.ways)
+
+    def missed(self, nbytes: int) -> float:
+        """Return the share of `nbytes` read cyclically that is evicted before it is read again.
+
+        A set that holds one line more than its ways evicts each line before its next use: all sets do so from (1 + 1 /
+        ways) times the cache's size on. Other data and code take up to one way, so that the first sets do so from (1 −
+        1 / ways) times the size on.
+        """
+        return min(max((self.ways * (nbytes / self.size - 1) + 1) / 2, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Power of the chip while it computes, from its datasheet's currents in run mode."""
+
+    microamps_per_mhz: float
+    """Microamperes per MHz of the CPU's clock."""
+    millivolts: int
+    """Supply voltage of the measurement."""
+
+    def microjoules(self, cycles: int) -> float:
+        """For so many cycles of the CPU."""
+        return cycles / 1e6 * self.microamps_per_mhz * self.millivolts / 1e3
+
+
+@dataclass(frozen=True)
+class Core:
+    """One of several that share the board's memories."""
+
+    name: str
+    cpu: str
+    clock_hz: int
+    board: Board | None = None
+    """The chip as this core sees it: CPU, clock, memories and their cost, caches. None: as the first one does."""
+    pace: float = 1.0
+    """Time of an instruction, by what one takes on the first core, on average of many kernels."""
+    paces: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The same by kernel, where it was measured: cores that issue several instructions at once gain more in some."""
+    first_paces: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The first core's own, by the same unit."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """The hardware a model is compiled for."""
+
+    name: str
+    description: str
+    cpu: str
+    features: frozenset[str]
+    memories: tuple[Memory, ...]
+    clock_hz: int
+    toolchain: str
+    """Name of the compiler and library that build for it (mcugen.simulation.toolchain), or "" for this computer's."""
+    cflags: tuple[str, ...]
+    qemu: str
+    """Name of the QEMU machine that stands in for the board, or "" to run on this computer."""
+    arena_memory: str
+    """Name of the RAM that holds the arena unless the user says otherwise."""
+    weights_memory: str
+    """Name of the memory that holds the weights unless the user says otherwise."""
+    code_memory: str
+    """Name of the memory that code and its constants run from: that of the weights unless told, if that is flash."""
+    data_memory: str
+    """Name of the RAM of stack and static variables: that of the arena unless told."""
+    core: str
+    """Whose timing estimates cycles (mcugen.simulation.timings): the CPU's unless told. RISC-V CPUs of one instruction
+    set differ in it."""
+    caches: tuple[Cache, ...] = ()
+    energy: Energy | None = None
+    cores: tuple[Core, ...] = ()
+    """Where there are several: the first runs the model, others help it."""
+    core_factor: float = 1.0
+    """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
+    kits: tuple[str, ...] = ()
+    """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
+    dma_reads: tuple[str, ...] = ()
+    """Names of the memories that a DMA controller copies from to RAM while the CPU computes."""
+    sources: tuple[str, ...] = ()
+    """Where its figures come from: documents and their sections, and what is assumed."""
+
+    def memory(self, name: str) -> Memory:
+        """Return the memory of that name.
+
+        Raises:
+            UsageError: The board has no such memory; the message names those it has.
+        """
+        for memory in self.memories:
+            if memory.name == name:
+                return memory
+        raise UsageError(
+            f"board '{self.name}' has no memory '{name}'",
+            remedy=_nearest(name, [m.name for m in self.memories]),
+        )
+
+    def wait_cycles(self, memory: Memory, nbytes: int) -> int | None:
+        """Return the stall cycles of one read of `nbytes` without caches, beyond the cycle that a load always takes.
+
+        Parts of a cycle count as one. Return None if the board file does not say.
+        """
+        return None if memory.access is None else _wait_cycles(memory.access, memory.line_bytes, nbytes, self.clock_hz)
+
+    def reading(self, memory: Memory, nbytes: int) -> int | None:
+        """Return the stall cycles of reading `nbytes` word by word when no cache holds them; None if unknown."""
+        cache = self.cache(memory, "data")
+        unit = cache.line if cache else _WORD
+        each = self.wait_cycles(memory, unit)
+        if each is None:
+            return None
+        if cache is not None and cache.critical_word_first:  # while it reads some words, the next ones come
+            each = max(each - (unit - 1) // memory.line_bytes, 0)
+        return each * -(-nbytes // unit)
+
+    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
+        """Return the stall cycles of reading `nbytes` cyclically once more: a cache may hold some of them."""
+        first, cache = self.reading(memory, nbytes), self.cache(memory, "data")
+        if cache is None or first is None:
+            return first
+        missed = cache.missed(nbytes)
+        return round(missed * first + (1 - missed) * cache.hit_wait_states * -(-nbytes // _WORD))
+
+    def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
+        """Return the cache between the CPU and a memory for instructions or data; None if there is none."""
+        return next((c for c in self.caches if memory.name in c.serves and c.holds in (holds, "both")), None)
+
+    def with_flash_waits(self, wait_states: int) -> Board:
+        """Return the board with other wait states of flash, in CPU cycles; lines, prefetch and caches stay."""
+        access = Parallel(wait_states, wait_states, self.clock_hz)
+        memories = (replace(m, access=access) if m.kind == "flash" else m for m in self.memories)
+        return replace(self, memories=tuple(memories))
+
+    @property
+    def helper(self) -> Core | None:
+        """The core that shares layers with the first: the second, if it is like that or a board file describes it."""
+        for core in self.cores[1:2]:
+            if core.board or (core.cpu, core.clock_hz) == (self.cpu, self.clock_hz):
+                return core
+        return None
+
+    @property
+    def other_kind(self) -> Board | None:
+        """The chip as its second core sees it, if that is of another kind than the first; None for one like it."""
+        return self.helper.board if self.helper else None
+
+    def seen_by_helper(self, memory: Memory) -> Board | None:
+        """Return the chip as seen by another kind of core, with the arena in `memory`; None if all cores are alike.
+
+        Raises:
+            UsageError: The other core does not see all of the memory at the same addresses.
+        """
+        seen = self.other_kind
+        if seen is None:
+            return None
+        for other in seen.memories:
+            if other.kind == "ram" and other.origin <= memory.origin and memory.end <= other.end:
+                return replace(seen, arena_memory=other.name)
+        rule = "both cores must see the arena at one address"
+        raise UsageError(rule, f"'{self.cores[1].name}' has no '{memory.name}'", "--place arena=MEMORY names another")
+
+    @property
+    def total_flash(self) -> int:
+        """Bytes of flash, all flash memories together."""
+        return sum(memory.size for memory in self.memories if memory.kind == "flash")
+
+    @property
+    def total_ram(self) -> int:
+        """Bytes of RAM, all RAM memories together."""
+        return sum(memory.size for memory in self.memories if memory.kind == "ram")
+
+
+def _wait_cycles(access: Parallel | Serial, line_bytes: int, nbytes: int, clock_hz: int) -> int:
+    accesses = -(-nbytes // line_bytes)
+    return max(math.ceil(access.seconds(accesses, nbytes) * clock_hz) - 1, 0)
+
+
+def board_names() -> list[str]:
+    """Names of the boards that can be compiled for, sorted; the shared CPU files are not among them."""
+    return [name for name, table in _files_of_ours().items() if not table.get("abstract", False)]
+
+
+def kit_names() -> dict[str, str]:
+    """Names of development kits, and the board of each."""
+    return {kit: name for name, table in _files_of_ours().items() for kit in table.get("kits", ())}
+
+
+@functools.cache
+def _files_of_ours() -> dict[str, dict[str, Any]]:
+    """All that come with mcugen, by name: read once, as each is asked for every kit's name."""
+    return {path.stem: _read_toml(path) for path in sorted(resource_dir("boards").glob("*.toml"))}
+
+
+def load_board(name_or_path: str) -> Board:
+    """Return the board of that name, or of that kit or TOML file; UsageError if there is none or a field is wrong."""
+    path = _board_file(name_or_path)
+    return _parse_board(path, _inherited(path, ()))
+
+
+def _parse_board(path: Path, table: Mapping[str, Any]) -> Board:
+    fields = _Fields(path, table)
+    if fields.flag("abstract"):
+        raise UsageError(
+            f"'{path.stem}' is a CPU that boards inherit from, not a board",
+            remedy=_nearest("", board_names()),
+        )
+    board = _board(path.stem, fields)
+    fields.finish()
+    return board
+
+
+def _board_file(name_or_path: str) -> Path:
+    if name_or_path.endswith(".toml"):
+        return Path(name_or_path)
+    name = shortened(name_or_path, _LONGEST_NAME)
+    path = resource_dir("boards") / f"{name}.toml"
+    if path.parent == resource_dir("boards") and path.is_file():
+        return path
+    known = {_folded(known): known for known in (*board_names(), *kit_names())}
+    if _folded(name) in known:
+        return _file_of(known[_folded(name)])
+    near = [known[found] for found in difflib.get_close_matches(_folded(name), known, n=3, cutoff=0.5)]
+    raise UsageError("the board must exist", f"'{name_or_path}'", "one of " + ", ".join(near or board_names()))
+
+
+def _folded(name: str) -> str:
+    """Return a name without case and separators, for comparison."""
+    return name.lower().translate(dict.fromkeys(map(ord, "-_. ")))
+
+
+def _file_of(name: str) -> Path:
+    return resource_dir("boards") / f"{kit_names().get(name, name)}.toml"
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return "one of " + ", ".join(near or names)
+
+
+def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the file's keys merged over those of the file it inherits from, without `abstract` and `kits`."""
+    if path in heirs:
+        raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
+    own = _read_toml(path)
+    _require_plain_data(_Fields(path, own))
+    parent = own.pop("inherits", None)
+    if parent is None:
+        return own
+    if not isinstance(parent, str) or _is_path(parent):
+        raise UsageError(f"{path.name}: 'inherits' must be the name of a board file", repr(parent))
+    beside = path.with_name(f"{parent}.toml")
+    source = beside if beside.is_file() else resource_dir("boards") / f"{parent}.toml"
+    shared = _inherited(source, (*heirs, path))
+    return {key: value for key, value in shared.items() if key not in _OWN} | own
+
+
+def _require_plain_data(fields: _Fields) -> None:
+    """Refuse what a board file cannot say: texts with control characters, and flags that run programs or name files."""
+    fields.require_printable()
+    flags = fields.texts("cflags", ())
+    if len(flags) > _MAX_FLAGS:
+        fields.fail("cflags", f"must be at most {_MAX_FLAGS} flags", f"{len(flags):,}")
+    for flag in flags:
+        if len(flag) > _LONGEST_FLAG or not _SAFE_FLAG.fullmatch(flag):
+            rule = "must be flags that shape code: -m…, -f… of a list, -DNAME=VALUE, -UNAME, -O…, -std=…, -g"
+            remedy = "remove it: a board file is data, and names neither programs nor files (docs/boards.md)"
+            fields.fail("cflags", rule, repr(shortened(flag, _LONGEST_FLAG)), remedy)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = tomllib.loads(read_bounded(path, BOARD_BYTES).decode())
+        return _with_short_numbers(document)
+    except OSError as error:
+        raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
+    except RecursionError as error:
+        raise UsageError(f"{path.name}: a board file must be TOML", "values within values within values") from error
+    except ValueError as error:  # of TOML, of UTF-8, of numbers with thousands of digits
+        raise UsageError(f"{path.name}: a board file must be TOML", str(error)) from error
+
+
+def _with_short_numbers(value: T) -> T:
+    """Return the value.
+
+    Raises:
+        ValueError: It holds a number beyond 64 bits, which TOML does not allow and Python may refuse to print.
+    """
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError(f"a number of {value.bit_length():,} bits")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _with_short_numbers(item)
+    return value
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a name leads to another folder."""
+    return "/" in name or "\\" in name
+
+
+def _unprintable(value: object) -> str:
+    """Return the first text in a TOML value that has characters which are not printable, or ""."""
+    if isinstance(value, str):
+        return "" if value.isprintable() else value
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next(filter(None, map(_unprintable, items)), "")
+
+
+class _Fields:
+    """Typed access to the keys of one TOML table; every complaint names the file and the key."""
+
+    def __init__(self, path: Path, table: Mapping[str, Any], prefix: str = "") -> None:
+        self._path, self._table, self._prefix = path, table, prefix
+        self._used: set[str] = set()
+
+    def fail(self, key: str, rule: str, found: str, remedy: str = "") -> NoReturn:
+        raise UsageError(f"{self._path.name}: '{self._prefix}{key}' {rule}", found, remedy)
+
+    def text(self, key: str, *, empty: bool = False, default: str = "") -> str:
+        if key not in self and default:
+            self._used.add(key)
+            return default
+        value = self._get(key, str, "a text")
+        if not (value or empty):
+            self.fail(key, "must not be empty", repr(value))
+        return str(value)
+
+    def name(self, key: str, *, empty: bool = False, default: str = "") -> str:
+        """Return a name, which is safe in file names, linker scripts and build files."""
+        value = self.text(key, empty=empty, default=default)
+        if value and not (_WORD_OF_NAME.fullmatch(value) and len(value) <= _LONGEST_NAME):
+            rule = f"must be at most {_LONGEST_NAME} letters, digits and _ . + -, and begin with a letter, digit or _"
+            self.fail(key, rule, repr(shortened(value, _LONGEST_NAME)))
+        return value
+
+    def require_printable(self) -> None:
+        """Refuse texts with control characters, wherever in the table they are."""
+        for key, value in self._table.items():
+            if text := _unprintable(key) or _unprintable(value):
+                quoted_text = repr(shortened(text, _LONGEST_NAME))
+                self.fail(shortened(key, _LONGEST_NAME), "must be printable text", quoted_text)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._table
+
+    def number(self, key: str, least: int, default: int | None = None) -> int:
+        if key not in self and default is not None:
+            self._used.add(key)
+            return default
+        value = self._get(key, int, "a whole number")
+        if isinstance(value, bool) or value < least:
+            self.fail(key, f"must be a whole number of at least {least}", repr(value))
+        return int(value)
+
+    def power_of_two(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, 1, default)
+        if value & (value - 1) or value > _LONGEST_LINE:
+            self.fail(key, f"must be a power of two, {_LONGEST_LINE} at most", repr(value))
+        return value
+
+    def positive(self, key: str) -> float:
+        value = self._get(key, (int, float), "a number")
+        if isinstance(value, bool) or not 0 < value < math.inf:
+            self.fail(key, "must be a number above 0", repr(value))
+        return float(value)
+
+    def beside(self, key: str) -> str:
+        """Return the name of another board, or the path of its file if that lies beside this one."""
+        name = self.text(key)
+        if _is_path(name):
+            self.fail(key, "must be the name of a board", repr(shortened(name, _LONGEST_NAME)))
+        file = self._path.with_name(f"{name}.toml")
+        return str(file) if file.is_file() else name
+
+    def flag(self, key: str) -> bool:
+        self._used.add(key)
+        return key in self and bool(self._get(key, bool, "true or false"))
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        value = self.text(key)
+        if value not in choices:
+            self.fail(key, f"must be one of {', '.join(choices)}", repr(value), _nearest(value, list(choices)))
+        return value
+
+    def without(self, keys: Sequence[str], needed: str) -> None:
+        """Refuses keys that mean something beside another one only."""
+        for key in keys:
+            if key in self:
+                self.fail(key, f"must stand beside '{needed}'", f"no '{needed}'")
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        if key not in self and default is not None:
+            self._used.add(key)
+            return default
+        value = self._get(key, list, "a list of texts")
+        if not all(isinstance(item, str) and item for item in value):
+            self.fail(key, "must be a list of texts", repr(value))
+        return tuple(value)
+
+    def table(self, key: str) -> _Fields:
+        return _Fields(self._path, self._get(key, dict, "a table"), f"{self._prefix}{key}.")
+
+    def positives(self, key: str) -> dict[str, float]:
+        """Return a table of positive numbers with arbitrary names."""
+        table = self.table(key)
+        return {name: table.positive(name) for name in table._table}
+
+    def tables(self, key: str) -> list[_Fields]:
+        value = self._get(key, list, "a list of tables")
+        if not value or not all(isinstance(item, dict) for item in value):
+            self.fail(key, "must be a list of at least one table", repr(value), f"[[{key}]]")
+        return [_Fields(self._path, item, f"{key}[{i}].") for i, item in enumerate(value)]
+
+    def finish(self) -> None:
+        """Refuses keys that nobody asked for: they are misspelt."""
+        for key in sorted(set(self._table) - self._used):
+            self.fail(key, "is not a key of a board file", repr(key), _nearest(key, sorted(self._used)))
+
+    def _get(self, key: str, kind: type | tuple[type, ...], rule: str) -> Any:
+        self._used.add(key)
+        if key not in self._table:
+            self.fail(key, "must be given", "nothing", f"{key} = {rule}")
+        value = self._table[key]
+        if not isinstance(value, kind):
+            self.fail(key, f"must be {rule}", repr(value))
+        return value
+
+
+def _board(name: str, fields: _Fields) -> Board:
+    clock_hz, cpu = fields.number("clock_hz", 1), fields.name("cpu")
+    memories = _memories(fields, clock_hz)
+    rams, names = [m.name for m in memories if m.kind == "ram"], [m.name for m in memories]
+    arena, weights = _memory_name(fields, "arena_memory", rams), _memory_name(fields, "weights_memory", names)
+    flashes = [name for name in names if name not in rams]
+    code = weights if weights in flashes or not flashes else flashes[0]
+    return Board(
+        name=name,
+        description=fields.text("description"),
+        cpu=cpu,
+        features=_features(fields),
+        memories=memories,
+        clock_hz=clock_hz,
+        toolchain=fields.name("toolchain", empty=True),
+        cflags=fields.texts("cflags"),
+        qemu=fields.name("qemu", empty=True),
+        arena_memory=arena,
+        weights_memory=weights,
+        code_memory=_memory_name(fields, "code_memory", names, code),
+        data_memory=_memory_name(fields, "data_memory", rams, arena),
+        core=fields.name("core", default=cpu),
+        caches=_caches(fields, memories),
+        energy=_energy(fields),
+        cores=_cores(fields, cpu, clock_hz),
+        core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
+        kits=fields.texts("kits", ()),
+        dma_reads=_dma_reads(fields, names),
+        sources=fields.texts("sources", ()),
+    )
+
+
+def _features(fields: _Fields) -> frozenset[str]:
+    features = fields.texts("features")
+    for feature in features:
+        if feature not in FEATURES:
+            fields.fail("features", "must name known features", repr(feature), _nearest(feature, sorted(FEATURES)))
+        needed = _REQUIRES.get(feature, feature)
+        if needed not in features:
+            fields.fail("features", f"must name '{needed}' where it names '{feature}'", repr(list(features)))
+    return frozenset(features)
+
+
+def _memories(fields: _Fields, clock_hz: int) -> tuple[Memory, ...]:
+    memories: list[Memory] = []
+    for table in fields.tables("memories"):
+        memory = _memory(table, clock_hz)
+        for other in memories:
+            if other.name == memory.name:
+                table.fail("name", "must be unique", repr(memory.name))
+            if memory.origin < other.end and other.origin < memory.end:
+                table.fail("origin", f"must not lie in memory '{other.name}'", f"{memory.origin:#x}")
+        memories.append(memory)
+    return tuple(memories)
+
+
+def _memory(table: _Fields, clock_hz: int) -> Memory:
+    kind = table.text("kind")
+    if kind not in _MEMORY_KINDS:
+        table.fail("kind", "must be ram or flash", repr(kind))
+    access, line_bytes = _access(table, clock_hz), table.power_of_two("line_bytes", _WORD)
+    memory = Memory(
+        name=table.name("name"),
+        kind="ram" if kind == "ram" else "flash",
+        origin=table.number("origin", 0),
+        size=table.number("size", 1),
+        speed=table.number("speed", 1, None if access is None else _speed(access, line_bytes, clock_hz)),
+        access=access,
+        line_bytes=line_bytes,
+        prefetch=table.flag("prefetch"),
+        banks=table.number("banks", 1, 1),
+    )
+    if memory.end > 1 << 32:
+        table.fail("size", "must end within 32 bits of address", f"{memory.origin:#x} + {memory.size:#x}")
+    table.finish()
+    return memory
+
+
+def _access(table: _Fields, clock_hz: int) -> Parallel | Serial | None:
+    """Return the timing of a memory: by wait states, by a serial bus, or None if unknown."""
+    if "serial" in table:
+        for key in ("wait_states", *_PARALLEL_KEYS):
+            if key in table:
+                table.fail(key, "must not stand beside 'serial'", "both")
+        serial = table.table("serial")
+        access = Serial(
+            clock_hz=serial.number("clock_hz", 1),
+            bits_per_clock=serial.power_of_two("bits_per_clock"),
+            overhead_clocks=serial.number("overhead_clocks", 0),
+        )
+        serial.finish()
+        return access
+    if "wait_states" not in table:
+        table.without((*_PARALLEL_KEYS, "line_bytes", "prefetch"), "wait_states")
+        return None
+    wait_states = table.number("wait_states", 0)
+    return Parallel(
+        wait_states=wait_states,
+        burst_wait_states=table.number("burst_wait_states", 0, wait_states),
+        clock_hz=table.number("clock_hz", 1, clock_hz),
+    )
+
+
+def _speed(access: Parallel | Serial, line_bytes: int, clock_hz: int) -> int:
+    """Cycles for a word of a long run of words, at least 1."""
+    cycles = 1 + _wait_cycles(access, line_bytes, line_bytes, clock_hz)
+    return max(round(Fraction(cycles * _WORD, line_bytes)), 1)
+
+
+def _caches(fields: _Fields, memories: Sequence[Memory]) -> tuple[Cache, ...]:
+    caches: list[Cache] = []
+    for table in fields.tables("caches") if "caches" in fields else ():
+        cache = _cache(table, {m.name: m for m in memories})
+        for other in caches:
+            if other.name == cache.name:
+                table.fail("name", "must be unique", repr(cache.name))
+            both = set(other.serves) & set(cache.serves)
+            if both and (other.holds == cache.holds or "both" in (other.holds, cache.holds)):
+                table.fail("serves", f"must not name what '{other.name}' serves: there is one level", repr(min(both)))
+        caches.append(cache)
+    return tuple(caches)
+
+
+def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
+    holds = table.choice("holds", ("instructions", "data", "both"))
+    cache = Cache(
+        name=table.name("name"),
+        serves=table.texts("serves"),
+        holds=holds,  # type: ignore[arg-type]
+        size=table.number("size", 1),
+        line=table.power_of_two("line"),
+        ways=table.number("ways", 1),
+        hit_wait_states=table.number("hit_wait_states", 0, 0),
+        keeps_prefetched=table.flag("keeps_prefetched"),
+        critical_word_first=table.flag("critical_word_first"),
+    )
+    for name in cache.serves:
+        if name not in memories:
+            table.fail("serves", "must name memories of the board", repr(name), _nearest(name, list(memories)))
+        if memories[name].access is None:
+            table.fail("serves", "must name memories with 'wait_states' or 'serial'", repr(name))
+    if cache.size % (cache.line * cache.ways) or cache.sets & (cache.sets - 1):
+        table.fail("size", "must be a power of two times 'line' times 'ways'", repr(cache.size))
+    if cache.size > _LARGEST_CACHE:
+        table.fail("size", f"must be {_LARGEST_CACHE:,} at most", repr(cache.size))
+    table.finish()
+    return cache
+
+
+def _cores(fields: _Fields, cpu: str, clock_hz: int) -> tuple[Core, ...]:
+    cores: list[Core] = []
+    for table in fields.tables("cores") if "cores" in fields else ():
+        core = _core(table, cpu, clock_hz)
+        if core.name in (other.name for other in cores):
+            table.fail("name", "must be unique", repr(core.name))
+        cores.append(core)
+        table.finish()
+    return tuple(cores)
+
+
+_PACES = ("paces", "first_paces")
+
+
+def _core(table: _Fields, cpu: str, clock_hz: int) -> Core:
+    if "board" not in table:
+        table.without(("pace", *_PACES), "board")
+        return Core(table.name("name"), cpu, clock_hz)
+    path = _board_file(table.beside("board"))
+    own = _inherited(path, ())
+    if "cores" in own:
+        table.fail("board", "must name a board file without 'cores'", repr(path.stem))
+    board = _parse_board(path, own)
+    paces, first = (table.positives(key) if key in table else {} for key in _PACES)
+    return Core(table.name("name"), board.cpu, board.clock_hz, board, table.positive("pace"), paces, first)
+
+
+def _energy(fields: _Fields) -> Energy | None:
+    if "microamps_per_mhz" not in fields:
+        fields.without(("supply_millivolts",), "microamps_per_mhz")
+        return None
+    return Energy(fields.positive("microamps_per_mhz"), fields.number("supply_millivolts", 1))
+
+
+def _dma_reads(fields: _Fields, names: list[str]) -> tuple[str, ...]:
+    found = fields.texts("dma_reads", ())
+    for name in found:
+        if name not in names:
+            fields.fail("dma_reads", "must name memories of the board", repr(name), _nearest(name, names))
+    return found
+
+
+def _memory_name(fields: _Fields, key: str, names: list[str], default: str = "") -> str:
+    name = fields.text(key, default=default)
+    if name not in names:
+        fields.fail(key, "must name one of the board's memories", repr(name), _nearest(name, names))
+    return name

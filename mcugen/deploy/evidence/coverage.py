@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage of the generated C by the samples, as gcc counts it on this computer.
+
+The code is plain C here: assembly and intrinsics of the board are counted as their C twins.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.core.errors import VerificationError
+from mcugen.core.options import LibraryFiles
+from mcugen.hir.types import Array
+from mcugen.simulation.build import build_counted
+from mcugen.simulation.execute import execute, host_program
+from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
+from mcugen.simulation.toolchain import find_program, first_lines, program_version
+
+COUNTS_CONDITIONS = 14
+"""The version of gcc from which on it counts conditions."""
+MEASURED = "masking, as gcc counts it (-fcondition-coverage)"
+NOT_MEASURED = f"not measured: gcc counts conditions from version {COUNTS_CONDITIONS} on (-fcondition-coverage)"
+
+
+@dataclass(frozen=True)
+class FileCoverage:
+    """Coverage of one file.
+
+    Statements are lines with code; branches are the ways out of conditions. `missed` are lines that never ran, and
+    `half` lines of which a branch was never taken. `conditions` are the outcomes of terms of conditions; covered ones
+    were shown to decide independently (masking MC/DC), and `unshown` are lines with others. They are None if gcc does
+    not count them.
+    """
+
+    file: str
+    lines: int
+    covered_lines: int
+    branches: int
+    covered_branches: int
+    missed: tuple[int, ...]
+    half: tuple[int, ...]
+    conditions: int | None = None
+    covered_conditions: int | None = None
+    unshown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Coverage of all files, with the number of samples and the compiler."""
+
+    samples: int
+    compiler: str
+    files: tuple[FileCoverage, ...]
+    mcdc: str
+    """Whether MC/DC was counted, or why not."""
+
+
+def measure(bundle: Bundle, samples: Sequence[Mapping[str, Array]], library: LibraryFiles | None = None) -> Coverage:
+    """Build the code for this computer with gcc's counters, and run the samples.
+
+    Raises:
+        ToolMissingError: gcc or gcov is not installed.
+        VerificationError: The code does not compile or run.
+    """
+    counts = gcc_version() >= COUNTS_CONDITIONS
+    counters = ("--coverage", *["-fcondition-coverage"] * counts)
+    told = ("--json-format", "--stdout", "--branch-probabilities", *["--conditions"] * counts)
+    with tempfile.TemporaryDirectory(prefix="mcugen-coverage-") as name:
+        folder = Path(name)
+        program = host_program(build_counted(bundle, folder, counters, library))
+        execute(program, bundle, samples, folder / "run", timeout=SECONDS_PER_SAMPLE)
+        notes = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gcno"))
+        command = [find_program("gcov"), *told, *notes]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise VerificationError("gcov must read what gcc counted", first_lines(done.stderr))
+    counted = [file for line in done.stdout.splitlines() for file in json.loads(line)["files"]]
+    own = {*bundle.sources, *bundle.headers}
+    names = sorted({Path(file["file"]).name for file in counted} & own)
+    parts = [(name, [f for f in counted if Path(f["file"]).name == name]) for name in names]
+    files = tuple(file_coverage(name, part, conditions=counts) for name, part in parts)
+    return Coverage(len(samples), program_version("gcc"), files, MEASURED if counts else NOT_MEASURED)
+
+
+def gcc_version() -> int:
+    """Return gcc's major version."""
+    command = [find_program("gcc"), "-dumpversion"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(".")[0])
+
+
+def file_coverage(name: str, counted: Sequence[Mapping[str, Any]], *, conditions: bool) -> FileCoverage:
+    """Return the coverage of a file. The counts of a header are summed over all files that include it."""
+    runs: dict[int, int] = {}
+    taken: dict[int, list[int]] = {}
+    shown: dict[int, list[tuple[int, int]]] = {}
+    for line in (line for file in counted for line in file["lines"]):
+        at = int(line["line_number"])
+        runs[at] = runs.get(at, 0) + int(line["count"])
+        taken.setdefault(at, []).extend(int(branch["count"]) for branch in line["branches"])
+        terms = ((int(condition["covered"]), int(condition["count"])) for condition in line.get("conditions", ()))
+        shown.setdefault(at, []).extend(terms)
+    missed = tuple(at for at in sorted(runs) if not runs[at])
+    half = tuple(at for at in sorted(runs) if runs[at] and not all(taken[at]))
+    branches = [count for counts in taken.values() for count in counts]
+    covered = sum(1 for count in branches if count)
+    found = FileCoverage(name, len(runs), len(runs) - len(missed), len(branches), covered, missed, half)
+    if not conditions:
+        return found
+    parts, wholes = (sum(term[i] for terms in shown.values() for term in terms) for i in (0, 1))
+    unshown = tuple(at for at in sorted(shown) if any(part < whole for part, whole in shown[at]))
+    return replace(found, conditions=wholes, covered_conditions=parts, unshown=unshown)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evidence of one model for one board: what stands in each file of the folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mcugen.api.compilation import Compilation
+from mcugen.codegen.write import write_text
+from mcugen.core.board import Board
+from mcugen.core.errors import OutputError
+from mcugen.deploy.evidence import text
+from mcugen.deploy.evidence.coverage import Coverage, measure
+from mcugen.deploy.evidence.requirements import REQUIREMENTS
+from mcugen.deploy.evidence.sbom import bill_of_materials
+from mcugen.deploy.evidence.sources import Deviation, deviations
+from mcugen.deploy.evidence.trace import Trace, trace
+from mcugen.evaluation.samples import as_stored
+from mcugen.measurement.extremes import with_extremes
+from mcugen.reporting.figures import Report
+from mcugen.simulation.build import flags_of
+from mcugen.simulation.machines import find_machine, tool_versions
+from mcugen.simulation.toolchain import host_compiler
+
+OF_TOOLS = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.json")
+"""Files that depend on which compilers and packages are installed; all others depend on model, board and options."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The findings, and the files: their texts by name."""
+
+    report: Report
+    trace: Trace
+    coverage: Coverage
+    deviations: tuple[Deviation, ...]
+    files: Mapping[str, str]
+
+
+def gather(net: Compilation) -> Evidence:
+    """Compile, measure and read the code. Raise the errors of a report, and those of `coverage`."""
+    samples = net.judging_samples()
+    report, compiled, board = net.report(), net.compiled, net.target
+    if report.instructions is not None:
+        report = with_extremes(compiled, report, net.progress)
+    bundle = compiled.bundle
+    stored = samples.fed([as_stored(sample, compiled.program.inputs) for sample in samples.inputs])
+    coverage = measure(bundle, stored, compiled.options.library)
+    found = trace(compiled.model, bundle, report.layers)
+    code = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
+    deviating = tuple(deviations(code))
+    compiler, simulator = tool_versions(board)
+    bounds = _bounds(report) | {"compiler": compiler, "flags": flags_of(board), "simulator": simulator}
+    model = (net.source.file, net.source.sha256)
+    shipped = {name: content.encode() for name, content in bundle.files.items() if not name.endswith(".json")}
+    shipped |= bundle.blobs
+    files = {
+        "README.md": text.index(
+            bundle.name, board.name, model, report, compiled.options.check_weights or compiled.options.check_parameters
+        ),
+        "trace.md": text.tracing(found),
+        "trace.json": _json(asdict(found)),
+        "requirements.md": text.requirements(REQUIREMENTS),
+        "deviations.md": text.deviating(deviating),
+        "bounds.md": text.bounds(bounds),
+        "bounds.json": _json(bounds),
+        "coverage.md": text.covered(coverage, code),
+        "coverage.json": _json(asdict(coverage)),
+        "sbom.json": bill_of_materials(bundle.name, model, shipped, *_tools(board)),
+    }
+    return Evidence(report, found, coverage, deviating, files)
+
+
+def _tools(board: Board) -> tuple[list[str], tuple[str, ...]]:
+    """Names of programs, and the one that builds for the board, with its flags."""
+    host = Path(host_compiler()[0]).name
+    if not board.qemu:
+        return [host, "gcov"], (host,)
+    tools = find_machine(board).toolchain
+    return [host, "gcov", tools.gcc, tools.qemu], (tools.gcc, *tools.library, *board.cflags)
+
+
+def _bounds(report: Report) -> dict[str, Any]:
+    """Return the report's bounds of memory and time."""
+    told = report.to_json()
+    keys = ("stack_bound", "ram", "flash", "instructions", "instruction_range", "cycles_estimate", "cycles_note")
+    return {key: told[key] for key in (*keys, "varies", "memories")}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def write(evidence: Evidence, folder: Path) -> None:
+    """Replace the files one by one; leave everything else in the folder.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: the output must be a folder", error.strerror or str(error)) from error
+    for name, content in evidence.files.items():
+        write_text(folder / name, content)

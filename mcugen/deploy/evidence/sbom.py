@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bill of materials (CycloneDX 1.6): the generated files, the model, mcugen and its packages, and the tools.
+
+It has no time and no path. Packages are those installed that mcugen needs, and what these need; of the compiler that
+builds for the board its own programs count as well, and the libraries that it links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from mcugen.core.resources import resource_dir
+from mcugen.core.version import __version__
+from mcugen.simulation.toolchain import find_program, libraries_of, program_version, programs_of
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_RESOURCES = ("templates", "runtime_c", "boards")
+"""Folders besides Python code that generated code is made from."""
+
+
+def bill_of_materials(
+    name: str, model: tuple[str, str], files: Mapping[str, bytes], tools: Iterable[str], building: Sequence[str]
+) -> str:
+    """Return the software bill of materials as JSON.
+
+    Args:
+        name: Name of the generated code.
+        model: File name and SHA-256 of the model.
+        files: Generated files.
+        tools: Names of programs.
+        building: The program that builds for the board, with its flags.
+    """
+    code = [_hashed(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
+    source = _hashed(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
+    compiler = _hashed("mcugen", ComponentType.APPLICATION, own_digest(), __version__)
+    needs = needed("mcugen")
+    packages = {package: _package(distribution(package)) for package in sorted(needs) if package != "mcugen"}
+    programs = {tool: _program(tool) for tool in tools}
+    parts = [
+        _of_file(f"{building[0]}/{part}", ComponentType.APPLICATION, path)
+        for part, path in programs_of(building).items()
+    ]
+    libraries = [_of_file(file, ComponentType.LIBRARY, path) for file, path in libraries_of(building).items()]
+    text = "".join(_sha256(data) for _, data in sorted(files.items()))
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_OID, text + model[1]))
+    bom.metadata.timestamp = None  # type: ignore[assignment]  # it may be left out
+    bom.metadata.component = whole = Component(name=name, type=ComponentType.FIRMWARE, bom_ref=f"code/{name}")
+    for component in (*code, source, compiler, *packages.values(), *programs.values(), *parts, *libraries):
+        bom.components.add(component)
+    bom.register_dependency(whole, [*code, source, *libraries])
+    for file in code:
+        bom.register_dependency(file, [source, compiler])
+    bom.register_dependency(programs[building[0]], parts)
+    for package, named in needs.items():
+        bom.register_dependency(packages.get(package, compiler), [packages[other] for other in named])
+    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hashed(name: str, kind: ComponentType, sha256: str, version: str | None = None) -> Component:
+    digest = HashType(alg=HashAlgorithm.SHA_256, content=sha256)
+    return Component(name=name, type=kind, version=version, bom_ref=f"{kind.value}/{name}", hashes=[digest])
+
+
+def _of_file(name: str, kind: ComponentType, path: Path, version: str | None = None) -> Component:
+    return _hashed(name, kind, _sha256(path.read_bytes()), version)
+
+
+def _program(name: str) -> Component:
+    return _of_file(name, ComponentType.APPLICATION, Path(find_program(name)), program_version(name))
+
+
+def _package(found: Distribution) -> Component:
+    """Return a package; its digest covers the installed files' digests, not the archive that they came from."""
+    name = _canonical(found.metadata["Name"])
+    return Component(
+        name=name,
+        type=ComponentType.LIBRARY,
+        version=found.version,
+        bom_ref=f"library/{name}",
+        purl=PackageURL("pypi", None, name, found.version),
+        properties=[Property(name="mcugen:sha256-of-installed-files", value=_files_digest(found))],
+    )
+
+
+def _files_digest(found: Distribution) -> str:
+    """Return a digest of a package's files without those that the installer writes, which differ between machines."""
+    files = [
+        f"{file.as_posix()} {file.hash.value}\n"
+        for file in found.files or ()
+        if file.hash is not None and ".." not in file.parts and not file.parent.name.endswith(".dist-info")
+    ]
+    return _sha256("".join(sorted(files)).encode())
+
+
+def own_digest() -> str:
+    """Return a digest of mcugen's own files: Python, templates, header, boards."""
+    folders = {"mcugen": Path(__file__).parents[2], **{name: resource_dir(name) for name in _RESOURCES}}
+    lines = [
+        f"{name}/{path.relative_to(folder).as_posix()} {_sha256(path.read_bytes())}\n"
+        for name, folder in folders.items()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    return _sha256("".join(lines).encode())
+
+
+def needed(package: str) -> dict[str, tuple[str, ...]]:
+    """Return the installed packages that a package needs, directly or indirectly, each with its own needs.
+
+    Extras are ignored.
+    """
+    todo, found = [package], dict[str, tuple[str, ...]]()
+    while todo:
+        name = todo.pop()
+        found[name] = tuple(sorted(_needs(name)))
+        todo += [other for other in found[name] if other not in found]
+    return found
+
+
+def _needs(package: str) -> Iterator[str]:
+    """Names of those that are installed: the others are for another platform."""
+    for requirement in distribution(package).requires or ():
+        named = _NAME.match(requirement)
+        if named and "extra ==" not in requirement:
+            with contextlib.suppress(PackageNotFoundError):
+                yield _canonical(distribution(named[0]).metadata["Name"])
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

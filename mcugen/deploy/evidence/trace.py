@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traceability between nodes of the ONNX model and layers, functions, lines and constants of the C code."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.deploy.evidence.sources import Function, Place, functions, layer_places
+from mcugen.reporting.figures import Layer
+
+
+@dataclass(frozen=True)
+class TracedNode:
+    """A node of the ONNX model, and `how` it is in the code.
+
+    "named": a layer names the node as an origin. "absorbed": the nearest layers along the graph compute or hold its
+    result. "gone": nothing that runs depends on it.
+    """
+
+    name: str
+    operator: str
+    how: str
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TracedLayer:
+    """A layer, where it is called, what functions it reaches, and the constants that it reads."""
+
+    number: int
+    title: str
+    operator: str
+    kernel: str
+    nodes: tuple[str, ...]
+    lines: tuple[str, ...]
+    functions: tuple[str, ...]
+    constants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TracedFunction:
+    """A function of the code and the layers that reach it; none: it is of the interface, or helps these."""
+
+    name: str
+    lines: str
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TracedConstant:
+    """An array of constants, where it stands, and the layers that read it."""
+
+    name: str
+    ctype: str
+    elements: int
+    line: str
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The traceability in both directions."""
+
+    nodes: tuple[TracedNode, ...]
+    layers: tuple[TracedLayer, ...]
+    functions: tuple[TracedFunction, ...]
+    constants: tuple[TracedConstant, ...]
+
+
+def trace(model: onnx.ModelProto, bundle: Bundle, layers: Sequence[Layer]) -> Trace:
+    """Trace the checked model, its generated files, and the report's layers, in the same order."""
+    texts = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
+    places = layer_places(f"{bundle.name}.c", bundle.files[f"{bundle.name}.c"])
+    defined = functions(texts)
+    arrays = _arrays(bundle)
+    traced = tuple(
+        _layer(number, layer, places.get(number, []), defined, arrays) for number, layer in enumerate(layers)
+    )
+    return Trace(
+        tuple(_nodes(model, traced)),
+        traced,
+        tuple(
+            TracedFunction(f.name, _lines(f), tuple(t.number for t in traced if f"{f.name} {_lines(f)}" in t.functions))
+            for f in defined
+        ),
+        tuple(
+            TracedConstant(name, ctype, count, line, tuple(t.number for t in traced if name in t.constants))
+            for name, (ctype, count, line) in arrays.items()
+        ),
+    )
+
+
+def _lines(where: Function | Place) -> str:
+    return f"{where.file}:{where.first}-{where.last}"
+
+
+_ARRAY = re.compile(r"^(?:\w+ )?const (\w+) (\w+)\[(\d+)\]", re.M)
+
+
+def _arrays(bundle: Bundle) -> dict[str, tuple[str, int, str]]:
+    """C type, elements and place of each array of constants by its name."""
+    return {
+        match[2]: (match[1], int(match[3]), f"{file}:{text.count(chr(10), 0, match.start()) + 1}")
+        for file, text in sorted(bundle.files.items())
+        if file in bundle.sources
+        for match in _ARRAY.finditer(text)
+    }
+
+
+def _layer(
+    number: int, layer: Layer, places: Sequence[Place], defined: Sequence[Function], arrays: Iterable[str]
+) -> TracedLayer:
+    words = frozenset().union(*(place.words for place in places))
+    reached = _reached(words, defined)
+    read = words.union(*(function.words for function in reached))
+    title = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
+    return TracedLayer(
+        number,
+        title,
+        layer.op,
+        layer.kernel,
+        tuple(layer.origin),
+        tuple(map(_lines, places)),
+        tuple(f"{function.name} {_lines(function)}" for function in reached),
+        tuple(name for name in arrays if name in read),
+    )
+
+
+def _reached(words: Iterable[str], defined: Sequence[Function]) -> list[Function]:
+    """Return the functions of these names, and the functions that they name, in the order of the files."""
+    by_name: dict[str, list[Function]] = {}
+    for function in defined:
+        by_name.setdefault(function.name, []).append(function)
+    todo, found = deque(words), set[Function]()
+    while todo:
+        for function in by_name.get(todo.popleft(), ()):
+            if function not in found:
+                found.add(function)
+                todo.extend(function.words)
+    return sorted(found)
+
+
+def _nodes(model: onnx.ModelProto, layers: Sequence[TracedLayer]) -> Iterable[TracedNode]:
+    """All nodes of the graph, in its order; those of subgraphs belong to the node that has them."""
+    nodes = list(model.graph.node)
+    by_origin: dict[str, list[int]] = {}
+    for layer in layers:
+        for name in dict.fromkeys(layer.nodes):
+            by_origin.setdefault(name, []).append(layer.number)
+    named = [sorted({n for key in (node.name, *node.output) if key for n in by_origin.get(key, ())}) for node in nodes]
+    readers: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for name in node.input:
+            readers.setdefault(name, []).append(at)
+    writers = {name: at for at, node in enumerate(nodes) for name in node.output}
+    after = [[r for name in node.output for r in readers.get(name, ())] for node in nodes]
+    before = [[writers[name] for name in node.input if name in writers] for node in nodes]
+    for at, node in enumerate(nodes):
+        title = node.name or next(iter(node.output), "")
+        near = named[at] or _nearest(at, before, named) or _nearest(at, after, named)
+        how = "named" if named[at] else "absorbed" if near else "gone"
+        yield TracedNode(title, node.op_type, how, tuple(near))
+
+
+def _nearest(at: int, ways: Sequence[Sequence[int]], named: Sequence[Sequence[int]]) -> list[int]:
+    """Return the layers of the nearest nodes that have any."""
+    seen, todo, found = {at}, deque(ways[at]), set[int]()
+    while todo:
+        node = todo.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        found.update(named[node])
+        if not named[node]:
+            todo.extend(ways[node])
+    return sorted(found)
+
+
+def untraced(found: Trace) -> Mapping[str, tuple[str, ...]]:
+    """Return what has no counterpart: layers without lines, constants without layers, nodes without layers."""
+    return {
+        "layers": tuple(layer.title for layer in found.layers if not layer.lines),
+        "constants": tuple(constant.name for constant in found.constants if not constant.layers),
+        "nodes": tuple(node.name for node in found.nodes if not node.layers),
+    }

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a firmware: what its models take apart, and what they take together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mcugen.codegen.firmware import Plan
+from mcugen.codegen.memory import weights_bytes
+from mcugen.core.board import Board, Memory
+from mcugen.core.errors import DoesNotFitError
+from mcugen.reporting.figures import MemoryUse, Report
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Bytes or counts: of all models, each in a folder of its own, and of the firmware."""
+
+    apart: int
+    linked: int
+
+    @property
+    def saved(self) -> int:
+        """Return the bytes that linking saves; negative if it costs bytes."""
+        return self.apart - self.linked
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """All figures in bytes but `kernels`, which counts C functions. `code` and `flash` are measured, or None.
+
+    `state` is what one stream of inputs of each model keeps between calls; states lie apart, whatever is exclusive.
+    """
+
+    name: str
+    board: str
+    cpu: str
+    models: list[Report]
+    model_code: list[int] | None
+    """Flash that each model takes besides its weights, if it is alone."""
+    exclusive: list[list[str]]
+    """Pairs of models that never run at the same time."""
+    arena: Sum
+    arena_bound: int
+    """No joint arena of these arenas takes less."""
+    state: int
+    weights: Sum
+    kernels: Sum
+    code: Sum | None
+    flash: Sum | None
+    memories: list[MemoryUse]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def _weights_use(plan: Plan) -> Counter[Memory]:
+    """Bytes of constants in each memory that holds some while the power is off."""
+    found: Counter[Memory] = Counter()
+    named = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}
+    for draft in plan.drafts:
+        shared = sum(buffer.nbytes for buffer in plan.memory(draft).shared)
+        found[draft.placement.weights] += weights_bytes(draft.program, draft.form.weights) - shared
+    for _, memory, data in plan.shared.arrays:
+        found[named.get(memory, plan.drafts[0].placement.weights)] += len(data)
+    return found
+
+
+def memories_use(plan: Plan) -> list[MemoryUse]:
+    """Return the use of each memory."""
+    arenas = {area.memory: area.joint.nbytes for area in plan.areas}
+    weights, copies = _weights_use(plan), Counter[Memory]()
+    for placement in (draft.placement for draft in plan.drafts):
+        copies.update({memory: placement.copied_to(memory) for memory in placement.copies.values()})
+    found = []
+    for memory in dict.fromkeys((*arenas, *copies, *weights)):
+        arena, image, copied = arenas.get(memory, 0), weights[memory], copies[memory]
+        use = (arena, image, copied, arena + image + copied)
+        found.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
+    return found
+
+
+def require_room(memories: Sequence[MemoryUse], board: Board) -> None:
+    """DoesNotFitError where a memory is too small for all models together."""
+    for use in memories:
+        room = board.memory(use.name).room
+        if use.used > room:
+            found = f"{use.used:,} bytes, {use.used - room:,} more than there are: arenas {use.arena:,}, weights "
+            remedy = "let models that never run together share memory: --exclusive A,B; or --place one elsewhere"
+            rule = f"the models must fit memory '{use.name}' of board '{board.name}' together"
+            raise DoesNotFitError(rule, f"{found}{use.weights:,}, copies of weights {use.copies:,}", remedy)

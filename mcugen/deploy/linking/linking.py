@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several compilations, and the one firmware of them: what `mcugen link` does, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+from mcugen.api.compilation import Compilation
+from mcugen.autotuning.step_latency import longest_steps, with_steps
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.draft import Draft
+from mcugen.codegen.firmware import Firmware, Plan, render_firmware
+from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.write import write_folder
+from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
+from mcugen.deploy.linking.figures import LinkReport, Sum, memories_use, require_room
+from mcugen.driver.compiled import CompiledModel
+from mcugen.measurement.evaluate import step_cycles
+from mcugen.memory.joint import Pair
+from mcugen.simulation.simulation import linked_sizes, roots_of
+
+
+@dataclass
+class Linking:
+    """Links models for one board into one folder; each step is done when it is first asked for, and once.
+
+    `exclusive` are groups of models, by their names, of which no two are ever in use at the same time: they share
+    memory. All methods raise the errors of mcugen.core.errors.
+
+        nets = [Compilation("digits.onnx", "stm32f411"), Compilation("words.onnx", "stm32f411")]
+        firmware = Linking(nets, "firmware", exclusive=[("digits", "words")])
+        firmware.write("firmware")
+        print(firmware.report().flash)
+    """
+
+    nets: Sequence[Compilation]
+    name: str
+    exclusive: Sequence[Sequence[str]] = ()
+
+    @cached_property
+    def models(self) -> list[CompiledModel]:
+        """The compiled models. UsageError unless they are for one board, and have names of their own.
+
+        DoesNotFitError: a step takes longer in the firmware than --max-step-cycles allows.
+        """
+        return [self._timed(number) for number in range(len(self._alone))]
+
+    @cached_property
+    def _alone(self) -> list[CompiledModel]:
+        """Return the models, each compiled without the others."""
+        models = [net.compiled for net in self.nets]
+        names = [model.bundle.name for model in models]
+        learning = next((model.bundle.name for model in models if model.options.training), None)
+        if learning is not None:
+            raise UsageError("models of a firmware do not learn yet", f"'{learning}'", "leave out --train")
+        if not models:
+            raise UsageError("a firmware must have models", "none", "give some")
+        if len({model.board.name for model in models}) > 1:
+            found = " and ".join(dict.fromkeys(model.board.name for model in models))
+            raise UsageError("the models of a firmware must be for one board", found, "compile them for one")
+        taken = [self._identifier, *names]
+        twice = next((name for name in taken if taken.count(name) > 1), None)
+        if twice is not None:
+            remedy = "give another: --name of the firmware, or --set NUMBER:name=OTHER of a model, counted from 1"
+            raise UsageError("models and their firmware must have names of their own", f"'{twice}' twice", remedy)
+        return models
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Return what the models share.
+
+        Raises:
+            DoesNotFitError: The board has no room for all models.
+        """
+        plan = Plan(self._identifier, [model.draft for model in self.models], self._pairs)
+        require_room(memories_use(plan), self.models[0].board)
+        return plan
+
+    @cached_property
+    def firmware(self) -> Firmware:
+        """The C files, and in them the report of what is known without building anything."""
+        return render_firmware(self.plan, self.report(build=False).to_json())
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the C files; an earlier result in the folder is replaced as a whole or left untouched."""
+        return write_folder(self.firmware.bundle, Path(folder))
+
+    def report(self, *, build: bool = True) -> LinkReport:
+        """Return the figures; code and flash are measured if the compiler is installed and `build` is set."""
+        report, bundles = self._describe(), [model.bundle for model in self.models]
+        board = self.models[0].board
+        library = next((model.options.library for model in self.models if model.options.library), None)
+        if not build or not board.qemu:
+            return report
+        called = [lib.title for bundle in bundles for lib in bundle.libraries]
+        if called and library is None:
+            why = f"{called[0]} is not given, which the models call"
+            return replace(report, notes=(*report.notes, f"flash of code was not measured: {why}"))
+        try:
+            alone = [linked_sizes(bundle, board, roots_of(bundle), library) for bundle in bundles]
+            roots = [root for bundle in bundles for root in roots_of(bundle)]
+            linked = linked_sizes(self.firmware.bundle, board, roots, library)
+        except ToolMissingError as error:
+            return replace(report, notes=(*report.notes, f"flash of code was not measured: {error}"))
+        code = Sum(sum(sizes.code for sizes in alone), linked.code)
+        flash = Sum(code.apart + sum(sizes.weights for sizes in alone), code.linked + linked.weights)
+        return replace(report, model_code=[sizes.code for sizes in alone], code=code, flash=flash)
+
+    def _timed(self, number: int) -> CompiledModel:
+        """Return a model whose steps are bounded by their cycles in the firmware.
+
+        There, shared kernels are no longer compiled for the model that calls them.
+        """
+        model = self._alone[number]
+        limit = model.options.max_step_cycles
+        if limit is None:
+            return model
+
+        def in_firmware(draft: Draft) -> Bundle:
+            drafts = [draft if n == number else other.draft for n, other in enumerate(self._alone)]
+            return render_firmware(Plan(self._identifier, drafts, self._pairs), {}).models[number]
+
+        each = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
+        if max(each, default=0) > limit:
+            name = model.bundle.name
+            found = f"{max(each):,} in the firmware, where kernels are shared"
+            remedy = f"ask for some less of it alone: --set {name}:max-step-cycles={limit - (max(each) - limit)}"
+            raise DoesNotFitError(f"a step of '{name}' must take {limit:,} cycles at most", found, remedy)
+        return with_steps(model, limit, each)
+
+    @property
+    def _identifier(self) -> str:
+        return identifier(self.name)
+
+    @property
+    def _pairs(self) -> set[Pair]:
+        """Models that may share memory, by their numbers."""
+        numbers = {model.bundle.name: number for number, model in enumerate(self._alone)}
+        for name in (name for group in self.exclusive for name in group):
+            if identifier(name) not in numbers:
+                rule = "--exclusive must name models of the firmware"
+                raise UsageError(rule, f"'{shortened(name, 80)}'", f"they are {', '.join(numbers)}")
+        groups = [sorted({numbers[identifier(name)] for name in group}) for group in self.exclusive]
+        return {pair for group in groups for pair in combinations(group, 2)}
+
+    def _describe(self) -> LinkReport:
+        """Return the figures that are known without building anything."""
+        models, plan = self.models, self.plan
+        memories = memories_use(plan)
+        return LinkReport(
+            name=plan.name,
+            board=models[0].board.name,
+            cpu=models[0].board.cpu,
+            models=[model.report for model in models],
+            model_code=None,
+            exclusive=[[models[a].bundle.name, models[b].bundle.name] for a, b in sorted(plan.exclusive)],
+            arena=Sum(sum(area.apart for area in plan.areas), plan.arena),
+            arena_bound=sum(area.joint.bound for area in plan.areas),
+            state=sum(model.report.ram.state for model in models),
+            weights=Sum(sum(model.report.flash.weights for model in models), sum(m.weights for m in memories)),
+            kernels=Sum(*plan.functions),
+            code=None,
+            flash=None,
+            memories=memories,
+            notes=tuple(dict.fromkeys(note for model in models for note in model.report.notes)),
+        )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of the board beside those of the reference; and what usually makes them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.codegen.golden import FLOAT_TOLERANCE
+from mcugen.deploy.validation.device import Identity
+from mcugen.deploy.validation.figures import Verdict
+from mcugen.hir.types import Array
+
+_TINY = 2.0**-126
+
+_LINES = (32, 64)
+"""Bytes of a line of usual data caches."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A difference of two tensors: the first differing element in memory order, and how many elements differ."""
+
+    element: int
+    board: float
+    reference: float
+    count: int
+    compared: int
+    looks_like_cache: bool
+
+
+def judged(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
+    """Bits first. Floats may differ by the self-test's tolerance; codes by one if they come from such floats."""
+    if board.tobytes() == reference.tobytes():
+        return Verdict.EXACT
+    if board.dtype.kind == "f":
+        largest = float(np.max(np.abs(reference[np.isfinite(reference)]), initial=_TINY))
+        limit = FLOAT_TOLERANCE * largest
+        is_close = np.allclose(board, reference, rtol=0.0, atol=limit, equal_nan=True)
+        return Verdict.CLOSE if is_close else Verdict.DIFFERENT
+    steps = np.abs(board.astype(np.float64) - reference.astype(np.float64)).max(initial=0.0)
+    return Verdict.CLOSE if tolerates_steps and steps <= 1 else Verdict.DIFFERENT
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict that decides for all."""
+    order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
+    return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
+
+
+def gap(board: Array, reference: Array) -> Gap:
+    """Return where two tensors of one shape differ."""
+    mine, theirs = board.reshape(-1), reference.reshape(-1)
+    differ = np.flatnonzero(_bits(mine) != _bits(theirs))
+    first = int(differ[0]) if differ.size else 0
+    return Gap(
+        first,
+        float(mine[first]),
+        float(theirs[first]),
+        len(differ),
+        mine.size,
+        any(_in_lines(differ * mine.itemsize, mine.nbytes, line) for line in _LINES),
+    )
+
+
+def _bits(array: Array) -> Array:
+    return array.view(np.dtype(f"u{array.itemsize}")) if array.dtype.kind == "f" else array
+
+
+def _in_lines(offsets: Array, nbytes: int, line: int) -> bool:
+    """Whether differences fill few lines of a cache, and all others are equal."""
+    if not len(offsets):
+        return False
+    touched = len(np.unique(offsets // line))
+    lines = -(-nbytes // line)
+    return lines >= 4 and touched <= lines // 4 and len(offsets) >= touched * line // 4
+
+
+def causes(
+    found: Gap,
+    identity: Identity,
+    constants: Sequence[str],
+    *,
+    is_float: bool,
+    is_repeatable: bool,
+    is_plain_equal: bool,
+) -> list[str]:
+    """Return likely causes of a difference, the most likely first.
+
+    Args:
+        found: The difference.
+        identity: What the firmware tells of itself.
+        constants: Names of constants that differ on the board.
+        is_float: Whether the layer computes with floats.
+        is_repeatable: Whether a second run gave the same results.
+        is_plain_equal: Whether the run without digests gave the reference's outputs.
+    """
+    told = []
+    if constants:
+        told.append(f"the weights on the board are others ({', '.join(constants[:3])}): compile and flash all files")
+    if not is_repeatable:
+        told.append(
+            "a second run gave other results: something writes to the arena meanwhile (DMA, an interrupt, a stack that "
+            "grows into it), or memory and clock are set beyond what they can do"
+        )
+    if "fast-math" in identity.flags:
+        told.append("it was compiled with -ffast-math, which changes results: leave it out for the model's files")
+    if found.looks_like_cache:
+        told.append(
+            "whole cache lines differ: a DMA's buffer shares lines with the arena, or the data cache is not cleaned or "
+            "invalidated around DMA"
+        )
+    if is_plain_equal:
+        told.append(
+            "the outputs of the network without hooks are right: the compiler made other code of the same file, and "
+            "has a bug, or the build is damaged; compile everything anew, or try another -O"
+        )
+    if is_float:
+        told.append("flags of the FPU: flush-to-zero, another rounding mode, or -ffp-contract=fast")
+    told += [
+        "the stack is too small, and lies beside the arena",
+        "the arena or a buffer is not aligned as NAME_ARENA_ALIGN says, and the CPU does not trap",
+        "objects of an earlier compilation were linked: build everything anew",
+    ]
+    return told

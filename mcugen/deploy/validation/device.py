@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to a device over the wire. Requests may be repeated; each is answered once."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mcugen.codegen.validation import LEAST_FRAME, MOST_FRAME
+from mcugen.core.errors import BoardError, printable, shortened
+from mcugen.deploy.validation.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
+from mcugen.deploy.validation.links import Link, drain
+
+COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
+"""Cycle counters, by the number that the device sends."""
+
+NO_PAUSE = 0xFFFF
+"""Layer number of a run that does not pause."""
+
+UNKNOWN = 0xFFFF_FFFF
+"""Value of cycles or stack bytes that were not measured."""
+
+_HELLO = struct.Struct("<BBBBHII32s16s")
+_PROGRESS = struct.Struct("<BiBQII")
+_TEXTS = 5
+_BITS_PER_BYTE = 10
+"""On a serial line: a start bit, eight of data, a stop bit."""
+
+_FIRST_WAIT = 0.25
+_LONGEST_WAIT = 4.0
+_FIRST_RUN = 2.0
+"""Seconds: an answer that has not come by then is asked for again, each time after twice as long; that of the first
+run, whose time nobody knows, later.
+"""
+
+
+_OTHER_FIRMWARE = "flash the files that belong to this model"
+
+
+class SessionLostError(Exception):
+    """The device knows nothing of this session: it was reset."""
+
+
+class Mode(IntEnum):
+    """Purpose of a run."""
+
+    PLAIN = 0
+    """Run the network as the firmware ships it."""
+    DIGESTS = 1
+    """Compute a digest after each layer."""
+    TIMES = 2
+    """With each layer's cycles."""
+    STACKS = 3
+    """With each layer's stack, where the firmware says where its stack lies."""
+
+
+class State(IntEnum):
+    """State of a run."""
+
+    DONE = 0
+    PAUSED = 1
+    ROWS = 2
+
+
+class Store(IntEnum):
+    """Kinds of data that can be read."""
+
+    OUTPUT = 0
+    RESULT = 1
+    WORDS = 2
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The firmware's description of itself. Its texts come from the board: untrusted."""
+
+    name: str
+    version: str
+    options: str
+    compiler: str
+    flags: str
+    counter: str
+    has_layers: bool
+    is_big_endian: bool
+    frame: int
+    """Bytes of data in a frame."""
+    arena: int
+    clock_hz: int
+    """How often its counter counts in a second; 0 if it does not say."""
+    sha256: str
+    """Of the model."""
+    code: str
+    """Of the generated code."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """State of a run: done with a status, paused behind a layer, or waiting for rows from number `value` on.
+
+    `cycles` and `stack` (bytes) are None if not measured. `hook` is the cycles that a layer's hook takes.
+    """
+
+    state: State
+    value: int
+    cycles: int | None
+    stack: int | None
+    hook: int
+
+
+@dataclass
+class Traffic:
+    """Bytes and frames sent and received, and transmission errors."""
+
+    sent: int = 0
+    received: int = 0
+    requests: int = 0
+    answers: int = 0
+    repeats: int = 0
+    late: int = 0
+    """Answers that had been asked for again already: of those requests nothing was lost."""
+    damaged: int = 0
+    resets: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Frames that never came."""
+        return max(self.repeats - self.late, 0)
+
+    def seconds(self, baud: int) -> float:
+        """Return the time that the bytes take on a serial line, one direction at a time."""
+        return (self.sent + self.received) * _BITS_PER_BYTE / baud
+
+
+class Device:
+    """A device on a link. `patience` is how many seconds of silence are too many.
+
+    Methods raise SessionLostError where the device was reset, and BoardError where it is silent or refuses.
+    """
+
+    def __init__(self, link: Link, baud: int, patience: float) -> None:
+        self.traffic = Traffic()
+        self._link, self._baud, self._patience = link, baud, patience
+        self._decoder = Decoder()
+        self._session = self._sequence = 0
+        self._chunk = 64
+        self._slowest_run = _FIRST_RUN
+
+    def greet(self) -> Identity:
+        """Begins a session, whatever the device was doing."""
+        drain(self._link, 0.02)
+        self._session = int.from_bytes(os.urandom(4), "little") | 1
+        self._chunk = LEAST_FRAME
+        data = self._ask(Kind.HELLO, bytes([PROTOCOL]), size=None)
+        remedy = "flash the files of this version's `mcugen compile --validation`"
+        if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
+            found = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
+            raise BoardError("the firmware must speak this version of the protocol", found, remedy)
+        _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
+        if not LEAST_FRAME <= frame <= MOST_FRAME or max(layers, is_big) > 1:
+            rule = f"the board must tell of frames of {LEAST_FRAME} to {MOST_FRAME:,} bytes, and flags of 0 or 1"
+            raise BoardError(rule, f"frames of {frame:,} bytes, flags {layers} and {is_big}", remedy)
+        self._chunk = frame
+        texts = [self._ask(Kind.TEXT, bytes([i]), size=None).decode("ascii", "replace") for i in range(_TEXTS)]
+        counts = COUNTERS[counter] if counter < len(COUNTERS) else str(counter)
+        name, version, options, compiler, flags = (printable(shortened(text, 400)) for text in texts)
+        told = (counts, bool(layers), bool(is_big), frame, arena, hz, sha256.hex(), code.hex())
+        return Identity(name, version, options, compiler, flags, *told)
+
+    def spoil(self, pattern: int) -> None:
+        """Fill the arena with a byte."""
+        self._ask(Kind.SPOIL, bytes([pattern]))
+
+    def write(self, index: int, data: bytes) -> None:
+        """Write an input from its start on, little-endian."""
+        step = self._chunk - 5
+        for at in range(0, len(data), step):
+            self._ask(Kind.WRITE, struct.pack("<BI", index, at) + data[at : at + step])
+
+    def run(self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False) -> Progress:
+        """Run on the written inputs, up to the layer after which to pause."""
+        return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
+
+    def resume(self, pause: int = NO_PAUSE) -> Progress:
+        """Lets a run go on that pauses."""
+        return self._run(Kind.CONTINUE, struct.pack("<H", pause))
+
+    def read(self, store: Store, index: int, nbytes: int) -> bytes:
+        """Read bytes of an output, of a result behind which the run pauses, or of digests or times; little-endian."""
+        parts = []
+        for at in range(0, nbytes, self._chunk):
+            count = min(self._chunk, nbytes - at)
+            parts.append(self._ask(Kind.READ, struct.pack("<BHIH", store, index, at, count), size=count))
+        return b"".join(parts)
+
+    def reset(self) -> None:
+        """Forgets the state of a stream."""
+        self._ask(Kind.RESET)
+
+    def constant(self, index: int) -> int:
+        """CRC-32 of an array of constants as it lies in the firmware."""
+        return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index), size=4), "little")
+
+    def settle(self) -> None:
+        """Wait for late answers."""
+        end = time.monotonic() + _LONGEST_WAIT
+        while self.traffic.lost and time.monotonic() < end:
+            self._answer(Frame(self._session, 0, 0), time.monotonic() + _FIRST_WAIT)
+
+    def _run(self, kind: Kind, payload: bytes) -> Progress:
+        begin = time.monotonic()
+        data = self._ask(kind, payload, wait=2 * self._slowest_run, size=_PROGRESS.size)
+        seconds = time.monotonic() - begin
+        self._slowest_run = seconds if self._slowest_run == _FIRST_RUN else max(self._slowest_run, seconds)
+        state, value, is_timed, cycles, stack, hook = _PROGRESS.unpack(data)
+        if state not in list(State):
+            known = ", ".join(f"{one.value} {one.name.lower()}" for one in State)
+            raise BoardError(f"the board must tell how a run stands: {known}", str(state), _OTHER_FIRMWARE)
+        measured = None if stack == UNKNOWN else stack
+        return Progress(State(state), value, cycles if is_timed else None, measured, hook)
+
+    def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0, size: int | None = 0) -> bytes:
+        """Return the data of an answer, which must have `size` bytes (None: any number).
+
+        Args:
+            kind: What is asked for.
+            payload: The data of the request.
+            wait: Seconds that the answer takes at least.
+            size: Bytes of data that the answer must have; None for any number.
+
+        Raises:
+            SessionLostError: The device was reset.
+            BoardError: The device is silent, refuses, or answers something else.
+        """
+        self._sequence = self._sequence % 0xFFFF + 1
+        request = Frame(self._session, self._sequence, kind, payload)
+        encoded = request.encoded()
+        deadline = time.monotonic() + self._patience
+        pause = wait + _FIRST_WAIT + 2 * (len(encoded) + self._chunk) * _BITS_PER_BYTE / self._baud
+        self.traffic.requests += 1
+        while True:
+            self._link.write(encoded)
+            self.traffic.sent += len(encoded)
+            answer = self._answer(request, min(time.monotonic() + pause, deadline))
+            if answer is not None and size not in (None, len(answer)):
+                sizes = f"{len(answer):,} bytes, {size:,} are due"
+                raise BoardError(f"the board must answer {kind.name} as the protocol says", sizes, _OTHER_FIRMWARE)
+            if answer is not None:
+                return answer
+            if time.monotonic() >= deadline:
+                raise self._silence(kind)
+            self.traffic.repeats += 1
+            pause = min(2 * pause, max(pause, _LONGEST_WAIT))
+
+    def _answer(self, request: Frame, until: float) -> bytes | None:
+        while (left := until - time.monotonic()) > 0:
+            data = self._link.read(left)
+            self.traffic.received += len(data)
+            for frame in self._decoder.feed(data):
+                if (frame.session, frame.sequence) != (request.session, request.sequence):
+                    self.traffic.late += frame.session == request.session
+                    continue
+                self.traffic.answers += 1
+                if frame.kind == REFUSAL:
+                    raise _refusal(request, frame.payload)
+                if frame.kind != request.kind | ANSWER:
+                    rule = f"the board must answer {Kind(request.kind).name} as the protocol says"
+                    raise BoardError(rule, f"an answer of kind {frame.kind:#x}", _OTHER_FIRMWARE)
+                return frame.payload
+            self.traffic.damaged = self._decoder.damaged
+        return None
+
+    def _silence(self, kind: Kind) -> BoardError:
+        name, traffic, seconds = self._link.name, self.traffic, self._patience
+        if traffic.answers:
+            found = f"silent for {seconds:g} s after {traffic.answers:,} answers, when asked to {kind.name.lower()}"
+            remedy = "did it crash (stack overflow, fault, watchdog), or run longer: --timeout SECONDS"
+            return BoardError(f"{name}: the board must answer", found, remedy)
+        if traffic.received:
+            found = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
+            remedy = "--baud must be the firmware's, with 8 data bits, no parity; or is it another firmware's console"
+            return BoardError(f"{name}: the board must answer", found, remedy)
+        found = f"nothing at all within {seconds:g} s"
+        remedy = "is it the right port, is --baud the firmware's, are RX and TX crossed, does it poll"
+        return BoardError(f"{name}: the board must answer", found, remedy)
+
+
+def _refusal(request: Frame, payload: bytes) -> Exception:
+    reason = payload[0] if payload else 0
+    if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # it was reset, or given up in the middle of a run
+        return SessionLostError(Reason(reason).name)
+    what = f"{Kind(request.kind).name} with {len(request.payload)} bytes, reason {reason}"
+    return BoardError("the board must take what it is asked", what, _OTHER_FIRMWARE)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to a device: a serial port, a TCP socket, a program on this computer (QEMU, or the firmware built for it)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from mcugen.core.errors import BoardError, UsageError, listed
+
+_CHUNK = 1 << 16
+_CONNECT_SECONDS = 5.0
+_WRITE_SECONDS = 5.0
+"""Seconds that a program may take to read what it is sent."""
+_PIPE_BYTES = 512
+"""Bytes that a pipe takes without waiting where it is ready to be written (PIPE_BUF of POSIX)."""
+
+
+class Link(Protocol):
+    """A way for bytes to a device and back. BoardError where it breaks."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    def read(self, seconds: float) -> bytes:
+        """Return the received bytes; wait at most `seconds` for the first."""
+
+    def write(self, data: bytes) -> None:
+        """Send all bytes."""
+
+    def close(self) -> None:
+        """Close the link."""
+
+
+def open_port(port: str, baud: int) -> Link:
+    """Open the link that `--port` names: a device, a pyserial URL, or socket://HOST:PORT.
+
+    Raises:
+        BoardError: There is no such port.
+    """
+    if port.startswith("socket://"):
+        return SocketLink(port)
+    return SerialLink(port, baud)
+
+
+class SerialLink:
+    """A serial port, or whatever pyserial takes for one."""
+
+    def __init__(self, port: str, baud: int) -> None:
+        import serial
+
+        self.name = port
+        self._failure = (serial.SerialException, OSError)
+        try:
+            self._port: Any = serial.serial_for_url(port, baud, timeout=0, write_timeout=_CONNECT_SECONDS)
+        except ValueError as error:
+            raise UsageError("--port and --baud must be usable", str(error), _ports()) from error
+        except self._failure as error:
+            raise BoardError(f"{port}: the port must open", str(error), _ports()) from error
+
+    def read(self, seconds: float) -> bytes:
+        """See Link."""
+        try:
+            self._port.timeout = seconds
+            first = self._port.read(1)
+            self._port.timeout = 0
+            return bytes(first + self._port.read(_CHUNK)) if first else b""
+        except (*self._failure, TypeError) as error:  # pyserial's, where the port is gone
+            raise _broken(self.name, error) from error
+
+    def write(self, data: bytes) -> None:
+        """See Link."""
+        try:
+            self._port.write(data)
+            self._port.flush()
+        except self._failure as error:
+            raise _broken(self.name, error) from error
+
+    def close(self) -> None:
+        """See Link."""
+        self._port.close()
+
+
+def _ports() -> str:
+    from serial.tools.list_ports import comports
+
+    found = [port.device for port in comports()]
+    known = f"there are {listed(found)}" if found else "there is no serial port on this computer: is it plugged in"
+    return f"{known}; a user may need to be in the group dialout"
+
+
+class SocketLink:
+    """A TCP socket: a serial server, QEMU, or the console of a debug probe (RTT, semihosting)."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        host, _, port = url.removeprefix("socket://").strip("/").rpartition(":")
+        if not host or not port.isdecimal():
+            raise UsageError("--port socket://HOST:PORT must name both", f"'{url}'", "e.g. socket://localhost:9090")
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS)
+        except (OSError, OverflowError) as error:
+            raise BoardError(f"{url}: the port must open", str(error), "is the server running") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def read(self, seconds: float) -> bytes:
+        """See Link."""
+        ready, _, _ = select.select([self._socket], [], [], seconds)
+        if not ready:
+            return b""
+        try:
+            data = self._socket.recv(_CHUNK)
+        except OSError as error:
+            raise _broken(self.name, error) from error
+        if not data:
+            raise _broken(self.name, "closed from the other side")
+        return data
+
+    def write(self, data: bytes) -> None:
+        """See Link."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise _broken(self.name, error) from error
+
+    def close(self) -> None:
+        """See Link."""
+        self._socket.close()
+
+
+class ProcessLink:
+    """A program whose standard input and output are the wire."""
+
+    def __init__(self, command: Sequence[str], name: str, folder: Path | None = None) -> None:
+        self.name = name
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+        )
+
+    def read(self, seconds: float) -> bytes:
+        """See Link."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        if not ready:
+            return b""
+        data = os.read(self._process.stdout.fileno(), _CHUNK)
+        if not data:
+            raise _broken(self.name, self._last_words())
+        return data
+
+    def write(self, data: bytes) -> None:
+        """See Link."""
+        assert self._process.stdin is not None
+        left = memoryview(data)
+        try:
+            while left:
+                _, ready, _ = select.select([], [self._process.stdin], [], _WRITE_SECONDS)
+                if not ready:
+                    raise _broken(self.name, f"the program has not read for {_WRITE_SECONDS:g} s")
+                left = left[os.write(self._process.stdin.fileno(), left[:_PIPE_BYTES]) :]
+        except OSError as error:
+            raise _broken(self.name, self._last_words()) from error
+
+    def close(self) -> None:
+        """See Link."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def _last_words(self) -> str:
+        """Why the program ended."""
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read()[-2000:].decode(errors="replace").strip()
+        return f"the program ended with exit code {code}: {said or 'it said nothing'}"
+
+
+def _broken(name: str, reason: object) -> BoardError:
+    return BoardError(f"{name}: the line must stay", str(reason), "is it still plugged in and free")
+
+
+def drain(link: Link, seconds: float) -> None:
+    """Discard what was sent before, until nothing arrives for `seconds`."""
+    end = time.monotonic() + 4 * seconds
+    while link.read(seconds) and time.monotonic() < end:
+        pass

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs samples on a device, whatever becomes of it meanwhile: a reset costs the sample that was on its way, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from mcugen.codegen.bundle import Bundle, Port, Validation
+from mcugen.core.errors import BoardError, VerificationError
+from mcugen.deploy.validation.device import (
+    NO_PAUSE,
+    UNKNOWN,
+    Device,
+    Identity,
+    Mode,
+    Progress,
+    SessionLostError,
+    State,
+    Store,
+)
+from mcugen.hir.types import Array
+from mcugen.simulation.execute import Sample, cut_outputs, input_array, sizes_of
+
+T = TypeVar("T")
+
+SPOILED = 0xA5
+"""Byte that fills the arena before each sample."""
+
+_MOST_RESETS = 3
+"""Largest number of resets in a row during one action."""
+
+_STATUS = {
+    1: "MCUGEN_ERROR_NULL",
+    2: "MCUGEN_ERROR_ALIGNMENT: the arena lies wrong in memory",
+    4: "MCUGEN_ERROR_SIZE",
+    5: "MCUGEN_ERROR_INPUT",
+    6: "MCUGEN_ERROR_WEIGHTS: the file of weights is another, damaged, or not where the firmware says",
+    7: "MCUGEN_ERROR_LIBRARY: another library is linked than expected",
+}
+
+
+_FLASH = "flash the files that belong to this model"
+
+
+def _lost_its_way(place: str, pause: int) -> BoardError:
+    """Return the error for a run that stands elsewhere than the protocol allows."""
+    due = "no pause is due" if pause == NO_PAUSE else f"a pause behind layer {pause} is due"
+    return BoardError("the board must pause behind the layers that it was asked for", f"{place}, and {due}", _FLASH)
+
+
+@dataclass
+class Runner:
+    """A device, and the model that it must have. Samples are the model's inputs by name, as the code takes them."""
+
+    device: Device
+    bundle: Bundle
+    samples: Sequence[Sample]
+    check: Callable[[Identity], None]
+    """Is told who answers, each time a session begins; raises BoardError for another firmware."""
+    identity: Identity | None = None
+    _next: dict[bool, int | None] = field(default_factory=dict)
+    """Of a model with a state: which sample comes next, for the plain network and for that with hooks."""
+
+    def connect(self) -> Identity:
+        """Begins a session."""
+        return self._safely("it was asked who it is", lambda: self._identity())
+
+    def outputs(self, index: int, paints: bool = False) -> tuple[dict[str, Array], Progress]:
+        """Return the outputs that the network, as the firmware ships it, computes for a sample."""
+
+        def run() -> tuple[dict[str, Array], Progress]:
+            done = self._run(index, Mode.PLAIN, paints=paints)
+            return self._read_outputs(index), done
+
+        return self._safely(f"it ran sample {index}", run)
+
+    def digests(self, index: int) -> list[int]:
+        """CRC-32 of what layers compute, as the bundle's validation lists it."""
+        return self._words(index, Mode.DIGESTS, len(self._validation.results))[0]
+
+    def times(self, index: int) -> list[int | None]:
+        """Cycles of each layer; None where they were not measured."""
+        words, done = self._words(index, Mode.TIMES, len(self.bundle.layers))
+        if self.identity is None or self.identity.counter == "none":
+            return [None] * len(words)
+        return [None if word == UNKNOWN else max(word - done.hook, 0) for word in words]
+
+    def stacks(self, index: int) -> list[int | None]:
+        """Stack of each layer in bytes, from what calls the run function down; None where it was not measured."""
+        words, _ = self._words(index, Mode.STACKS, len(self.bundle.layers))
+        return [None if word == UNKNOWN else word for word in words]
+
+    def results(self, index: int, wanted: Mapping[int, int]) -> dict[int, Array]:
+        """Return the first elements of layers' results for a sample, by result number; `wanted` gives their counts."""
+
+        def run() -> dict[int, Array]:
+            found: dict[int, Array] = {}
+
+            def fetch(layer: int) -> None:
+                for number in (n for n in wanted if self._validation.results[n].layer == layer):
+                    dtype = self._validation.results[number].dtype.numpy
+                    data = self.device.read(Store.RESULT, number, wanted[number] * dtype.itemsize)
+                    found[number] = _array(data, dtype)
+
+            self._run(index, Mode.DIGESTS, [self._validation.results[n].layer for n in wanted], fetch)
+            return found
+
+        return self._safely(f"it ran sample {index}", run)
+
+    def constants(self) -> list[int]:
+        """CRC-32 of each array of constants as it lies in the firmware."""
+        numbers = range(len(self._validation.constants))
+        return self._safely("its weights were read", lambda: [self.device.constant(n) for n in numbers])
+
+    @property
+    def _validation(self) -> Validation:
+        assert self.bundle.validation is not None
+        return self.bundle.validation
+
+    def _words(self, index: int, mode: Mode, count: int) -> tuple[list[int], Progress]:
+        def run() -> tuple[list[int], Progress]:
+            done = self._run(index, mode)
+            return np.frombuffer(self.device.read(Store.WORDS, 0, 4 * count), "<u4").tolist(), done
+
+        return self._safely(f"it ran sample {index}", run)
+
+    def _safely(self, when: str, action: Callable[[], T]) -> T:
+        """Perform an action, and repeat it from the start if the device was reset."""
+        for _ in range(_MOST_RESETS + 1):
+            try:
+                if self.identity is None:
+                    self._identity()
+                return action()
+            except SessionLostError:
+                self.device.traffic.resets += 1
+                self.identity = None
+        found = f"{_MOST_RESETS + 1} times in a row while {when}"
+        remedy = "look for a stack overflow, a fault, a watchdog that nobody feeds, or the supply of power"
+        raise BoardError("the board must not begin anew", found, remedy)
+
+    def _identity(self) -> Identity:
+        found = self.device.greet()
+        self.check(found)
+        self.identity = found
+        self._next = {}
+        return found
+
+    def _run(
+        self,
+        index: int,
+        mode: Mode,
+        pauses: Sequence[int] = (),
+        at_pause: Callable[[int], None] | None = None,
+        *,
+        paints: bool = False,
+    ) -> Progress:
+        """One run, behind those of the stream before it."""
+        if self.bundle.has_state:
+            hooked = mode is not Mode.PLAIN
+            if self._next.get(hooked) != index:
+                self.device.reset()
+                self._next = {True: 0, False: 0}
+                for earlier in range(index):
+                    self._run_one(earlier, mode, (), None, False)
+            self._next[hooked] = index + 1
+        return self._run_one(index, mode, pauses, at_pause, paints)
+
+    def _run_one(
+        self, index: int, mode: Mode, pauses: Sequence[int], at_pause: Callable[[int], None] | None, paints: bool
+    ) -> Progress:
+        sizes = sizes_of(self.bundle, self.samples[index], index)
+        left = sorted(set(pauses))
+        self.device.spoil(SPOILED)
+        for number, port in enumerate(self.bundle.inputs):
+            if not port.rows:
+                self.device.write(number, self._data(port, index))
+        pause = left.pop(0) if left else NO_PAUSE
+        arguments = tuple(sizes[symbol.name] for symbol in self.bundle.arguments)
+        done = self.device.run(mode, pause, arguments, paints=paints)
+        last_row = -1
+        while done.state is not State.DONE:
+            if done.state is State.ROWS:
+                last_row = self._write_rows(index, done.value, last_row)
+            else:
+                if at_pause is None or pause == NO_PAUSE or done.value != pause:
+                    raise _lost_its_way(f"it pauses behind layer {done.value}", pause)
+                at_pause(done.value)
+                pause = left.pop(0) if left else NO_PAUSE
+            done = self.device.resume(pause)
+        if done.value != 0:
+            found = f"{_STATUS.get(done.value, done.value)} for sample {index}"
+            raise VerificationError("the model's run function must return 0 on the board", found)
+        if pause != NO_PAUSE:
+            raise _lost_its_way("the run is done", pause)
+        return done
+
+    def _data(self, port: Port, index: int) -> bytes:
+        sample = self.samples[index]
+        array = input_array(port, sample, index, sizes_of(self.bundle, sample, index))
+        return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+
+    def _write_rows(self, index: int, first: int, last: int) -> int:
+        """Write the rows from `first` on and return it. BoardError where that is no row behind the `last` one."""
+        streamed = [(number, port) for number, port in enumerate(self.bundle.inputs) if port.rows]
+        for number, port in streamed:
+            data = self._data(port, index)
+            begin = first * port.row_bytes
+            if last < first and begin < len(data):
+                self.device.write(number, data[begin : begin + port.rows * port.row_bytes])
+                return first
+        row = f"row {first}" + (f" after row {last}" if last >= 0 else "")
+        rule = "the board must ask for rows of its input in their order, each once"
+        raise BoardError(rule, row if streamed else f"{row} of a model whose input does not come by rows", _FLASH)
+
+    def _read_outputs(self, index: int) -> dict[str, Array]:
+        arrays = {
+            port.name: _array(self.device.read(Store.OUTPUT, number, port.nbytes), np.dtype(port.dtype)).reshape(
+                port.shape
+            )
+            for number, port in enumerate(self.bundle.outputs)
+        }
+        return cut_outputs(self.bundle, self.samples[index], arrays)
+
+
+def _array(data: bytes, dtype: np.dtype[np.generic]) -> Array:
+    """Little-endian elements in this computer's order."""
+    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)

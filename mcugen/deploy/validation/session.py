@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A validation from the first frame to the report."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from mcugen.api.compilation import Compilation
+from mcugen.codegen.bundle import Result
+from mcugen.core.errors import BoardError, ToolMissingError, UsageError
+from mcugen.deploy.validation.compare import causes, gap, judged, worst
+from mcugen.deploy.validation.device import Device, Identity
+from mcugen.deploy.validation.figures import Cycles, Difference, LayerCheck, Simulated, ValidationReport, Verdict, Wire
+from mcugen.deploy.validation.links import Link, ProcessLink, open_port
+from mcugen.deploy.validation.probes import is_probe, open_probe
+from mcugen.deploy.validation.runner import Runner
+from mcugen.driver.compiled import CompiledModel
+from mcugen.evaluation.metrics import Metric
+from mcugen.evaluation.samples import Samples, as_stored, random_samples
+from mcugen.hir.types import Array
+from mcugen.measurement.evaluate import judge, metric_of, sample_endpoints
+from mcugen.quantization.quantize import Progress, no_progress
+from mcugen.simulation.build import Checks, build_wire_host, build_wire_target
+from mcugen.simulation.execute import Sample, host_program, qemu_program
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.simulation import Execution, Setup, simulate_layer_stacks
+from mcugen.simulation.timer import SysTick
+
+SIMULATOR = "simulator"
+"""Name of the port that stands for a simulated board: QEMU's machine, or this computer."""
+
+_MOST_FETCHED = 1 << 16
+"""Bytes of a tensor that are fetched to find out where it differs."""
+
+_MOST_FLOATS = 1 << 10
+"""Elements of a tensor of floats whose bits differ that are compared."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The connection to the board.
+
+    `patience` is the silence after which to give up, in seconds. Layers are compared for the first `layer_samples`
+    samples. `simulates` adds the simulator's figures.
+    """
+
+    port: str
+    baud: int = 115_200
+    patience: float = 20.0
+    layer_samples: int = 8
+    simulates: bool = False
+
+    def __post_init__(self) -> None:
+        if self.baud <= 0 or not self.patience > 0:
+            raise UsageError("--baud and --timeout must be more than 0", f"{self.baud} and {self.patience:g}")
+
+
+def validate_model(net: Compilation, wiring: Wiring) -> ValidationReport:
+    """Run the evaluation samples, or a random one, on the board; see `validate`."""
+    compiled = net.compiled
+    endpoints = sample_endpoints(compiled)
+    source = net.judging.data
+    samples = random_samples(endpoints) if source is None else net.samples(source, endpoints, accepts_nonfinite=True)
+    metric = metric_of(net.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
+    return validate(compiled, samples, metric, wiring, net.progress)
+
+
+def validate(
+    compiled: CompiledModel, samples: Samples, metric: Metric, wiring: Wiring, progress: Progress = no_progress
+) -> ValidationReport:
+    """Run samples on the board, and compare the results with the reference.
+
+    Raises:
+        BoardError: Nothing answers, or other firmware does.
+        VerificationError: The model's run function fails.
+    """
+    stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
+    with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
+        work = Path(folder)
+        with _port(compiled, wiring, work) as (link, ticks):
+            device = Device(link, wiring.baud, wiring.patience)
+            board = Runner(device, compiled.bundle, stored, _checker(compiled))
+            board.connect()
+            with _reference(compiled, stored, work) as (reference, notes):
+                session = _Session(compiled, board, reference, progress, ticks)
+                session.notes += notes
+                session.run(wiring.layer_samples)
+            device.settle()
+            return _report(session, samples, metric, wiring, link.name)
+
+
+@contextmanager
+def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tuple[Link, Fraction]]:
+    """Yield the link, and the counts of the board's counter per cycle (per instruction for the simulator)."""
+    ticks = Fraction(1)
+    if wiring.port == SIMULATOR:
+        link, ticks = _simulator(compiled, folder)
+    else:
+        link = open_probe(wiring.port) if is_probe(wiring.port) else open_port(wiring.port, wiring.baud)
+    try:
+        yield link, ticks
+    finally:
+        link.close()
+
+
+def _simulator(compiled: CompiledModel, folder: Path) -> tuple[Link, Fraction]:
+    """The firmware on the machine that stands in for the board."""
+    board, files = compiled.board, compiled.options.library
+    if not board.qemu:
+        program = host_program(build_wire_host(compiled.bundle, folder / "device", Checks.NONE, files))
+        return ProcessLink(program.command, "this computer"), Fraction(1)
+    machine = find_machine(board)
+    if not machine.uart:
+        found, remedy = f"machine '{machine.name}'", "name another board with the same CPU"
+        raise UsageError("--port simulator needs a machine whose serial port is known", found, remedy)
+    image = build_wire_target(compiled.bundle, board, machine, folder / "device", files)
+    program = qemu_program(image, machine, count_instructions=True, serial="stdio")
+    counter = machine.counter
+    ticks = Fraction(counter.clock_hz << counter.shift, 10**9) if isinstance(counter, SysTick) else Fraction(1)
+    return ProcessLink(program.command, f"QEMU's {machine.name}"), ticks
+
+
+@contextmanager
+def _reference(
+    compiled: CompiledModel, stored: Sequence[Sample], folder: Path
+) -> Iterator[tuple[Runner | None, list[str]]]:
+    """The same firmware on this computer, which all results are compared with; None where there is no compiler."""
+    try:
+        image = build_wire_host(compiled.bundle, folder / "reference", Checks.NONE, compiled.options.library)
+    except ToolMissingError as error:
+        yield None, [f"bits are not compared, as the generated code cannot run on this computer: {error}"]
+        return
+    link = ProcessLink(host_program(image).command, "the reference on this computer")
+    device = Device(link, 10**9, 600.0)
+    try:
+        yield Runner(device, compiled.bundle, stored, _checker(compiled)), []
+    finally:
+        link.close()
+
+
+def _checker(compiled: CompiledModel) -> Callable[[Identity], None]:
+    """Whether a firmware is that of this model, compiled as it was here; else nothing it says means anything."""
+    validation, figures = compiled.bundle.validation, compiled.report.model
+    assert validation is not None
+
+    def check(found: Identity) -> None:
+        told = f"'{found.name}', by mcugen {found.version} with {found.options}"
+        remedy = "flash a firmware with the files of `mcugen compile … --validation` and the options given here"
+        if found.sha256 != figures.sha256:
+            raise BoardError(
+                f"the board must run this model, SHA-256 {figures.sha256[:16]}…",
+                f"another one, SHA-256 {found.sha256[:16]}…: {told}",
+                remedy,
+            )
+        if found.code != validation.code.hex():
+            rule = "the board must run the code that the model is compiled to here"
+            raise BoardError(rule, f"other code of the same model: {told}", remedy)
+
+    return check
+
+
+@dataclass
+class _Session:
+    """What is found out, one thing after the other."""
+
+    compiled: CompiledModel
+    board: Runner
+    reference: Runner | None
+    progress: Progress
+    ticks: Fraction
+    notes: list[str] = field(default_factory=list)
+    outputs: list[dict[str, Array]] = field(default_factory=list)
+    cycles: list[int] = field(default_factory=list)
+    stack: int | None = None
+    wrong_constants: list[str] = field(default_factory=list)
+    verdicts: dict[int, list[Verdict]] = field(default_factory=dict)
+    """Of samples' outputs."""
+    layers: dict[int, list[Verdict]] = field(default_factory=dict)
+    """Of layers, by their numbers."""
+    times: list[int | None] = field(default_factory=list)
+    stacks: list[int | None] = field(default_factory=list)
+    difference: Difference | None = None
+    compared: int = 0
+
+    def run(self, layer_samples: int) -> None:
+        """Weights, outputs of all samples, layers of some."""
+        self._check_constants()
+        self._run_samples()
+        identity = self.board.identity
+        assert identity is not None
+        if not identity.has_layers:
+            self.notes.append("the firmware was built without hooks: layers are neither compared nor timed")
+            return
+        if self.compiled.bundle.layers:
+            self.times = [self._cycles(count) for count in self.board.times(0)]
+            self.stacks = self.board.stacks(0) if self.stack is not None else []
+        if self.reference is not None:
+            self._compare_layers(layer_samples)
+
+    @property
+    def different(self) -> list[int]:
+        """The samples whose outputs are wrong."""
+        return [index for index, verdicts in self.verdicts.items() if Verdict.DIFFERENT in verdicts]
+
+    def _check_constants(self) -> None:
+        validation = self.compiled.bundle.validation
+        assert validation is not None
+        found = zip(validation.constants, self.board.constants(), strict=True)
+        self.wrong_constants = [constant.name for constant, crc in found if constant.crc32 != crc]
+
+    def _run_samples(self) -> None:
+        """All of them; the first once more, for its stack."""
+        total, name = len(self.board.samples), self.compiled.board.name
+        _, painted = self.board.outputs(0, paints=True)
+        self.stack = painted.stack
+        for index in range(total):
+            begin = time.monotonic()
+            outputs, done = self.board.outputs(index)
+            self.outputs.append(outputs)
+            count = self._cycles(done.cycles, time.monotonic() - begin)
+            self.cycles += [count] if count is not None else []
+            if self.reference is not None:
+                wanted, _ = self.reference.outputs(index)
+                is_real = any(array.dtype.kind == "f" for array in wanted.values())
+                self.verdicts[index] = [judged(outputs[key], wanted[key], is_real) for key in wanted]
+            self.progress(f"{name}: running", index + 1, total)
+
+    def _cycles(self, counts: int | None, seconds: float | None = None) -> int | None:
+        """Of counts; None where the counter, of 32 bits, may have begun anew within so many seconds."""
+        identity = self.board.identity
+        if counts is None or identity is None or identity.counter == "none":
+            return None
+        clock = identity.clock_hz or self.compiled.board.clock_hz
+        is_short = identity.counter in ("DWT", "CCOUNT", "the firmware's own", "esp_cpu")
+        if is_short and seconds is not None and self.ticks == 1 and seconds * clock > 2**32:
+            self.notes.append("a run took longer than its counter of 32 bits counts: it is not timed")
+            return None
+        return round(counts / self.ticks)
+
+    def _compare_layers(self, count: int) -> None:
+        """Digests on the first samples, and on the first whose outputs are wrong; up to the first difference."""
+        total = len(self.board.samples)
+        chosen = list(range(min(count, total)))
+        chosen += [index for index in self.different[:1] if index not in chosen]
+        for index in chosen:
+            self._compare_sample(index)
+            self.compared += 1
+            self.progress("layers", self.compared, len(chosen))
+            if self.difference is not None:
+                return
+        if self.different and self.difference is None:
+            self.difference = self._output_difference(self.different[0])
+
+    def _compare_sample(self, index: int) -> None:
+        assert self.reference is not None
+        board, reference = self.board.digests(index), self.reference.digests(index)
+        results = self._results
+        unequal = [number for number, pair in enumerate(zip(board, reference, strict=True)) if pair[0] != pair[1]]
+        verdicts = {number: Verdict.EXACT for number in range(len(results)) if number not in unequal}
+        verdicts |= self._fetched(index, unequal)
+        for number, verdict in sorted(verdicts.items()):
+            self.layers.setdefault(results[number].layer, []).append(verdict)
+        first = next((n for n in sorted(verdicts) if verdicts[n] is Verdict.DIFFERENT), None)
+        if first is not None:
+            self.difference = self._layer_difference(index, first, board[first])
+
+    @property
+    def _results(self) -> Sequence[Result]:
+        validation = self.compiled.bundle.validation
+        assert validation is not None
+        return validation.results
+
+    def _fetched(self, index: int, unequal: Sequence[int]) -> dict[int, Verdict]:
+        """Verdicts on results whose bits differ: floats, and codes behind them, may be near enough."""
+        assert self.reference is not None
+        results = self._results
+        floats = [n for n in unequal if results[n].dtype.is_float or results[n].dtype.is_narrow_float]
+        first = min(floats, default=len(results))
+        hard = [n for n in unequal if n < first]
+        if hard:
+            return {hard[0]: Verdict.DIFFERENT}
+        wanted = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MOST_FLOATS) for n in unequal}
+        mine, theirs = self.board.results(index, wanted), self.reference.results(index, wanted)
+        return {n: self._judged(results[n], mine[n], theirs[n]) for n in unequal}
+
+    @staticmethod
+    def _judged(result: Result, board: Array, reference: Array) -> Verdict:
+        """Of what was fetched of a result whose digests differ: they may differ behind it, or only at times."""
+        found = judged(board, reference, True)
+        if found is not Verdict.EXACT:
+            return found
+        return Verdict.DIFFERENT if board.nbytes == result.nbytes else Verdict.UNKNOWN
+
+    def _layer_difference(self, index: int, number: int, digest: int) -> Difference:
+        assert self.reference is not None
+        result = self._results[number]
+        wanted = {number: min(result.nbytes, _MOST_FETCHED) // result.dtype.nbytes}
+        mine, theirs = self.board.results(index, wanted)[number], self.reference.results(index, wanted)[number]
+        again = self.board.digests(index)[number]
+        layer = self.compiled.report.layers[result.layer]
+        told = (index, result.layer, layer.name, layer.kernel)
+        is_repeatable = again == digest and mine.tobytes() != theirs.tobytes()
+        return self._told(told, mine, theirs, is_repeatable, index not in self.different)
+
+    def _output_difference(self, index: int) -> Difference:
+        """All layers are right, where they are compared, and an output is not."""
+        assert self.reference is not None
+        wanted, _ = self.reference.outputs(index)
+        name = next(n for n in wanted if wanted[n].tobytes() != self.outputs[index][n].tobytes())
+        again, _ = self.board.outputs(index)
+        is_repeatable = again[name].tobytes() == self.outputs[index][name].tobytes()
+        return self._told((index, -1, name, ""), self.outputs[index][name], wanted[name], is_repeatable, False)
+
+    def _told(
+        self,
+        where: tuple[int, int, str, str],
+        board: Array,
+        reference: Array,
+        is_repeatable: bool,
+        is_plain_equal: bool,
+    ) -> Difference:
+        identity = self.board.identity
+        assert identity is not None
+        is_float = board.dtype.kind == "f"
+        found = gap(board, reference)
+        reasons = causes(
+            found,
+            identity,
+            self.wrong_constants,
+            is_float=is_float,
+            is_repeatable=is_repeatable,
+            is_plain_equal=is_plain_equal,
+        )
+        return Difference(
+            *where,
+            dtype=str(board.dtype),
+            element=found.element,
+            board=found.board,
+            reference=found.reference,
+            count=found.count,
+            compared=found.compared,
+            is_repeatable=is_repeatable,
+            causes=reasons,
+        )
+
+
+def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring, port: str) -> ValidationReport:
+    compiled, board = session.compiled, session.board
+    assert board.identity is not None
+    accuracy, oracle = judge(compiled, samples, session.outputs, metric, session.progress)
+    session.notes += [oracle.note] if oracle.note else []
+    run, stacks = _simulated(compiled, board.samples[0]) if wiring.simulates else (None, None)
+    figures = compiled.report
+    return ValidationReport(
+        model=figures.model,
+        board=figures.board,
+        cpu=figures.cpu,
+        precision=figures.precision,
+        firmware=board.identity,
+        samples=len(board.samples),
+        accuracy=accuracy,
+        outputs=worst([verdict for verdicts in session.verdicts.values() for verdict in verdicts]).value,
+        different_samples=len(session.different),
+        layer_samples=session.compared,
+        difference=session.difference,
+        constants_differ=session.wrong_constants,
+        cycles=_cycles(session),
+        instructions_estimate=figures.instructions_estimate,
+        stack=session.stack,
+        simulated=None if run is None else _figures_of(run),
+        wire=_wire(board.device, wiring, port),
+        layers=_layers(session, run, stacks),
+        notes=(*figures.notes, *samples.notes, *dict.fromkeys(session.notes)),
+    )
+
+
+def _simulated(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
+    """A run, and the stack of its layers; of an input that is made of raw data too, as the board is given it made."""
+    compiled = compiled.given_inputs
+    run = compiled.simulate([sample], per_layer=True, cycles=True)
+    setup = Setup(library=compiled.options.library)
+    return run, simulate_layer_stacks(compiled.bundle, compiled.board, sample, setup)
+
+
+def _figures_of(run: Execution) -> Simulated:
+    cycles = run.cycles
+    return Simulated(
+        run.instructions, None if cycles is None else cycles.total, "" if cycles is None else cycles.note, run.stack
+    )
+
+
+def _cycles(session: _Session) -> Cycles | None:
+    identity, cycles = session.board.identity, session.cycles
+    if not cycles or identity is None:
+        return None
+    clock = identity.clock_hz or session.compiled.board.clock_hz
+    milliseconds = round(1e3 * cycles[0] / clock, 3)
+    return Cycles(identity.counter, cycles[0], min(cycles), max(cycles), clock, milliseconds)
+
+
+def _wire(device: Device, wiring: Wiring, port: str) -> Wire:
+    traffic = device.traffic
+    return Wire(
+        port=port,
+        baud=wiring.baud,
+        sent=traffic.sent,
+        received=traffic.received,
+        frames=traffic.requests + traffic.answers,
+        lost=traffic.lost,
+        damaged=traffic.damaged,
+        resets=traffic.resets,
+        seconds=round(traffic.seconds(wiring.baud), 3),
+    )
+
+
+def _layers(session: _Session, run: Execution | None, simulated: tuple[int, ...] | None) -> list[LayerCheck]:
+    layers = session.compiled.report.layers
+    unknown: tuple[None, ...] = (None,) * len(layers)
+    times, stacks = session.times or unknown, session.stacks or unknown
+    instructions = (run.layer_instructions if run else None) or unknown
+    estimates = (run.cycles.layers if run and run.cycles else None) or unknown
+    return [
+        LayerCheck(
+            layer.name,
+            list(layer.origin),
+            layer.op,
+            layer.kernel,
+            layer.macs,
+            worst(session.layers.get(number, [])).value,
+            *figures,
+        )
+        for number, (layer, *figures) in enumerate(
+            zip(layers, times, instructions, estimates, stacks, simulated or unknown, strict=True)
+        )
+    ]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A validation for people: totals, layers, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mcugen.core.errors import printable
+from mcugen.deploy.validation.figures import Cycles, LayerCheck, ValidationReport, Verdict
+from mcugen.reporting.figures import layer_title
+from mcugen.reporting.pages import rendered
+from mcugen.reporting.text import WIDE, accuracy_rows, table_of_facts
+
+_WORDS = {
+    Verdict.EXACT: "bit-exact",
+    Verdict.CLOSE: "within tolerance",
+    Verdict.DIFFERENT: "different",
+    Verdict.UNKNOWN: "not compared",
+}
+
+Row = tuple[str, str, str]
+
+COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
+    ("kernel", False, lambda layer: layer.kernel),
+    ("bits", False, lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
+    ("MACs", True, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
+    ("cycles", True, lambda layer: _number(layer.cycles, "")),
+    ("instructions", True, lambda layer: _number(layer.instructions, "")),
+    ("cycles, est.", True, lambda layer: _number(layer.cycles_estimate, "")),
+    ("stack", True, lambda layer: _number(layer.stack, "")),
+    ("stack, sim.", True, lambda layer: _number(layer.stack_simulated, "")),
+)
+"""Of layers: head, whether it stands to the right, and what it shows."""
+
+WIDE_ALONE = ("kernel", "MACs", "instructions")
+"""Columns that a narrow console has no room for."""
+
+
+def title(report: ValidationReport) -> str:
+    """What was validated where."""
+    return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}, by {report.wire.port}"
+
+
+def totals(report: ValidationReport) -> list[Row]:
+    """Label, value and note of each figure."""
+    rows = [("outputs", _WORDS[Verdict(report.outputs)], _outputs(report))]
+    rows.append(("layers", _WORDS[_layers(report)], f"on {report.layer_samples} samples, beside this computer's"))
+    if report.accuracy is not None:
+        rows += accuracy_rows(report.accuracy, "run on the board")
+    rows += _times(report)
+    if report.stack is not None:
+        note = "bytes below the caller's frame" + _beside(report.simulated.stack if report.simulated else None)
+        rows.append(("peak stack", _number(report.stack), note))
+    firmware, wire = report.firmware, report.wire
+    rows.append(("arena", _number(firmware.arena), "bytes"))
+    rows.append(("firmware", f"mcugen {firmware.version}", f"{firmware.compiler}: {firmware.flags}"))
+    spoilt = f"{wire.lost:,} lost, {wire.damaged:,} damaged, {wire.resets:,} resets"
+    rows.append(("frames", _number(wire.frames), spoilt))
+    sizes = f"{wire.sent:,} bytes sent, {wire.received:,} received; time on the wire at {wire.baud:,} baud"
+    return [*rows, ("wire", f"{wire.seconds:,.1f} s", sizes)]
+
+
+def _outputs(report: ValidationReport) -> str:
+    count = f"{report.samples} sample{'s' * (report.samples != 1)}"
+    return f"{report.different_samples} of {count} differ" if report.different_samples else f"of {count}"
+
+
+def _layers(report: ValidationReport) -> Verdict:
+    found = [Verdict(layer.verdict) for layer in report.layers if layer.verdict]
+    order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
+    return next((verdict for verdict in order if verdict in found), Verdict.UNKNOWN)
+
+
+def _times(report: ValidationReport) -> list[Row]:
+    cycles, simulated = report.cycles, report.simulated
+    rows: list[Row] = []
+    if cycles is not None:
+        rows.append(("cycles", _number(cycles.first), f"one inference, by {cycles.counter}{_range(cycles)}"))
+        rows.append(("milliseconds", f"{cycles.milliseconds:,.3f}", f"at {cycles.clock_hz / 1e6:g} MHz"))
+    else:
+        rows.append(("cycles", "-", "the firmware has no counter, or it was too short"))
+    if simulated is not None:
+        note = simulated.cycles_note
+        rows.append(("  simulator", _number(simulated.instructions), "instructions, retired"))
+        rows.append(("  estimate", _number(simulated.cycles_estimate), f"cycles: {note}" if note else "cycles"))
+    elif report.instructions_estimate is not None:
+        rows.append(("  estimate", _number(report.instructions_estimate), "instructions, by the costs of kernels"))
+    return rows
+
+
+def _range(cycles: Cycles) -> str:
+    return "" if cycles.least == cycles.most else f"; {cycles.least:,} to {cycles.most:,} of all samples"
+
+
+def _beside(simulated: int | None) -> str:
+    return "" if simulated is None else f"; the simulator's: {simulated:,}"
+
+
+def findings(report: ValidationReport) -> list[str]:
+    """What is wrong, in words."""
+    lines = [f"weights on the board differ: {name}" for name in report.constants_differ]
+    found = report.difference
+    if found is not None:
+        lines.append(f"first difference: {found}")
+        lines += ["usual causes, the likeliest first:"] * bool(found.causes)
+        lines += [f"  {number}. {cause}" for number, cause in enumerate(found.causes, 1)]
+    return lines
+
+
+def print_validation(report: ValidationReport, console: Console) -> None:
+    """Totals, a line a layer, and what is wrong."""
+    console.print(table_of_facts(title(report), totals(report)))
+    console.print(_table(report, console.width))
+    for line in findings(report):
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def _table(report: ValidationReport, console_width: int) -> Table:
+    table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(report.layers))))
+    table.add_column("layer", overflow="ellipsis", no_wrap=True)
+    known = [column for column in COLUMNS if any(column[2](layer) for layer in report.layers)]
+    shown = [column for column in known if console_width >= WIDE or column[0] not in WIDE_ALONE]
+    for head, is_right, show in shown:
+        width = max(len(text) for text in (head, *map(show, report.layers)))
+        table.add_column(head, justify="right" if is_right else "left", no_wrap=True, min_width=width)
+    for number, layer in enumerate(report.layers):
+        texts = (layer_title(layer.name, layer.origin), *(show(layer) for *_, show in shown))
+        style = "bold red" if layer.verdict == Verdict.DIFFERENT else None
+        table.add_row(str(number), *(escape(printable(text)) for text in texts), style=style)
+    return table
+
+
+def validation_page(report: ValidationReport) -> str:
+    """All that the text says, as one file of HTML."""
+    return rendered(
+        "validation.html.j2",
+        title=title(report),
+        sha256=report.model.sha256,
+        totals=totals(report),
+        heads=[head for head, *_ in COLUMNS],
+        layers=[(layer_title(r.name, r.origin), [show(r) for *_, show in COLUMNS]) for r in report.layers],
+        findings=findings(report),
+    )
+
+
+def _number(value: int | None, unknown: str = "-") -> str:
+    return unknown if value is None else f"{value:,}"

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on a Dask cluster, whose scheduler gives what a lost worker was at to another (docs/cluster.md)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError, printable, shortened
+from mcugen.distributed.environment import environment, require_same
+from mcugen.distributed.parcel import Arrived, Parcel, packed
+from mcugen.distributed.processes import done_by_others
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_ENCRYPTED = ("tls://", "wss://")
+"""Schemes of schedulers that ask each other, workers and clients for certificates."""
+
+SECONDS_TO_ANSWER = 30
+"""Seconds in which a scheduler, and then its first worker, must answer."""
+
+SECONDS_ALONE = 10
+"""Seconds that a scheduler may be without a worker: a supervisor restarts a lost one within this time."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Data that all tasks share, kept once on the scheduler, from where it can always be fetched again."""
+
+    digest: str
+    parcel: Parcel = field(compare=False)
+    environment: Mapping[str, str] = field(compare=False)
+
+
+def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jobs: int) -> Iterator[tuple[T, R]]:
+    """Yield tasks with their results (see Workers.each_done).
+
+    Where all workers are gone, `jobs` processes of this computer do the rest. ToolMissingError where Dask is not
+    installed, or workers have other versions; UsageError where no scheduler or no worker answers; DoesNotFitError where
+    a task was lost with several workers, one after the other.
+    """
+    if not tasks:
+        return
+    parcel = packed(work)
+    held = Held(parcel.digest, parcel, environment())
+    left = dict(enumerate(tasks))
+    _warn_without_tls(address)
+    with _connected(address) as client:
+        common = client.submit(_kept, held, pure=False)
+        futures = {
+            client.submit(_done, common, task, pure=False, priority=-index): index for index, task in left.items()
+        }
+        for index, result in _each_result(client, futures, address):
+            yield left.pop(index), result
+    yield from done_by_others(work, list(left.values()), jobs)
+
+
+def _each_result(client: Client, futures: Mapping[Future, int], address: str) -> Iterator[tuple[int, Any]]:
+    """Yield results as they arrive; stop if there was no worker for SECONDS_ALONE, where Dask would wait forever.
+
+    Finished results can be lost, too, as they stay with workers until they are fetched.
+    """
+    from distributed import wait
+
+    pending, last = set(futures), time.monotonic()
+    while pending and time.monotonic() < last + SECONDS_ALONE:
+        found = dict[Any, Any]()
+        with _told_plainly(address), suppress(TimeoutError), client.as_current():
+            for future in wait(pending, timeout=1, return_when="FIRST_COMPLETED").done:
+                found[future] = future.result(timeout=SECONDS_ALONE)
+        pending -= found.keys()
+        yield from ((futures[future], result) for future, result in found.items())
+        with _told_plainly(address):
+            last = time.monotonic() if found or client.nthreads() else last
+
+
+def _kept(held: Held) -> Held:
+    """Itself: as a task's result it is sent to workers as they need it."""
+    return held
+
+
+def _done(held: Held, task: Any) -> Any:
+    """Run one task on a worker."""
+    require_same(held.environment)
+    return _arrived(held).value(task)
+
+
+@lru_cache(maxsize=2)
+def _arrived(held: Held) -> Arrived:
+    return Arrived(held.parcel)
+
+
+@cache
+def _warn_without_tls(address: str) -> None:
+    """Say once that others may use the scheduler too, unless it asks for certificates."""
+    if not address.startswith(_ENCRYPTED):
+        where = printable(shortened(address, 200))
+        risk = "whoever reaches the scheduler can run programs on its workers and read what is sent"
+        print(f"warning: --cluster {where} is not protected by TLS: {risk}; see docs/cluster.md", file=sys.stderr)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Client]:
+    """Yield a client of a cluster that has a worker; what it was asked for is forgotten at the end."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        rule = "--cluster needs Dask"
+        raise ToolMissingError(rule, "not installed", "pip install 'mcugen[cluster]'") from error
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # lost workers are no news
+    warnings.filterwarnings("ignore", module="distributed")
+    with ExitStack() as stack:
+        try:
+            client = stack.enter_context(_client(Client, address))
+        except (OSError, ValueError, TypeError, ImportError) as error:
+            found = f"'{shortened(address, 200)}': {shortened(str(error) or type(error).__name__, 200)}"
+            remedy = "start one: dask scheduler; or take this computer alone: --cluster local"
+            raise UsageError("--cluster must be the address of a Dask scheduler, or local", found, remedy) from error
+        _require_worker(client, address)
+        yield client
+
+
+def _client(kind: Any, where: Any) -> Client:
+    """Return a client of class `kind`, or close it here if it reaches nobody.
+
+    Otherwise the garbage collector would close it, perhaps in the thread that the next client starts, and both would
+    wait for each other.
+    """
+    made: Client = kind.__new__(kind)
+    try:
+        made.__init__(where, timeout=SECONDS_TO_ANSWER, set_as_default=False)
+    except BaseException:
+        with suppress(AttributeError):  # of one that has not even begun: certificates were missing, say
+            made.close()
+        raise
+    return made
+
+
+def _require_worker(client: Client, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=SECONDS_TO_ANSWER)
+    except TimeoutError as error:
+        found = f"none in {SECONDS_TO_ANSWER} s at '{shortened(address, 200)}'"
+        raise UsageError("the cluster must have a worker", found, f"start one: dask worker {address}") from error
+
+
+@contextmanager
+def _told_plainly(address: str) -> Iterator[None]:
+    """Turn Dask's errors about lost workers and schedulers into errors of mcugen."""
+    from distributed import CancelledError
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    try:
+        yield
+    except KilledWorker as error:
+        rule, remedy = "the work must fit a worker's memory", "give workers more memory, or take this computer"
+        raise DoesNotFitError(rule, shortened(str(error), 300), remedy) from error
+    except ModuleNotFoundError as error:
+        remedy = "install it there: pip install 'mcugen[cluster]'"
+        raise ToolMissingError("scheduler and workers must have mcugen", str(error), remedy) from error
+    except (CancelledError, FutureCancelledError, CommClosedError) as error:
+        found, remedy = f"nothing any more at '{shortened(address, 200)}'", "start it again, and repeat the command"
+        raise ToolMissingError("the cluster's scheduler must live as long as the work", found, remedy) from error

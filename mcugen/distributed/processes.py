@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work in several processes of this computer, of which any may be lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from mcugen.core.errors import DoesNotFitError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST_LOSSES = 3
+"""Largest number of processes that may be lost in a row without a result in between."""
+
+
+def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
+    """Tasks with their results (see Workers.each_done): of one process or one task, by this process itself.
+
+    DoesNotFitError as done_by_others.
+    """
+    if jobs <= 1 or len(tasks) <= 1:
+        yield from ((task, work(task)) for task in tasks)
+        return
+    yield from done_by_others(work, tasks, jobs)
+
+
+def done_by_others(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
+    """Yield each task with its result, computed by other processes. Tasks of a lost process are repeated.
+
+    Raises:
+        DoesNotFitError: Processes keep getting lost.
+    """
+    left, losses = list(range(len(tasks))), 0
+    while left:
+        pool = ProcessPoolExecutor(min(jobs, len(left)), multiprocessing.get_context("spawn"))
+        try:
+            futures = {pool.submit(work, tasks[index]): index for index in left}
+            for index, result in _finished(futures):
+                left.remove(index)
+                losses = 0
+                yield tasks[index], result
+        except BrokenProcessPool as error:
+            losses += 1
+            if losses >= MOST_LOSSES:
+                rule, remedy = "the work must fit this computer's memory", "take fewer processes: --jobs 1"
+                raise DoesNotFitError(rule, f"processes were lost {losses} times", remedy) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _finished(futures: dict[Future[R], int]) -> Iterator[tuple[int, R]]:
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, return_when=FIRST_COMPLETED)
+        lost = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
+        for future in sorted(done - set(lost), key=futures.__getitem__):
+            yield futures[future], future.result()
+        if lost:
+            lost[0].result()

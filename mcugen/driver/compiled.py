@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of a compilation, and ways to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.draft import Draft
+from mcugen.codegen.golden import first_state
+from mcugen.codegen.render import render
+from mcugen.codegen.write import write_folder
+from mcugen.core.board import Board
+from mcugen.core.errors import UsageError, VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.variants import Variants
+from mcugen.evaluation.oracle import OracleModel, OracleRun, run_oracle
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.interpreter import Reference, interpret
+from mcugen.hir.types import Array
+from mcugen.kernels.library import references
+from mcugen.lir.program import Program
+from mcugen.quantization.quantize import Quantization
+from mcugen.reporting.figures import Report
+
+if TYPE_CHECKING:
+    from mcugen.simulation import Execution
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """The result: both IRs, the C files, and ways to run them."""
+
+    model: onnx.ModelProto
+    """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
+    given: onnx.ModelProto
+    """The model as the user gave it, or as it was written when it was quantized."""
+    board: Board
+    graph: Graph
+    program: Program
+    report: Report
+    options: CompileOptions
+    draft: Draft
+    """What the C files are rendered from."""
+    quantization: Quantization | None = None
+    """How the model was quantized, where mcugen did it."""
+    given_bundle: Bundle | None = None
+    """Other C files than those of the draft."""
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """The C files: rendered when they are asked for, as what compares models has no use for them."""
+        return self.given_bundle or render(self.draft)
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
+        return write_folder(self.bundle, Path(folder))
+
+    def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
+        """Outputs of the generated code for arrays with a leading axis of samples.
+
+        Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU. A size that
+        was given a range follows from the arrays' shapes. UsageError if the samples' outputs differ in shape, or if
+        arrays are not of the inputs' types and shapes, or of different numbers of samples.
+        """
+        counts = {name: len(array) if np.ndim(array) else 0 for name, array in inputs.items()}
+        if len(set(counts.values())) > 1 or not all(counts.values()):
+            found = ", ".join(f"'{name}' has shape {np.shape(array)}" for name, array in inputs.items())
+            raise UsageError("inputs must have a leading axis of equally many samples", found, "give at least one")
+        count = next(iter(counts.values()), 0)
+        samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
+        outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
+        return stacked(outputs)
+
+    @property
+    def given_inputs(self) -> CompiledModel:
+        """The same, run on inputs as they are where its own would be made of raw data."""
+        return replace(self, given_bundle=replace(self.bundle, input_code=None))
+
+    def reference(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> list[dict[str, Array]]:
+        """Compute the outputs for each sample by another program: those of `reference_run`."""
+        return self.reference_run(samples, progress).outputs
+
+    def reference_run(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> OracleRun:
+        """Compute the outputs for each sample by another program, from the model as it was given.
+
+        Where no other program runs the model (operators of a plug-in, training), mcugen's numpy code does.
+        """
+        if self.graph.lesson is not None:
+            note = "compared with mcugen's own numpy code: no other program computes a model that learns"
+            return OracleRun(self._interpreted(samples, progress), "numpy", note)
+        try:
+            return run_oracle(self._oracle, samples, progress)
+        except VerificationError as error:
+            note = f"compared with mcugen's own numpy code: no other program runs the model ({error.found})"
+            return OracleRun(self._interpreted(samples, progress), "numpy", note)
+
+    @property
+    def _oracle(self) -> OracleModel:
+        """Return what another program must know of the model and its options."""
+        options, program = self.options, self.program
+        coded = {e.name: (e.quant, e.dtype.numpy) for e in (*program.inputs, *program.outputs) if e.quant is not None}
+        return OracleModel(self.given, self.model, {**options.bound, **self.first_states}, options.states, coded)
+
+    def _interpreted(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None
+    ) -> list[dict[str, Array]]:
+        """Compute the outputs for each sample by the numpy references of operators and kernels."""
+        options, kept = self.options, self.first_states
+        results = []
+        for count, sample in enumerate(samples, 1):
+            results.append(self.interpret({**kept, **sample}))
+            kept = {target: results[-1][source] for source, target in options.states.items()}
+            if progress:
+                progress(count)
+        return results
+
+    @property
+    def first_states(self) -> dict[str, Array]:
+        """What the inputs that hold states are at first."""
+        return {v.name: first_state(self.graph, v) for v in self.graph.inputs if v.name in self.options.states.values()}
+
+    def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs for one sample, states among it, by the numpy references of operators and kernels.
+
+        A sample without a target and a rate is no lesson: nothing is learned from it.
+        """
+        lesson = self.bundle.lesson.given if self.bundle.lesson else ()
+        none = {port.name: np.zeros(port.shape, port.dtype) for port in lesson}
+        return interpret(self._graph_for(sample), {**none, **sample}, references=self._references)
+
+    @cached_property
+    def _references(self) -> Mapping[Node, Reference]:
+        """Of what kernels compute with a rounding of their own."""
+        return references(self.graph, self.program)
+
+    def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
+        """The graph for the sizes of a sample."""
+        from mcugen.simulation.execute import sizes_of
+
+        symbols = self.program.symbols
+        if not symbols:
+            return self.graph
+        variants = Variants(self.model, self.graph.name, self.options, self.board)
+        sizes = {s.name: s.high for s in symbols} | sizes_of(self.bundle, sample)
+        return variants.settled(symbols, sizes, lambda graph: interpret(graph, sample))
+
+    def simulate(
+        self,
+        samples: Sequence[Mapping[str, Array]],
+        *,
+        measure: bool = True,
+        per_layer: bool = False,
+        cycles: bool = False,
+        wait_states: int | None = None,
+        sanitize: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Execution:
+        """Runs samples and measures, linked with the options' library; see mcugen.simulation."""
+        from mcugen.simulation import Setup, simulate
+
+        return simulate(
+            self.bundle,
+            self.board,
+            samples,
+            measure=measure,
+            per_layer=per_layer,
+            cycles=cycles,
+            wait_states=wait_states,
+            setup=Setup(sanitize, progress=progress, library=self.options.library),
+        )
+
+
+def stacked(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """One array an output, with a leading axis of samples. UsageError where their shapes differ."""
+    for name in outputs[0]:
+        shapes = sorted({o[name].shape for o in outputs})
+        if len(shapes) > 1:
+            found = f"'{name}' has {shapes[0]} and {shapes[1]}"
+            raise UsageError("outputs of several samples must have one shape", found, "run the samples one by one")
+    return {name: np.stack([o[name] for o in outputs]) for name in outputs[0]}

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters alone against flash: what cannot fit is refused before the work, by a bound that is never too high."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.core.board import Board, board_names, load_board
+from mcugen.core.errors import DoesNotFitError, shortened
+from mcugen.core.options import OWN, CompileOptions, Places
+from mcugen.frontend.onnx import import_model
+from mcugen.frontend.onnx.load import LoadedModel
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array, DType, are_halves
+from mcugen.kernels.packed import Packed
+from mcugen.kernels.weighted import NIBBLES
+from mcugen.memory.place import weights_memories
+from mcugen.ops.packed import PackedDense
+from mcugen.quantization.float_model import FloatModel
+from mcugen.quantization.profile import Profile
+from mcugen.quantization.quantize import Sample, quantizer
+from mcugen.quantization.scheme import Scheme
+
+DRAFTED = 4
+"""Samples that a draft is made by."""
+SURE = 0.9
+"""Share of a draft's weights that is certain: with other ranges more channels may be constant."""
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Room:
+    """The bytes available for weights, and the rule that limits them."""
+
+    rule: str
+    size: int
+
+
+def least_bytes(graph: Graph, options: CompileOptions) -> int:
+    """Return a lower bound of the bytes of an optimized graph's weights, whatever the kernels.
+
+    The bound counts the factors of layers, which no kernel stores in fewer bytes. Arrays with the same elements in any
+    order count once, and int8 counts half where a library may pack two into a byte. Unused constants, also those of
+    constant channels, are gone by now.
+    """
+    alike = {np.sort(v.data, axis=None).tobytes(): v for v in _weights(graph) if v.data is not None}
+    return sum(_nbytes(v, options) for v in alike.values())
+
+
+def require_room(graph: Graph, board: Board, options: CompileOptions) -> None:
+    """DoesNotFitError if the weights of an optimized graph exceed the board's flash.
+
+    A budget of the user's is the ladder's to refuse: it looks for the least that can be had (`fitting`).
+    """
+    weights, room = _weights(graph), _room(board, replace(options, max_flash=None))
+    if sum(_nbytes(v, options) for v in weights) <= room.size:  # mostly: nothing is to be compared
+        return
+    needed = least_bytes(graph, options)
+    if needed > room.size:
+        raise _refusal(needed, weights, room, options)
+
+
+def require_room_quantized(
+    source: LoadedModel,
+    model: FloatModel,
+    scheme: Scheme,
+    samples: Sequence[Sample],
+    profile: Profile | None,
+    board: Board,
+    options: CompileOptions,
+    wanted: Mapping[str, DType] | None = None,
+) -> None:
+    """The same, and by --max-flash, of a float model that is to be quantized, of which a draft of few samples tells.
+
+    A draft is made only where the weights as they are, a byte each, are too many: constant channels, which will not be
+    stored, may be most of them. Of layers that are not `wanted` in a precision, if that is given, weights may become as
+    narrow as they can.
+    """
+    room = _room(board, options)
+    if sum(v.type.count for v in _weights(model.graph)) // (1 + (options.family != OWN)) <= room.size:
+        return
+    quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
+    maker = quantizer(source, model, quick, samples[:DRAFTED], profile)
+    draft = maker.quantize() if wanted is None else maker.draft(maker.narrowest(wanted))
+    graph = import_model(draft.proto, "draft", registry=source.registry)
+    optimize(graph)
+    needed = int(SURE * least_bytes(graph, options))
+    if needed > room.size:
+        raise _refusal(needed, _weights(graph), room, options)
+
+
+def _weights(graph: Graph) -> list[Value]:
+    """The largest constant of each layer that multiplies and accumulates: of others, some store sums or parts."""
+    layers = [n for part in graph.nested() for n in part.nodes if n.op.macs(n.sig) and not n.op.bodies]
+    constants = [[v for v in n.inputs if v is not None and v.data is not None and v.type.rank > 1] for n in layers]
+    return list(dict.fromkeys(max(c, key=lambda v: v.type.count) for c in constants if c))
+
+
+def _nbytes(weights: Value, options: CompileOptions) -> int:
+    """The least that they take: there are kernels for weights of 4 bits, of fewer in groups, for halves."""
+    data = weights.data
+    assert data is not None
+    reader = weights.users[0].op
+    packed = Packed.of(data, reader.group) if isinstance(reader, PackedDense) else None
+    if packed is not None:
+        return packed.nbytes
+    halved = data.dtype == np.int8 and (options.family != OWN or _are_nibbles(data))
+    halved |= data.dtype == np.float32 and are_halves(data)
+    return data.nbytes // (2 if halved else 1)
+
+
+def _are_nibbles(codes: Array) -> bool:
+    return bool(codes.min(initial=0) >= NIBBLES[0] and codes.max(initial=0) <= NIBBLES[1])
+
+
+def _room(board: Board, options: CompileOptions) -> Room:
+    memories = weights_memories(board, options.place)
+    roomiest = max(memories, key=lambda m: m.room)
+    if options.max_flash is not None and options.max_flash < roomiest.room:
+        return Room(f"the weights must fit --max-flash {options.max_flash:,}", options.max_flash)
+    where = f"memory '{roomiest.name}'" if options.place.weights == roomiest.name else "one flash memory"
+    return Room(f"the weights must fit in {where} of board '{board.name}'", roomiest.room)
+
+
+def _refusal(needed: int, weights: Sequence[Value], room: Room, options: CompileOptions) -> DoesNotFitError:
+    largest = sorted(weights, key=lambda v: -v.type.count)[:_NAMED]
+    names = ", ".join(f"'{shortened(v.name, 40)}' {_nbytes(v, options):,}" for v in largest)
+    found = f"{needed:,} bytes of parameters alone, {needed - room.size:,} more than there are; largest: {names}"
+    codes = sum(v.type.count for v in weights)
+    remedies = [f"quantize it: --calibration SAMPLES.npz makes {codes:,} bytes of them, or fewer"] * (codes < needed)
+    roomy = [name for name in board_names() if name != "host" and _board_room(name) >= needed]
+    if room.size == options.max_flash:
+        remedies.append("allow more, or use a smaller model")
+    else:
+        remedies.append(f"a board with room: {', '.join(roomy)}" if roomy else "a smaller model: no board has room")
+    return DoesNotFitError(room.rule, found, "; or ".join(remedies))
+
+
+def _board_room(name: str) -> int:
+    return max(memory.room for memory in weights_memories(load_board(name), Places()))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model at any sizes of its symbols: imported, optimized and lowered as often as it takes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import onnx
+
+from mcugen.backends.cpu.pipeline import lowered, optimize, planned
+from mcugen.codegen.draft import Sample
+from mcugen.codegen.golden import golden_sample
+from mcugen.core.board import Board
+from mcugen.core.errors import McugenError, UnsupportedError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.plugins import registry_of
+from mcugen.frontend.onnx import import_model, size_output
+from mcugen.hir.graph import Graph
+from mcugen.hir.types import Array, Shape
+from mcugen.kernels.library import references
+from mcugen.lir.bounded import merge_sizes
+from mcugen.lir.formula import Sizes, Symbol
+from mcugen.lir.program import Program
+from mcugen.search import AS_ASKED
+from mcugen.search.budget import Attempt, Budget, Fit, cheapest, use_of
+
+LARGEST_SIZE = 4096
+"""Of a range: all of it is looked at."""
+
+SEEDS = 8
+"""Of samples for the self-test of a model that computes sizes."""
+
+
+@dataclass(frozen=True)
+class Variants:
+    """A model at any sizes of its symbols."""
+
+    model: onnx.ModelProto
+    name: str
+    options: CompileOptions
+    board: Board
+
+    def graph(self, sizes: Sizes) -> Graph:
+        """As imported; symbols of the model itself that are missing are as large as they can be."""
+        given = {key: size for key, size in sizes.items() if key in self.options.ranges}
+        computed = {key: size for key, size in sizes.items() if key not in given}
+        dims, registry = self.options.fixed_dims | given, registry_of(self.options.plugins)
+        training = self.options.training
+        keeps = training is not None and training.updates_statistics
+        graph = import_model(
+            self.model, self.name, dims, self.options.bound, computed, registry=registry, keeps_statistics=keeps
+        )
+        check_states(graph, self.options.states)
+        graph.external_io = self.options.external_io
+        for part in graph.nested():
+            part.float16_weights = self.options.float16_weights
+            part.shapes_vary = bool(self.options.ranges or graph.sizes)
+        return graph
+
+    def symbols(self, graph: Graph) -> list[Symbol]:
+        """Those of the command line, then those that the model computes."""
+        given = [Symbol(key, low, high) for key, (low, high) in self.options.ranges.items()]
+        return given + [Symbol(key, 0, s.high, size_output(key)) for key, s in (graph.sizes or {}).items()]
+
+    def program(self, symbols: Sequence[Symbol]) -> Fit:
+        """For all sizes of the symbols, of which there is one at least. DoesNotFitError if it exceeds the budget.
+
+        Kernels that fit any size are few: there are no other ways to make it.
+        """
+        program = planned(merge_sizes(symbols, self._at))
+        attempt = Attempt(AS_ASKED, program, use_of(program, self.board, self.options))
+        budget = Budget.of(self.options)
+        return Fit(budget, cheapest([attempt], budget, self.board), attempt)
+
+    def _at(self, sizes: Sizes) -> _Variant:
+        graph = self.graph(sizes)
+        shapes = {value.name: value.type.shape for value in graph.values()}
+        outputs = zip(graph.output_names, graph.outputs, strict=True)
+        return _Variant(graph, shapes, {name: value.type.shape for name, value in outputs}, self)
+
+    def sample(self, graph: Graph, symbols: Sequence[Symbol], program: Program) -> Sample:
+        """For the self-test, with the largest sizes; `graph` is made for them, `program` of it."""
+        kept, sizes = set(self.options.states.values()), {s.name: s.high for s in symbols}
+        if not any(s.output for s in symbols):
+            return golden_sample(graph, kept, references=references(graph, program))
+        found = []
+        for seed in range(SEEDS):
+            golden = partial(golden_sample, kept=kept, seed=seed)
+            with warnings.catch_warnings(), suppress(McugenError, ValueError):  # of nothing there may be no maximum
+                warnings.simplefilter("ignore", RuntimeWarning)
+                found.append(golden(self.settled(symbols, sizes, partial(_outputs_of, golden))))
+                if all(found[-1].outputs[s.output].all() for s in symbols if s.output):
+                    break
+        if not found:
+            raise UnsupportedError("a result must be found for some sample", f"none in {SEEDS}", "repair the model")
+        return found[-1]
+
+    def settled(self, symbols: Sequence[Symbol], sizes: Sizes, run: Callable[[Graph], Mapping[str, Array]]) -> Graph:
+        """The optimized graph for given sizes, and for those computed sizes that `run` finds with that graph."""
+        for _ in range(len(symbols) + 1):  # a size may depend on those before it
+            graph = self.graph(sizes)
+            optimize(graph)
+            outputs = run(graph)
+            found = {**sizes, **{s.name: int(outputs[s.output][0]) for s in symbols if s.output}}
+            if found == sizes:
+                break
+            sizes = found
+        return graph
+
+
+def _outputs_of(make: Callable[[Graph], Sample], graph: Graph) -> Mapping[str, Array]:
+    return make(graph).outputs
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """The model at fixed sizes; `shapes` are those of its tensors as imported, `outputs` of its outputs."""
+
+    graph: Graph
+    shapes: dict[str, Shape]
+    outputs: dict[str, Shape]
+    variants: Variants
+
+    def lower(self) -> Program:
+        """Its program, without a memory plan."""
+        optimize(self.graph)
+        return lowered(self.graph, self.variants.board, self.variants.options, any_size=True)
+
+
+def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
+    """UsageError for ranges that no size can have, or that are too long."""
+    for key, (low, high) in ranges.items():
+        if not 1 <= low <= high <= LARGEST_SIZE:
+            rule = f"--dim NAME=LOW..HIGH must be a range of sizes from 1 to {LARGEST_SIZE}"
+            raise UsageError(rule, f"{key}={low}..{high}", f"e.g. --dim {key}=1..64")
+
+
+def check_states(graph: Graph, states: Mapping[str, str]) -> None:
+    """UsageError unless each state is an output of the type of its own input."""
+    outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    inputs = {v.name: v for v in graph.inputs}
+    for output, kept in states.items():
+        for name, known, kind in ((output, outputs, "output"), (kept, inputs, "input")):
+            if name not in known:
+                choices = ", ".join(f"'{k}'" for k in known) or "none"
+                raise UsageError(f"--state OUTPUT:INPUT must name an {kind} of the model", f"'{name}'", choices)
+        source, target = outputs[output].type, inputs[kept].type
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            raise UsageError(f"--state {output}:{kept}: both must have one type", f"{source} and {target}")
+    if len(set(states.values())) != len(states):
+        raise UsageError("--state: each input can keep one output", ", ".join(sorted(states.values())))

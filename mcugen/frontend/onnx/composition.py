@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that importers compose of other ONNX operators: imported one by one, and kept as ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.frontend.onnx.nodes import reads, rename
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
+from mcugen.ops.onnx_node import Operand
+
+
+@dataclass
+class Parts:
+    """The nodes that a node is composed of: nodes in order, nodes that name its results, and constants."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    ends: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def call(
+        self, prefix: str, op_type: str, inputs: Sequence[str], outputs: int, domain: str = "", **attributes: object
+    ) -> Sequence[str]:
+        """Add a node and return the names of its outputs, which begin with `prefix`."""
+        stem = f"{prefix}/{op_type}{len(self.nodes)}"
+        results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
+        self.nodes.append(helper.make_node(op_type, inputs, results, stem, domain=domain, **attributes))
+        return results
+
+    def keep(self, name: str, array: Array) -> str:
+        """Add a constant and return its name."""
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+        return name
+
+
+Composed = dict[str, Parts]
+"""Parts by the first output of the node that they replace."""
+
+
+@dataclass
+class Recorder:
+    """Imports operators in the place of a node and remembers them under names that begin with `prefix`."""
+
+    graph: Graph
+    prefix: str
+    names: dict[Value, str]
+    """What ONNX calls the node's inputs and all that was made since."""
+    compose: Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]
+    """Imports one node, whose inputs have these values."""
+    parts: Parts = field(default_factory=Parts)
+    complete: bool = True
+    """Whether every value that was read has a name in ONNX."""
+
+    def __call__(
+        self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
+    ) -> tuple[Value, ...]:
+        """See `ops.onnx_node.Composition`."""
+        operands = [v if v is None or isinstance(v, Value) else self._new(np.asarray(v)) for v in inputs]
+        env = {self._name(v): v for v in operands if v is not None}
+        names = ["" if v is None else self._name(v) for v in operands]
+        results = self.parts.call(self.prefix, op_type, names, outputs, domain, **attributes)
+        made = self.compose(self.parts.nodes[-1], dict(env))
+        self.names |= dict(zip(made, results, strict=True))
+        return tuple(made)
+
+    def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
+        """Add the recorded calls for a node with these outputs to `composed`, if they are all that computes it."""
+        wanted = [(name, value) for name, value in zip(outputs, results, strict=False) if name and value]
+        if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in wanted):
+            return
+        names = [(name, self.names[value]) for name, value in wanted if value is not None]
+        composed[next(filter(None, outputs))] = replace(self.parts, ends=_named(names))
+
+    def _new(self, array: Array) -> Value:
+        return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", array)
+
+    def _name(self, value: Value) -> str:
+        """Return the ONNX name of a value; a constant without one is added to the parts."""
+        if value not in self.names:
+            self.names[value] = value.name
+            if value.data is None:
+                self.complete = False
+            else:
+                self.parts.keep(value.name, value.data)
+        return self.names[value]
+
+
+def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Callable[[str], str]) -> Parts:
+    """Return the nodes of a branch that replace an If with these outputs; `full_name` maps the names of its tensors."""
+    nodes, constants = [], []
+    for node in branch.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename(copy, {name: full_name(name) for name in (*reads(node), *node.output) if name})
+        nodes.append(copy)
+    for tensor in branch.initializer:
+        stored = onnx.TensorProto()
+        stored.CopyFrom(tensor)
+        stored.name = full_name(tensor.name)
+        constants.append(stored)
+    results = (full_name(value.name) for value in branch.output)
+    return Parts(nodes, _named([(name, own) for name, own in zip(outputs, results, strict=True) if name]), constants)
+
+
+def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
+    """Nodes that give a node's outputs their names."""
+    return [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
+
+
+def spelled_out(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
+    """Return the model with composed operators replaced by their parts, where these are known as ONNX nodes."""
+    if not composed:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(_spelled(model.graph.node, composed))
+    written = {name for node in result.graph.node for name in node.input}
+    result.graph.initializer.extend(t for parts in composed.values() for t in parts.constants if t.name in written)
+    domains = {entry.domain for entry in result.opset_import}
+    used = dict.fromkeys(node.domain for node in result.graph.node)
+    result.opset_import.extend(helper.make_opsetid(d, 1) for d in used if d and d not in domains and d != "ai.onnx")
+    return result
+
+
+def _spelled(nodes: Sequence[onnx.NodeProto], composed: Mapping[str, Parts]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        parts = composed.get(next(filter(None, node.output), ""))
+        if parts is None:
+            yield node
+        else:
+            yield from _spelled(parts.nodes, composed)
+            yield from parts.ends

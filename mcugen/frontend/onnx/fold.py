@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates single ONNX nodes whose inputs are known, by onnx's own reference implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import helper, numpy_helper
+
+from mcugen.core.limits import MAX_ELEMENTS
+from mcugen.frontend.onnx.hazards import hazard
+from mcugen.hir.types import Array
+
+ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
+"""Operators that are never computed at run time."""
+_NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
+"""The reference knows neither lengths nor activations of recurrent layers; weights stay quantized."""
+_RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+
+
+def can_fold(node: onnx.NodeProto) -> bool:
+    """Whether the node is a function of its inputs that is better computed now."""
+    return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
+
+
+def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
+    """Return the node's outputs by name, or None if the reference cannot compute them or they would be too large."""
+    if hazard(node, opset) or _is_far_outside(node, inputs):
+        return None
+    model = _single_node_model(node, inputs, opset)
+    if _predicted_elements(model) > MAX_ELEMENTS:
+        return None
+    from onnx.reference import ReferenceEvaluator  # it brings all of ONNX's operators in numpy
+
+    try:
+        with np.errstate(all="ignore"):
+            results = ReferenceEvaluator(model).run(None, {})
+    except Exception:  # the reference raises whatever its numpy code meets; the importer then refuses the node
+        return None
+    return {name: np.asarray(r) for name, r in zip(filter(None, node.output), results, strict=True)}
+
+
+def _is_far_outside(node: onnx.NodeProto, inputs: dict[str, Array]) -> bool:
+    """Whether GatherElements has an index that the reference would count its way to (`np.choose` with mode "wrap")."""
+    if node.op_type != "GatherElements" or len(node.input) != 2:
+        return False
+    data, indices = (np.asarray(inputs[name]) for name in node.input)
+    return bool(np.any((indices < -data.size) | (indices >= data.size)))
+
+
+def _single_node_model(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> onnx.ModelProto:
+    outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
+    initializers = [numpy_helper.from_array(np.asarray(a), name) for name, a in inputs.items()]
+    graph = helper.make_graph([node], "fold", [], outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _predicted_elements(model: onnx.ModelProto) -> int:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # an invalid node: left to the evaluation, which then fails
+        return 0
+    sizes = [float(np.prod([float(d.dim_value) for d in v.type.tensor_type.shape.dim])) for v in inferred.graph.output]
+    return int(max(sizes, default=0))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are no ONNX models: what they are, by their content, else by their name, and what makes ONNX of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.core.limits import open_regular
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format, and how its owner can get an ONNX model from it."""
+
+    name: str
+    remedy: str
+
+
+_KERAS = Format("a Keras model", 'load it in Keras and call model.export("model.onnx", format="onnx")')
+_TORCH = Format("a PyTorch file", 'load it in PyTorch and call torch.onnx.export(model, inputs, "model.onnx")')
+_SKLEARN = Format("a scikit-learn model", "load it and call skl2onnx.to_onnx(model, samples)")
+_PICKLE = Format(
+    "a Python pickle", "load it and export it: skl2onnx.to_onnx for scikit-learn, torch.onnx.export for PyTorch"
+)
+_SAVED_MODEL = Format(
+    "a TensorFlow SavedModel", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, with its folder"
+)
+_GRAPH_DEF = Format(
+    "a TensorFlow graph",
+    "python -m tf2onnx.convert --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
+)
+_TFLITE = Format("a TensorFlow Lite model", "python -m tf2onnx.convert --tflite FILE --output model.onnx")
+_SAFETENSORS = Format(
+    "weights without a network (safetensors)", "load them into their PyTorch model and call torch.onnx.export"
+)
+_CORE_ML = Format(
+    "a Core ML model", "export the network from where it was trained: torch.onnx.export, tf2onnx, skl2onnx"
+)
+_ORT = Format("a model in ONNX Runtime's own format", "give the ONNX model that it was made from")
+_POINTER = Format("a git-LFS pointer in place of the file", "fetch the file itself: git lfs pull")
+_PAGE = Format("a web page", "download the file itself, not the page about it")
+_ZIPPED = Format("a compressed file", "unpack it, and give the .onnx file that is in it")
+
+_BEGINNINGS = {
+    rb"version https://git-lfs": _POINTER,
+    rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)": _PAGE,
+    rb"....TFL3": _TFLITE,
+    rb"....ORTM": _ORT,
+    rb"\x89HDF\r\n\x1a\n": _KERAS,
+    rb"PK\x03\x04.*(/data\.pkl|/constants\.pkl)": _TORCH,
+    rb"PK\x03\x04.*(model\.weights\.h5)": _KERAS,
+    rb"PK\x03\x04|\x1f\x8b|BZh|\xfd7zXZ\x00|7z\xbc\xaf\x27\x1c|\x28\xb5\x2f\xfd|Rar!": _ZIPPED,
+    rb"\x80[\x02-\x05].*(torch|\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19)": _TORCH,
+    rb"\x80[\x02-\x05].*sklearn": _SKLEARN,
+    rb"\x80[\x02-\x05]": _PICKLE,
+    rb".{6}\x00\x00\{": _SAFETENSORS,
+    rb"\x08\x01\x12.*(saved_model|serve|tensorflow)": _SAVED_MODEL,
+    rb"\n.*\x12[\x04\x05\x0b](Placeholder|Const|NoOp)": _GRAPH_DEF,
+}
+"""Formats by the first bytes of a file; the first match counts."""
+
+_SUFFIXES = {
+    ".tflite": _TFLITE,
+    **dict.fromkeys((".h5", ".hdf5", ".keras"), _KERAS),
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), _TORCH),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
+    ".pb": _GRAPH_DEF,
+    ".safetensors": _SAFETENSORS,
+    **dict.fromkeys((".mlmodel", ".mlpackage"), _CORE_ML),
+    ".ort": _ORT,
+    **dict.fromkeys((".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"), _ZIPPED),
+}
+
+_LOOKED_AT = 1 << 16
+"""Bytes at both ends."""
+
+
+def format_of(path: Path) -> Format | None:
+    """Return the format of a file or folder that is no ONNX model; None if unknown.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.is_dir():
+        return _SAVED_MODEL if (path / "saved_model.pb").is_file() else _SUFFIXES.get(path.suffix.lower())
+    with open_regular(path) as file:
+        content = file.read(_LOOKED_AT)
+        file.seek(max(path.stat().st_size - _LOOKED_AT, file.tell()))
+        content += file.read(_LOOKED_AT)
+    for beginning, found in _BEGINNINGS.items():
+        if re.match(beginning, content, re.DOTALL):
+            return found
+    return _SUFFIXES.get(path.suffix.lower())

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX's own verdict on a node for which our code failed: whether the model or our code is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.checker
+import onnx.shape_inference
+from onnx import helper, numpy_helper
+
+from mcugen.frontend.onnx.functions import type_proto
+from mcugen.hir.types import Array, TensorType
+
+LONGEST = 300
+"""Characters of what ONNX says."""
+
+
+def objection(
+    node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
+) -> str:
+    """Why the node is no valid ONNX for inputs of these types, some of them known; "" if ONNX finds nothing.
+
+    Nodes with graphs are held to be valid: the nodes in those are judged one by one.
+    """
+    if any(attribute.HasField("g") for attribute in node.attribute):
+        return ""
+    model = _model(node, types, known, opsets)
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = model.ir_version, dict(opsets)
+    try:
+        onnx.checker.check_node(node, context)
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return lines[-1 if lines[0].startswith("[ShapeInferenceError] Inference error") else 0][:LONGEST]
+    return ""
+
+
+def _model(
+    node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
+) -> onnx.ModelProto:
+    """Return a model of the node alone; its inputs are the model's inputs or constants."""
+    inputs, constants = {}, {}
+    for name, type_, array in zip(node.input, types, known, strict=True):
+        if type_ is not None and array is not None and type_.dtype.numpy == array.dtype:
+            constants[name] = numpy_helper.from_array(array, name)
+        elif type_ is not None:
+            inputs[name] = helper.make_value_info(name, type_proto(type_))
+    graph = helper.make_graph([node], "judged", [*inputs.values()], [], [*constants.values()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in opsets.items()])

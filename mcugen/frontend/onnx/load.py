@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checked loading: bytes → a valid ONNX model of a supported opset, whatever the file holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+import onnx.checker
+import onnx.inliner
+import onnx.shape_inference
+from google.protobuf.message import DecodeError, Message
+
+from mcugen.core.errors import ModelError
+from mcugen.core.limits import MODEL_BYTES, cpu_seconds, read_bounded
+from mcugen.frontend.onnx.borders import with_input_types
+from mcugen.frontend.onnx.external import load_external_data, require_internal
+from mcugen.frontend.onnx.foreign import hide, import_domains, reveal
+from mcugen.frontend.onnx.formats import format_of
+from mcugen.frontend.onnx.hazards import check_hazards
+from mcugen.frontend.onnx.lost_constants import require_constants
+from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag_functions, upgrade
+from mcugen.frontend.onnx.order import sort_nodes
+from mcugen.frontend.onnx.sparse import make_dense
+from mcugen.ops.onnx_node import BUILT_IN, Registry
+
+
+def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelProto, str]:
+    """Return the model, and the SHA-256 of its file and its external data.
+
+    Raises:
+        ModelError: The file cannot be read, or is not valid ONNX.
+    """
+    model, sha256 = _read_model(path)
+    return prepare_model(model, str(path), registry), sha256
+
+
+def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """Return the model as its file has it, with external data inside, and the SHA-256 of all bytes."""
+    try:
+        data = read_bounded(path, MODEL_BYTES)
+    except OSError as error:
+        known = format_of(path) if path.is_dir() else None
+        rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
+        raise ModelError(rule, known.name if known else str(error.strerror), remedy) from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise _no_model(path, "bytes that are no ONNX protobuf") from error
+    if not model.HasField("graph"):
+        raise _no_model(path, "no graph in it")
+    external = load_external_data(model, path)
+    return model, hashlib.sha256(data + external).hexdigest()
+
+
+def _no_model(path: Path, found: str) -> ModelError:
+    known = format_of(path)
+    remedy = known.remedy if known else "export the model again"
+    return ModelError(f"{path}: the file must be an ONNX model", known.name if known else found, remedy)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checked model, the SHA-256 of its bytes, and its file's name without the folder.
+
+    `given` is the model as the user gave it: what other programs get that compute its outputs for comparison.
+    """
+
+    proto: onnx.ModelProto
+    given: onnx.ModelProto
+    sha256: str
+    file: str
+    registry: Registry = BUILT_IN
+    """The operators that it may have."""
+
+
+def load(
+    model: str | Path | onnx.ModelProto,
+    registry: Registry = BUILT_IN,
+    input_types: Mapping[str, str] = MappingProxyType({}),
+) -> LoadedModel:
+    """Load a model from a file or from memory, with other element types for some inputs.
+
+    Raises:
+        ModelError: The model cannot be read, or is not valid ONNX.
+        UsageError: An input type is not possible.
+    """
+    loaded = _loaded(model, registry)
+    return replace(loaded, proto=with_input_types(loaded.proto, input_types)) if input_types else loaded
+
+
+def _loaded(model: str | Path | onnx.ModelProto, registry: Registry) -> LoadedModel:
+    if not isinstance(model, onnx.ModelProto):
+        source, sha256 = _read_model(Path(model))
+        return LoadedModel(
+            prepare_model(_copied(source), str(model), registry), source, sha256, Path(model).name, registry
+        )
+    source, name = _copied(model), model.graph.name or "model"
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return LoadedModel(prepare_model(_copied(model), name, registry), source, digest, f"{name}.onnx", registry)
+
+
+def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT_IN) -> onnx.ModelProto:
+    """Check a model that holds all its tensors itself, inline its local functions, and upgrade old operator sets."""
+    require_internal(model, place)
+    _check_text(model, place)
+    opset = _opset(model, place)
+    with cpu_seconds(f"{place}: expanding sparse tensors"):
+        make_dense(model, place)
+    check_hazards(model, place)
+    require_constants(model.graph, place)
+    sort_nodes(model)
+    with cpu_seconds(f"{place}: ONNX's checks"):
+        return _checked(model, opset, place, registry)
+
+
+def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry) -> onnx.ModelProto:
+    """Check a model by ONNX's own code, inline its functions and upgrade it."""
+    import_domains(model)
+    hidden = hide(model, registry)
+    tag_functions(model, opset, place)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
+        onnx.checker.check_model(_with_output_shapes(inferred))
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
+        reason = str(error).strip().split("\n")[0][:300]
+        if reason.startswith("No Op registered for "):
+            remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+            if model.producer_name == "tf2onnx":
+                remedy = (
+                    f"tf2onnx left TensorFlow's operator as it was: export with Keras' PyTorch backend, or {remedy}"
+                )
+            raise ModelError(f"{place}: every operator must be one of ONNX's, or registered", reason, remedy) from error
+        raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    model = upgrade(model, IMPORTED_OPSET, place)
+    if hidden:
+        reveal(model)
+    return model
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """For the checker alone, which asks for them: exporters leave out what depends on the values of inputs."""
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
+            output.type.tensor_type.shape.SetInParent()
+    return model
+
+
+def _check_text(message: Message, place: str) -> None:
+    """Strings that are not UTF-8 come as bytes: only a corrupt file has them."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for item in [value] if isinstance(value, str | bytes | Message) else value:
+            if isinstance(item, bytes):
+                raise ModelError(f"{place}: names must be UTF-8", repr(item[:40]), "export the model again")
+            if isinstance(item, Message):
+                _check_text(item, place)
+
+
+def _opset(model: onnx.ModelProto, place: str) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    newest = onnx.defs.onnx_opset_version()
+    if not versions and model.opset_import:  # only other domains are used
+        return int(newest)
+    if not versions or not OLDEST_OPSET <= versions[0] <= newest:
+        found = f"opset {versions[0]}" if versions else "none"
+        raise ModelError(f"{place}: the opset must be {OLDEST_OPSET} to {newest}", found, "export with another opset")
+    return int(versions[0])

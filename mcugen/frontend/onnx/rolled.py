@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers in the place of their steps: what `ops/written_out.py` finds, as ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from mcugen.frontend.onnx.composition import Composed, Parts
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
+from mcugen.ops.cells import IN_EVERY_STEP
+from mcugen.ops.written_out import FEWEST, WrittenOut, layers_written_out
+
+
+def may_be_steps(model: onnx.ModelProto) -> bool:
+    """Whether there is as much of what each step of a layer has as the shortest one that is found needs."""
+    return len([node for node in model.graph.node if node.op_type == IN_EVERY_STEP]) >= FEWEST
+
+
+def rolled_up(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value | None]) -> Composed:
+    """Return the recurrent layers whose unrolled steps the model's nodes are, by the nodes that they replace.
+
+    Args:
+        model: The model.
+        graph: What the model was imported as.
+        env: Values by ONNX's names, except float16 ones, which are rounded on the way.
+    """
+    places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
+    names = {v: name for name, v in reversed(list(env.items())) if v is not None}
+    taken = {*env, *(name for node in model.graph.node for name in node.output)}
+    found: Composed = {}
+    for layer in layers_written_out(graph):
+        made = [*layer.outputs, *([layer.cell] if layer.cell else [])]
+        read = [layer.first.whole, *(v for v in layer.initial if v is not None)]
+        given = [names.get(v, "") for v in made]
+        if any(name not in places for name in given) or any(v not in names and v.data is None for v in read):
+            continue
+        given.sort(key=places.__getitem__)
+        prefix = next(p for i in range(len(taken) + 1) if (p := f"{given[0]}/layer{i or ''}") not in taken)
+        taken.add(prefix)
+        found |= {name: Parts() for name in given} | {given[0]: _Writer(layer, prefix, names).parts()}
+    return found
+
+
+@dataclass
+class _Writer:
+    """Writes a layer under names that begin with `prefix`, and its outputs under their own."""
+
+    layer: WrittenOut
+    prefix: str
+    names: Mapping[Value, str]
+    made: Parts = field(default_factory=Parts)
+
+    def parts(self) -> Parts:
+        """Return the layer's nodes, and one node for each of its outputs."""
+        layer, found = self.layer, self.layer.found
+        hidden, count = found.r.shape[1], len(layer.outputs)
+        weights = [self._constant(array) for array in found.constants]
+        first = [
+            "" if v is None else self._node("Reshape", [self._name(v), self._shape(1, layer.batch, hidden)])
+            for v in layer.initial
+        ]
+        attributes = found.attributes(layer.stride < 0)
+        inputs = [self._rows(), *weights, "", *first]
+        every, _, *cells = self.made.call(self.prefix, found.op, inputs, 1 + len(layer.initial), "", **attributes)
+        joined = self._node("Reshape", [every, self._shape(count, layer.batch, hidden)])
+        for step, output in enumerate(layer.outputs):
+            at = step if layer.stride > 0 else count - 1 - step
+            begin, end = (self._constant(np.asarray([n])) for n in (at, at + 1))
+            self._end(self._node("Slice", [joined, begin, end]), output)
+        if layer.cell is not None:
+            self._end(cells[0], layer.cell)
+        return self.made
+
+    def _rows(self) -> str:
+        """x as [steps, batch, depth]."""
+        layer, part = self.layer, self.layer.first
+        shape, count = part.whole.type.shape, len(layer.outputs)
+        order = [part.axis, *(i for i in range(len(shape)) if i != part.axis)]
+        x = self._name(part.whole)
+        if part.axis:
+            x = self._node("Transpose", [x], perm=order)
+        begin = min(part.index, part.index + (count - 1) * layer.stride)
+        if count < shape[part.axis]:
+            ends = [self._constant(np.asarray([n])) for n in (begin, begin + count, 0)]
+            x = self._node("Slice", [x, *ends])
+        return self._node("Reshape", [x, self._shape(count, layer.batch, layer.found.w.shape[1])])
+
+    def _name(self, value: Value) -> str:
+        return self.names[value] if value in self.names else self._constant(np.asarray(value.data))
+
+    def _shape(self, *sizes: int) -> str:
+        return self._constant(np.asarray(sizes))
+
+    def _constant(self, array: Array) -> str:
+        return self.made.keep(f"{self.prefix}/constant{len(self.made.constants)}", array)
+
+    def _node(self, op: str, inputs: Sequence[str], **attributes: object) -> str:
+        return self.made.call(self.prefix, op, inputs, 1, "", **attributes)[0]
+
+    def _end(self, value: str, output: Value) -> None:
+        """Add an output in its own shape."""
+        name = self.names[output]
+        self.made.ends.append(helper.make_node("Reshape", [value, self._shape(*output.type.shape)], [name], name))

@@ -1,0 +1,599 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of one ONNX graph, subgraph or function body → HIR nodes, under the names that hold there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.core.errors import DoesNotFitError, ModelError, UnsupportedError
+from mcugen.core.limits import MAX_NESTED, MAX_NODES, check_size
+from mcugen.frontend.onnx import fold
+from mcugen.frontend.onnx.composition import Composed, Recorder, taken_branch
+from mcugen.frontend.onnx.functions import (
+    STANDARD_DOMAINS,
+    data_inputs,
+    find_body,
+    first_version,
+    has_body,
+    input_types,
+    outputs_like,
+    type_name,
+)
+from mcugen.frontend.onnx.judge import objection
+from mcugen.frontend.onnx.nodes import every_node, reads
+from mcugen.frontend.onnx.sequences import SEQUENCE_OPERATORS, SequenceNode
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.ops.conversion import Cast, Dequantize
+from mcugen.ops.onnx_node import BUILT_IN, Body, BodyRefusal, Capture, OnnxNode, Refusal, Registry, Support
+
+_MOVES = 4
+"""Conversion, transposition, reshaping: what exporters leave between stored codes and their layer."""
+MOST_JUDGED = 4096
+"""Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
+
+
+@dataclass
+class Scope:
+    """Imports nodes into `graph`. Names that are not in `env` are sought in the enclosing scope.
+
+    Floats of 16 bits and less are computed as float32, as C must: `halves` remembers what ONNX says they are.
+    """
+
+    graph: Graph
+    opsets: Mapping[str, int]
+    env: dict[str, Value | None] = field(default_factory=dict)
+    """ONNX name → value; None for outputs of refused nodes and their dependents."""
+    sequences: dict[str, list[Value]] = field(default_factory=dict)
+    """Sequences of known length, by ONNX name."""
+    halves: dict[str, DType] = field(default_factory=dict)
+    declared: Mapping[str, TensorType] = field(default_factory=dict)
+    """Types that the model states (exporters write what ONNX's shape inference found), where they are complete."""
+    refusals: list[str] = field(default_factory=list)
+    strange: dict[str, str] = field(default_factory=dict)
+    """Constants of element types that C does not have."""
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Constant strings, for operators that need only their positions."""
+    place: str = ""
+    """A prefix of value names: of which composite operator or graph attribute this is the body."""
+    within: str = ""
+    """The composite operator whose body this is, for messages."""
+    outer: Scope | None = None
+    capture: Capture | None = None
+    """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
+    depth: int = 0
+    """How many control flow operators are around."""
+    budget: list[int] = field(default_factory=lambda: [MAX_NODES])
+    """How many nodes may still be imported: the one element is shared by all scopes of a model."""
+    composed: Composed = field(default_factory=dict)
+    """What stands in the place of nodes that importers composed of others, by the node's first output."""
+    registry: Registry = BUILT_IN
+    """Who imports what."""
+
+    # ------------------------------------------------------------------------------------------------ names
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` is a value here, even of a refused node."""
+        return name in self.env or name in self.sequences or (self.outer is not None and self.outer.knows(name))
+
+    def sequence(self, name: str) -> list[Value] | None:
+        """Return the sequence of that name, or None if the name is none of a sequence."""
+        if name in self.env or name in self.sequences or self.outer is None:
+            return self.sequences.get(name)
+        items = self.outer.sequence(name)
+        if items is not None and self.capture is not None:
+            items = self.sequences[name] = [self.capture(value) for value in items]
+        return items
+
+    def lookup(self, name: str) -> Value | None:
+        """Return the value of a name; None if it is unknown or a sequence."""
+        if name in self.env or name in self.sequences or self.outer is None:
+            return self.env.get(name)
+        value = self.outer.lookup(name)
+        if value is not None and self.capture is not None:
+            half = self.outer.half(name)
+            if half is not None:
+                self.halves[name] = half
+            value = self.env[name] = self.capture(value)
+        return value
+
+    def full_name(self, name: str) -> str:
+        """Return the model-wide name of `name`, for bodies that replace their nodes."""
+        return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
+
+    def half(self, name: str) -> DType | None:
+        """Return the narrow float type that the value has in ONNX; None for other types."""
+        if name in self.env or self.outer is None:
+            return self.halves.get(name)
+        return self.outer.half(name)
+
+    def constant(self, name: str, array: Array) -> Value | None:
+        """Add a constant under its ONNX name; return None for element types without a C counterpart."""
+        try:
+            dtype = DType.of(array)
+        except ValueError:
+            self.strange[name] = array.dtype.name
+            if array.dtype.kind in "OSU":
+                self.texts[name] = tuple(
+                    v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in array.reshape(-1)
+                )
+            return None
+        stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
+        return self.graph.constant(self.place + name, stored, dtype=dtype)
+
+    def output(self, name: str, wanted: DType | None) -> Value | None:
+        """Return a value in its ONNX type: narrow floats are narrowed again."""
+        value = self.lookup(name)
+        half = self.half(name) if wanted is None else wanted
+        if value is None or half is None or not half.is_narrow_float or value.type.dtype is not DType.FLOAT32:
+            return value
+        return self.graph.add(Cast(half), [value], names=[f"{self.place}{name}.narrow"]).output
+
+    # ------------------------------------------------------------------------------------------------ nodes
+
+    def import_nodes(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Import nodes in order; record those that cannot be compiled in `refusals`."""
+        self._pay(len(nodes) + 1)
+        for node in nodes:
+            self._import_node(node)
+
+    def _pay(self, count: int) -> None:
+        """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
+        self.budget[0] -= count
+        if self.budget[0] < 0:
+            rule = f"a model must have at most {MAX_NODES:,} nodes, bodies of functions and unrolled loops included"
+            raise DoesNotFitError(rule, "more", "simplify the model")
+
+    def _import_node(self, node: onnx.NodeProto) -> None:
+        absent = [name for name in node.input if name and not self.knows(name)]
+        if absent:
+            return self._fail(
+                node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model."
+            )
+        inputs = tuple(self._actual(node, name) if name else None for name in node.input)
+        missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None and self.sequence(n) is None]
+        strange = [f"'{name}' is {self.strange[name]}" for name in missing if name in self.strange]
+        if strange:
+            reason = f"constants must have an element type of C. found: {strange[0]}. try: export float32 weights."
+            return self._fail(node, reason)
+        if missing:  # a consequence of an earlier refusal: not worth a line of its own, unless there is more
+            self.refusals += self._unknown_operators(node)
+            return self._fail(node)
+        try:
+            if node.op_type in SEQUENCE_OPERATORS:
+                return self._sequence_node(node, inputs)
+            if node.op_type == "Identity" and not inputs[0]:
+                self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
+                return None
+            last = self.graph.nodes.last
+            results = self._results(node, inputs)
+            for made in self.graph.nodes.behind(last):  # intermediate results of composite operators, too
+                _check_sizes(node, made.outputs)
+        except Refusal as refusal:
+            if isinstance(refusal, BodyRefusal):
+                self.refusals.extend(refusal.reasons)
+            return self._fail(node, str(refusal))
+        except ModelError as error:
+            raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
+        except MemoryError as error:
+            raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            found = self._objection(node, inputs)
+            if not found:
+                raise  # ONNX has nothing against the node: the bug is ours
+            raise ModelError(f"{label(node)}: must be valid ONNX", found, "repair the model") from error
+        for name, value in zip(node.output, results, strict=False):
+            if name:
+                self._adopt_name(node, name, value)
+                self.env[name] = self._without_elements(name, value)
+
+    def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
+        """Return what ONNX itself objects to a node with these inputs; "" if nothing."""
+        types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
+        known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
+        return objection(node, types, known, self.opsets)
+
+    def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
+        """Give a value that an importer named after the node's first output the name of the output that it is."""
+        prefix = f"{self.place}{node.output[0]}"
+        if value is not None and not value.is_constant and value.name.startswith((f"{prefix}.", f"{prefix}/")):
+            self.graph.rename(value, self.place + name)
+
+    def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
+        """Return the value of an input; for constant strings their indices, if the operator accepts these."""
+        if name in self.texts and self.registry.support.get((node.domain, node.op_type), Support()).takes_strings:
+            return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
+        return self.lookup(name)
+
+    def _sequence_node(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+        """Import an operator on sequences of known length."""
+        view = self._view(node, "", inputs)
+        result = SEQUENCE_OPERATORS[node.op_type](SequenceNode(view, tuple(map(self.sequence, node.input))))
+        if isinstance(result, Value):
+            self.env[node.output[0]] = result
+        else:
+            self.sequences[node.output[0]] = result
+
+    def _without_elements(self, name: str, value: Value | None) -> Value | None:
+        """Return a tensor without elements as a constant, so that nothing computes it; other values unchanged."""
+        if value is None or value.is_constant or value.type.count:
+            return value
+        return self.constant(name, np.empty(value.type.shape, value.type.dtype.value))
+
+    def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
+        if reason:
+            self.refusals.append(self._line(node, reason))
+        self.env.update(dict.fromkeys(filter(None, node.output)))
+
+    def _line(self, node: onnx.NodeProto, reason: str) -> str:
+        where = f" (in {self.within or self.place.rstrip('/')})" if self.place else ""
+        return f"{label(node)}{where}: {reason}"
+
+    def _unknown_operators(self, node: onnx.NodeProto) -> list[str]:
+        """Return a line for each operator of a node and its bodies that cannot be compiled whatever its inputs."""
+        return [self._line(n, str(self._not_supported(n))) for n in every_node([node]) if not self._is_known(n)]
+
+    def _is_known(self, node: onnx.NodeProto) -> bool:
+        domain = _domain(node)
+        known = (domain, node.op_type) in self.registry.importers or has_body(
+            node.op_type, self.opsets.get(domain, 1), domain
+        )
+        return known or node.op_type in SEQUENCE_OPERATORS or node.op_type in fold.ALWAYS_FOLDED
+
+    def _not_supported(self, node: onnx.NodeProto) -> Refusal:
+        domain = _domain(node)
+        found = self.registry.left_out.get((domain, node.op_type), "")
+        found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+        return Refusal("operator not supported", found, remedy)
+
+    def _results(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Sequence[Value | None]:
+        domain = _domain(node)
+        folded = self._fold(node, inputs)
+        if folded is not None:
+            return folded
+        importer = self.registry.importers.get((domain, node.op_type))
+        support = self.registry.support.get((domain, node.op_type), Support())
+        if not support.keeps_halves or self._computes_halves(node, inputs):
+            inputs = self._widened(node, inputs)
+        if importer is not None:
+            _check_types(node, support, inputs, self.opsets.get(domain, 1))
+            if not support.keeps_halves:  # what only moves data takes small types everywhere, too
+                self._check_schema(node, inputs)
+            self._note_later(node)
+            recorder = self._recorder(node, inputs)
+            view = replace(self._view(node, domain, inputs), composition=recorder)
+            results = importer(view)
+            recorder.finish(view.outputs, results, self.composed)
+            for body in view.attributes.values():
+                if isinstance(body, Subgraph) and body.taken is not None:
+                    self.composed[view.outputs[0]] = taken_branch(body.proto, view.outputs, body.taken.full_name)
+            return results
+        self._check_schema(node, inputs)
+        types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
+        body = find_body(node, self.opsets.get(domain, 1), types)
+        if body is None:
+            raise self._not_supported(node)
+        return self._expand(node, body, inputs)
+
+    def _note_later(self, node: onnx.NodeProto) -> None:
+        """Tells of an operator that the model's opset has not."""
+        first = first_version(node.op_type) if node.domain in STANDARD_DOMAINS else 0
+        if first > self.opsets.get("", 0) and not self.within:
+            note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
+            self.graph.notes += [note] * (note not in self.graph.notes)
+
+    def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
+        names = {v: self.full_name(name) for name, v in zip(node.input, inputs, strict=True) if v is not None}
+        inner = [(name, self.lookup(name)) for name in reads(node) if name not in node.input and self.knows(name)]
+        names |= {v: self.full_name(name) for name, v in inner if v is not None}
+        return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
+
+    def _composer(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]:
+        """Return a function that imports a part of a composed node into the graph."""
+
+        def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
+            within = f"{label(node)} in {self.within}" if self.within else label(node)
+            inner = Scope(
+                self.graph,
+                self.opsets,
+                env,
+                depth=self.depth,
+                budget=self.budget,
+                within=within,
+                composed=self.composed,
+                registry=self.registry,
+            )
+            inner.import_nodes([part])
+            results = [inner.lookup(name) for name in part.output]
+            if inner.refusals or None in results:
+                raise BodyRefusal(inner.refusals)
+            return [v for v in results if v is not None]
+
+        return compose
+
+    def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+        """Refuses element types that ONNX does not allow: importers and bodies rely on that."""
+        domain = _domain(node)
+        allowed = input_types(node.op_type, self.opsets.get(domain, 1), domain)
+        for index, (name, value, types) in enumerate(zip(node.input, inputs, allowed, strict=False)):
+            dtype = self._onnx_dtype(name, value)
+            if dtype is not None and type_name(dtype) not in types:
+                rule = f"{node.op_type}: input {index} must be of a type that ONNX allows"
+                raise Refusal(rule, f"{dtype.value} of '{name}'", "cast it before")
+
+    def _view(self, node: onnx.NodeProto, domain: str, inputs: Sequence[Value | None]) -> OnnxNode:
+        attributes = {a.name: self._attribute(a) for a in node.attribute}
+        return OnnxNode(
+            self.graph,
+            domain,
+            node.op_type,
+            self.place + node.name if node.name else self.place.rstrip("/"),
+            tuple(inputs),
+            tuple(self.place + name if name else "" for name in node.output),
+            attributes,
+            self.opsets.get(domain, 1),
+            tuple(self._onnx_dtype(name, v) for name, v in zip(node.input, inputs, strict=True)),
+            tuple(self.declared.get(name) for name in node.output),
+            {index: self.texts[name] for index, name in enumerate(node.input) if name in self.texts},
+            self.env.get,
+        )
+
+    def _attribute(self, attribute: onnx.AttributeProto) -> object:
+        if attribute.ref_attr_name:
+            found = f"'{attribute.name}' refers to '{attribute.ref_attr_name}'"
+            raise ModelError("attributes must have values where they belong to no function", found, "repair the model")
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, onnx.GraphProto):
+            return Subgraph(self, value)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
+            return [item.decode("utf-8", "replace") for item in value]
+        return to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+    # ----------------------------------------------------------------------------------------------- halves
+
+    def _onnx_dtype(self, name: str, value: Value | None) -> DType | None:
+        if value is None or value.type.dtype is not DType.FLOAT32:
+            return None if value is None else value.type.dtype
+        return self.half(name) or DType.FLOAT32
+
+    def _onnx_type(self, name: str, value: Value | None) -> TensorType | None:
+        dtype = self._onnx_dtype(name, value)
+        return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
+
+    def _computes_halves(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
+        """Whether a 16-bit float among the inputs is float32 here: then all of them must be."""
+        pairs = zip(node.input, inputs, strict=True)
+        return any(v is not None and v.type.dtype is DType.FLOAT32 and self.half(n) is not None for n, v in pairs)
+
+    def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
+        """Narrow floats as float32; the node's float32 results are then such in ONNX's eyes."""
+        dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
+        half = next((d for d in dtypes if d is not None and d.is_narrow_float), None)
+        if half is not None:
+            same = [index for index, dtype in enumerate(dtypes) if dtype is half]
+            outputs = outputs_like(node, self.opsets.get(node.domain, 1), same)
+            self.halves.update(dict.fromkeys(outputs, half))
+        small = {n: v.type.dtype for n, v in zip(node.input, inputs, strict=True) if v and v.type.dtype.is_narrow_float}
+        self.halves.update(small)
+        return [v if v is None or not v.type.dtype.is_narrow_float else self._widen(v) for v in inputs]
+
+    def _widen(self, value: Value) -> Value:
+        if value.data is not None:
+            return self.graph.constant(f"{value.name}.wide", value.data.astype(np.float32))
+        return self.graph.add(Cast(DType.FLOAT32), [value], names=[f"{value.name}.wide"]).output
+
+    # ---------------------------------------------------------------------------- what is known or composite
+
+    def _fold(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None] | None:
+        """Return outputs known at compile time (shapes, functions of constants); None if there are none."""
+        if node.op_type in ("Shape", "Size") and inputs[0] is not None:
+            shape = np.asarray(inputs[0].type.shape, np.int64)
+            span = {a.name: a.i for a in node.attribute}
+            array = (
+                shape[span.get("start", 0) : span.get("end", len(shape))] if node.op_type == "Shape" else shape.prod()
+            )
+            return [self.constant(node.output[0], np.asarray(array))]
+        known = all(v is None or (v.data is not None and v.type.quant is None) for v in inputs)
+        if not known or node.domain not in STANDARD_DOMAINS or not fold.can_fold(node):
+            return None
+        feeds = {
+            name: self._reference_array(name, v) for name, v in zip(node.input, inputs, strict=True) if v is not None
+        }
+        arrays = fold.evaluate(node, feeds, self.opsets[""])
+        if arrays is None:
+            return None
+        return [self.constant(name, arrays[name]) if name else None for name in node.output]
+
+    def _reference_array(self, name: str, value: Value) -> Array:
+        """Return a constant in the type that ONNX's reference expects."""
+        assert value.data is not None
+        dtype = self._onnx_dtype(name, value)
+        assert dtype is not None
+        return value.data.astype(dtype.value) if dtype.value != value.data.dtype.name else value.data
+
+    def _expand(
+        self, node: onnx.NodeProto, body: onnx.FunctionProto, inputs: Sequence[Value | None]
+    ) -> list[Value | None]:
+        """Import the body of a composite operator in the node's place and return its outputs."""
+        opsets = dict(self.opsets) | {entry.domain: entry.version for entry in body.opset_import}
+        inner = Scope(
+            self.graph,
+            opsets,
+            refusals=self.refusals,
+            depth=self.depth,
+            budget=self.budget,
+            place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
+            within=f"{label(node)} in {self.within}" if self.within else label(node),
+            registry=self.registry,
+        )
+        actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
+        for formal in body.input:
+            name, value = actual.get(formal, ("", None))
+            if value is not None:
+                inner.env[formal] = value
+                half = self.half(name)
+                if half is not None:
+                    inner.halves[formal] = half
+        for step in body.node:  # optional inputs that are not given are empty names inside, too
+            for index, name in enumerate(step.input):
+                if name in body.input and name not in inner.env:
+                    step.input[index] = ""
+        inner.import_nodes(body.node)
+        for outer, name in zip(node.output, body.output, strict=False):
+            half = inner.half(name)
+            if half is not None:
+                self.halves[outer] = half
+            else:
+                self.halves.pop(outer, None)
+        return [inner.lookup(name) if inner.knows(name) else None for name in body.output]
+
+
+@dataclass
+class Subgraph(Body):
+    """A graph attribute (of If, Loop, Scan), to be imported where the operator wants it."""
+
+    scope: Scope
+    proto: onnx.GraphProto
+    taken: Scope | None = None
+    """What it was imported as, if that was in the place of its node, of which no more is left."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the formal inputs."""
+        return tuple(v.name for v in self.proto.input)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return tuple(v.name for v in self.proto.output)
+
+    def import_into(
+        self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
+    ) -> list[Value]:
+        """Add the body's nodes to `graph`; see Body."""
+        if self.scope.depth >= MAX_NESTED:
+            raise UnsupportedError(f"control flow must nest at most {MAX_NESTED} deep", "more", "simplify the model")
+        inner = Scope(
+            graph,
+            self.scope.opsets,
+            declared=declared_types(self.proto),
+            refusals=[],
+            place=f"{place}/",
+            outer=self.scope,
+            capture=capture,
+            depth=self.scope.depth + 1,
+            budget=self.scope.budget,
+            composed=self.scope.composed if capture is None else {},
+            registry=self.scope.registry,
+        )
+        for tensor in self.proto.initializer:
+            inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))
+        if len(self.proto.input) != len(inputs):
+            rule = f"the body must have as many inputs as it is given values: {len(inputs)}"
+            raise Refusal(rule, str(len(self.proto.input)), "repair the model")
+        for info, value in zip(self.proto.input, inputs, strict=True):
+            inner.env[info.name] = value
+        inner.import_nodes(self.proto.node)
+        if inner.refusals:
+            raise BodyRefusal(inner.refusals)
+        results = [inner.output(v.name, None) for v in self.proto.output]
+        absent = [v.name for v, r in zip(self.proto.output, results, strict=True) if r is None]
+        if absent:
+            raise Refusal("every output of the body must be computed", f"'{absent[0]}' is not", "repair the model")
+        if capture is None and not inputs:
+            self.taken = inner
+        return [r for r in results if r is not None]
+
+
+def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
+    """Return the types that the file states for intermediate tensors and outputs, if their shapes are complete."""
+    found = {}
+    for info in (*graph.value_info, *graph.output):
+        sizes = sizes_of(info)
+        shape = tuple(size for size in sizes if size is not None)
+        dtype = dtype_or_none(info)
+        if info.type.tensor_type.HasField("shape") and len(shape) == len(sizes) and dtype:
+            found[info.name] = TensorType(shape, dtype)
+    return found
+
+
+def sizes_of(info: onnx.ValueInfoProto) -> list[int | None]:
+    """Return the size of each axis; None for a free axis, for which PaddlePaddle also writes -1."""
+    dims = info.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
+
+
+def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
+    """Return the element type of a tensor; None if C has no counterpart."""
+    try:
+        return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
+    except (ValueError, KeyError):
+        return None
+
+
+def type_of(number: int) -> str:
+    """ONNX's name of an element type, for messages."""
+    names: dict[int, str] = dict(map(reversed, onnx.TensorProto.DataType.items()))
+    return names.get(number, f"unknown element type {number}")
+
+
+def to_array(tensor: onnx.TensorProto) -> Array:
+    """Return the elements of an initializer or attribute.
+
+    Raises:
+        ModelError: The elements cannot be read.
+    """
+    try:
+        array: Array = numpy_helper.to_array(tensor)
+    except KeyError as error:
+        found = type_of(tensor.data_type)
+        raise ModelError(f"tensor '{tensor.name}' must be readable", found, "export again") from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ModelError(f"tensor '{tensor.name}' must be readable", str(error)[:200], "export again") from error
+    return array
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain in STANDARD_DOMAINS else node.domain
+
+
+def label(node: onnx.NodeProto) -> str:
+    """Return a node's name for messages."""
+    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+
+
+def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value | None], opset: int) -> None:
+    """Refuses element types that no kernel is written for."""
+    for index in data_inputs(node.op_type, opset, node.domain) if support.types else ():
+        value = inputs[index] if index < len(inputs) else None
+        if value is not None and value.type.dtype not in support.types:
+            names = ", ".join(dtype.value for dtype in support.types)
+            rule = f"{node.op_type}: the element type must be one of {names}"
+            raise Refusal(rule, f"{value.type.dtype.value} of '{value.name}'", "cast it before")
+
+
+def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
+    for value in results:
+        if value is not None and not value.is_constant and not _is_stored(value):
+            check_size(label(node), value.name, value.type.count)
+
+
+def _is_stored(value: Value) -> bool:
+    """Real numbers of codes that the model has, as they are or moved: a layer reads the codes, which are in flash."""
+    count = value.type.count
+    for _ in range(_MOVES):
+        producer = value.producer
+        if producer is None or not (isinstance(producer.op, Dequantize) or producer.op.moves_data):
+            return False
+        value = producer.input(0)
+        if isinstance(producer.op, Dequantize):
+            return value.is_constant and value.type.count >= count
+    return False

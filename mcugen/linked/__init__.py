@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Several models, one firmware: what they share exists once, and what that saves is told."""
-
-from mcugen.linked.figures import LinkReport, Sum
-from mcugen.linked.linking import Linking
-
-__all__ = ["LinkReport", "Linking", "Sum"]

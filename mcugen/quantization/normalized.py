@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels of normalizations evened out, for nothing, where some are far larger than others, as in transformers.
+
+One scale would serve these alone. What a normalization gives is known without samples: 0 with variance 1, times its
+scales, plus its biases. Both are divided, and the weights of all that reads them multiplied, by factors that leave as
+much in the one as in the other: SmoothQuant (Xiao et al. 2023), with equal shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from mcugen.frontend.onnx.nodes import reads
+from mcugen.hir.types import Array
+
+NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+
+REACH = 3.0
+"""Of normalized numbers, in standard deviations."""
+
+OUTLYING = 4.0
+"""Times the median channel that the largest must reach, else nothing changes, as weights lose by it."""
+
+LEAST = 1e-6
+"""Of the largest: channels below are nothing to divide by."""
+
+
+def even_out(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that computes the same; the model itself where no normalization has such channels."""
+    graph = model.graph
+    constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+    given = {v.name for v in graph.input}
+    constants = {name: tensor for name, tensor in constants.items() if name not in given}
+    results = {v.name for v in graph.output}
+    found: dict[tuple[int, int], Array] = {}
+    """By place of the node and index of the input: the new constant."""
+    for place, node in enumerate(graph.node):
+        if node.op_type in NORMALIZATIONS and node.output[0] not in results:
+            found |= _evened(graph.node, place, constants)
+    if not found:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for (place, index), array in found.items():
+        name = f"{made.graph.node[place].input[index]}.evened{place}"
+        made.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+        made.graph.node[place].input[index] = name
+    return made
+
+
+def _evened(
+    nodes: Sequence[onnx.NodeProto], place: int, constants: Mapping[str, TensorProto]
+) -> dict[tuple[int, int], Array]:
+    """The constants of a normalization and of what reads it, as they should be; none where they stay."""
+    affine = {i: name for i, name in enumerate(nodes[place].input) if i and name}
+    readers = [i for i, node in enumerate(nodes) if nodes[place].output[0] in reads(node)]
+    weights = {i: _weights(nodes[i], nodes[place].output[0], constants) for i in readers}
+    if 1 not in affine or not weights or any(w is None for w in weights.values()):
+        return {}
+    if any(name not in constants or len(constants[name].dims) != 1 for name in affine.values()):
+        return {}
+    arrays = {i: numpy_helper.to_array(constants[name]).astype(np.float64) for i, name in affine.items()}
+    by_input = {i: w for i, w in weights.items() if w is not None}
+    if any(len(a) != len(w) for a in arrays.values() for w in by_input.values()):
+        return {}
+    written = sum(((REACH if i == 1 else 1.0) * np.abs(a) for i, a in arrays.items()), start=np.zeros(1))
+    read = np.max([np.abs(w).max(1) for w in by_input.values()], axis=0)
+    if written.max() < OUTLYING * np.median(written):
+        return {}
+    alive = (written > LEAST * written.max()) & (read > LEAST * read.max())
+    factors = np.sqrt(np.where(alive, written, 1.0) / np.where(alive, read, 1.0))
+    found = {(place, i): array / factors for i, array in arrays.items()}
+    scaled = {i: w * factors[:, None] for i, w in by_input.items()}
+    return found | {(i, 1): w.T if _is_transposed(nodes[i]) else w for i, w in scaled.items()}
+
+
+def _weights(node: onnx.NodeProto, x: str, constants: Mapping[str, TensorProto]) -> Array | None:
+    """The constant weights of a fully connected layer that reads x, as [inputs, outputs]; None of all else."""
+    is_dense = node.op_type in ("MatMul", "Gemm") and list(node.input).count(x) == 1 and node.input[0] == x
+    tensor = constants.get(node.input[1]) if is_dense else None
+    if tensor is None or len(tensor.dims) != 2 or _attribute(node, "transA"):
+        return None
+    weights: Array = numpy_helper.to_array(tensor).astype(np.float64)
+    return np.asarray(weights.T) if _is_transposed(node) else weights
+
+
+def _is_transposed(node: onnx.NodeProto) -> bool:
+    return bool(_attribute(node, "transB"))
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> int:
+    return next((int(helper.get_attribute_value(a)) for a in node.attribute if a.name == name), 0)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers of a quantized model do not compute in its main type, and why: for stderr and the report alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mcugen.backends.cpu.pipeline import optimize
+from mcugen.evaluation.layers import (
+    AS_WANTED,
+    COMPUTED,
+    GIVEN_REAL,
+    KEEP,
+    REMEDIES,
+    SEARCHED,
+    UNCONVERTED,
+    OtherPrecision,
+)
+from mcugen.frontend.onnx import import_model
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.traits import readers_behind
+from mcugen.hir.types import DType, QuantParams
+from mcugen.ops.conversion import Quantize
+from mcugen.ops.elementwise import Stack
+from mcugen.passes.islands import float_islands, float_layers
+from mcugen.quantization.qdq import stored_name
+from mcugen.quantization.quantize import Quantization
+from mcugen.quantization.scheme import code_range
+
+
+def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
+    """Return the layers that compute in float32 in a model that came quantized.
+
+    Args:
+        graph: The optimized graph.
+    """
+    islands = float_islands(graph)
+    rows = []
+    for name, op in float_layers(graph).items():
+        reason = UNCONVERTED if name in islands else GIVEN_REAL
+        rows.append(OtherPrecision(name, op, DType.FLOAT32.value, reason, REMEDIES[reason]))
+    return tuple(rows)
+
+
+def other_precisions(quantization: Quantization, because: Mapping[str, str]) -> tuple[OtherPrecision, ...]:
+    """Return the layers of a model that mcugen quantized which do not compute in the type that was asked for.
+
+    The integer graph is asked, too, as a layer with an integer form may turn out to have none for its constants.
+
+    Args:
+        quantization: The quantized model.
+        because: Why layers have a type of their own, by the names of their results; of layers that were asked for by
+            name it says nothing.
+    """
+    main, assigned = quantization.plan.scheme.activations, quantization.assignment
+    in_float = set(float_layers(_optimized(quantization)))
+    rows = []
+    for node in quantization.model.graph.nodes:
+        name = node.outputs[0].name
+        if name not in assigned.precision or (node.op.moves_data and name not in assigned.reasons):
+            continue
+        dtype, reason = assigned.precision[name], assigned.reasons.get(name, AS_WANTED)
+        if dtype is not DType.FLOAT32 and not in_float.isdisjoint((name, stored_name(name))):
+            dtype, reason = DType.FLOAT32, UNCONVERTED
+        if dtype is main:
+            continue
+        reason = because.get(name, reason) if reason == AS_WANTED else reason
+        rows.append(OtherPrecision(name, node.op.name, dtype.value, reason, _remedy(reason)))
+    return tuple(rows)
+
+
+def _remedy(reason: str) -> str:
+    """Return what changes it; a reason that names an option itself says that already."""
+    return REMEDIES.get(reason, "" if "--layer" in reason else KEEP)
+
+
+def _optimized(quantization: Quantization) -> Graph:
+    graph = import_model(quantization.proto, "precisions", registry=quantization.source.registry)
+    optimize(graph)
+    return graph
+
+
+def reasons_in(notes: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the reason of each layer that a note names: what stands behind the last name in it.
+
+    Args:
+        notes: Notes as `rescued` and `with_float_scores` write them: "computed in TYPE: 'a', 'b'; REASON".
+        names: The layers that they may name.
+    """
+    reasons: dict[str, str] = {}
+    for note in (n for n in notes if n.startswith(COMPUTED)):
+        places = {name: note.find(f"'{name}'") for name in names}
+        named = {name: place for name, place in places.items() if place >= 0}
+        if named:
+            last = max(named, key=lambda name: (named[name], len(name)))
+            reasons |= dict.fromkeys(named, note[named[last] + len(last) + 2 :].removeprefix("; "))
+    return reasons
+
+
+def searched(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, str]:
+    """Return the reason of the layers that a search raised: all that have another type than the `known` ones say."""
+    main = quantization.plan.scheme.activations
+    raised = (n for n, d in quantization.assignment.precision.items() if d is not main and n not in known)
+    return dict.fromkeys(raised, SEARCHED)
+
+
+def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:
+    """Return the range that each real input was calibrated for: of an integer one what its values reach.
+
+    States are no inputs of samples.
+    """
+    inputs = [v for v in quantization.model.graph.inputs if v.name not in quantization.model.states.values()]
+    tensors, stored = quantization.profile.tensors, quantization.plan.activations
+    seen = {v.name: (tensors[v.name].low, tensors[v.name].high) for v in inputs if v.name in tensors}
+    coded = {name: (stored[name].low, stored[name].high) for name in seen if name in stored}
+    return {
+        name: (min(low, coded[name][0]), max(high, coded[name][1])) if name in coded else (low, high)
+        for name, (low, high) in seen.items()
+    }
+
+
+def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
+    """Return the range of each real input that a model quantizes, and only that, by what its integers reach."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
+        readers = readers_behind(value, lambda node: node.op.moves_data)
+        stored = [_first_quantized(node) for node in readers]
+        ends = [code_range(quant, dtype) for quant, dtype in filter(None, stored) if len(quant.scale) == 1]
+        if ends and len(ends) == len(readers):
+            ranges[value.name] = min(low for low, _ in ends), max(high for _, high in ends)
+    return ranges
+
+
+def _first_quantized(node: Node) -> tuple[QuantParams, DType] | None:
+    """Return what a node quantizes its only input to, before it does anything else with it."""
+    if isinstance(node.op, Quantize) and node.output.type.quant is not None:
+        return node.output.type.q, node.output.type.dtype
+    first = node.op.steps[0] if isinstance(node.op, Stack) and len(node.inputs) == 1 else None
+    if first is not None and isinstance(first.op, Quantize) and first.quant is not None:
+        return first.quant, first.dtype
+    return None

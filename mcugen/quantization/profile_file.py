@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles as JSON: written once, read for every scheme that is tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mcugen.codegen.write import write_text
+from mcugen.core.errors import UsageError
+from mcugen.core.limits import PROFILE_BYTES, read_bounded
+from mcugen.quantization.float_model import FloatModel
+from mcugen.quantization.profile import BINS, Profile, TensorProfile, fingerprint
+
+VERSION = 1
+"""Of the format; readers refuse all others."""
+
+_MOST_COUNT = 2**53
+"""Of a bin: what float64 holds exactly."""
+
+_MOST_REAL = 1e39
+"""Beyond float32, and beyond every comparison with NaN."""
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """A JSON object, a line a tensor."""
+    tensors = (f"  {json.dumps(name)}: {json.dumps(vars(tensor))}" for name, tensor in profile.tensors.items())
+    head = f'"version": {VERSION},\n"sha256": {json.dumps(profile.sha256)},\n"samples": {profile.samples},\n'
+    write_text(path, "{\n" + head + '"tensors": {\n' + ",\n".join(tensors) + "\n}\n}\n")
+
+
+def read_profile(path: Path, model: FloatModel) -> Profile:
+    """A profile of `model`. UsageError if it is one of another model, or none at all."""
+    try:
+        profile = _profile(json.loads(read_bounded(path, PROFILE_BYTES)))
+    except OSError as error:
+        raise _refused(path, error.strerror or "an unreadable file") from error
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, str(error)[:120]) from error
+    if profile.sha256 != fingerprint(model):
+        remedy = "run `mcugen profile` on this model with the same --dim, --bind and --without"
+        raise UsageError(f"{path}: the profile must be of the model to quantize", "that of another", remedy)
+    missing = {v.name for v in model.tensors} - profile.tensors.keys()
+    if missing:
+        raise _refused(path, f"nothing about tensor '{min(missing)}'")
+    return profile
+
+
+def _refused(path: Path, found: str) -> UsageError:
+    return UsageError(f"{path}: must be a profile", found, "write it with `mcugen profile`")
+
+
+def _profile(document: Any) -> Profile:
+    """ValueError says what is wrong."""
+    _require(isinstance(document, dict), "no JSON object")
+    _require(document.get("version") == VERSION, f"version {document.get('version')!r}, not {VERSION}")
+    sha256, samples, tensors = (document.get(key) for key in ("sha256", "samples", "tensors"))
+    _require(isinstance(sha256, str), "no 'sha256'")
+    _require(type(samples) is int and samples > 0, "no count of 'samples'")
+    _require(isinstance(tensors, dict), "no 'tensors'")
+    assert isinstance(sha256, str) and isinstance(samples, int) and isinstance(tensors, dict)
+    return Profile(sha256, samples, {name: _tensor(name, samples, entry) for name, entry in tensors.items()})
+
+
+def _tensor(name: str, samples: int, entry: Any) -> TensorProfile:
+    _require(isinstance(entry, dict), f"tensor '{name}' is no object")
+    lows, highs, means = (_reals(name, key, entry.get(key)) for key in ("lows", "highs", "means"))
+    _require(len(lows) == len(highs) == samples, f"tensor '{name}' has not one 'lows' and 'highs' a sample")
+    _require(all(low <= high for low, high in zip(lows, highs, strict=True)), f"tensor '{name}' has lows above highs")
+    counts = entry.get("histogram")
+    whole = isinstance(counts, list) and all(type(n) is int and 0 <= n <= _MOST_COUNT for n in counts)
+    _require(whole and len(counts) == BINS and sum(counts) > 0, f"tensor '{name}' has no 'histogram' of {BINS} counts")
+    return TensorProfile(lows, highs, tuple(counts), means)
+
+
+def _reals(name: str, key: str, entry: Any) -> tuple[float, ...]:
+    numbers = isinstance(entry, list) and all(type(x) in (int, float) for x in entry)
+    _require(numbers and all(abs(x) < _MOST_REAL for x in entry), f"tensor '{name}' has no '{key}'")
+    return tuple(map(float, entry))
+
+
+def _require(condition: bool, found: str) -> None:
+    if not condition:
+        raise ValueError(found)

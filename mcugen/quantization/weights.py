@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of a layer as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mcugen.core.options import TWO_BITS
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.coded import best_code
+from mcugen.numerics.fixedpoint import dequantize
+from mcugen.ops.conv import Conv
+from mcugen.ops.packed import packs
+from mcugen.quantization.plan import Codes
+from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, usable_scales, weight_scales
+
+(GROUP_OF_TWO_BITS,) = TWO_BITS.values()
+"""Of fully connected layers; convolutions have a scale a channel."""
+
+LEAST_OF_TWO_BITS = 1024
+"""Weights of a convolution that may have 2 bits: of fewer, the kernel's code takes what is saved."""
+
+
+def takes_two_bits(node: Node) -> bool:
+    """Whether weights of 2 bits stay so in flash: of a fully connected layer or convolution that is not too small."""
+    if isinstance(node.op, Conv):
+        return node.op.groups == 1 and layer_weights(node)[0].size >= LEAST_OF_TWO_BITS
+    if not takes_groups(node.op):
+        return False
+    limits = np.array(WEIGHT_LIMITS[DType.INT2], np.int8)
+    return packs(np.resize(limits, layer_weights(node)[0].shape), GROUP_OF_TWO_BITS)
+
+
+HALVINGS = 24
+"""Of the range in which a layer's scale is sought."""
+
+
+def plain_codes(
+    node: Node,
+    scheme: Scheme,
+    dtype: DType = DType.INT8,
+    living: Array | None = None,
+    code_bits: float | None = None,
+) -> Codes:
+    """Weights, or those that are `living`, rounded to nearest, in INT8, INT4 or INT2.
+
+    Where their code may take so many bits on average, scales are as large as it needs.
+    """
+    weights, axis = layer_weights(node)
+    weights = weights if living is None else living
+    group = {DType.INT4: scheme.group, DType.INT2: GROUP_OF_TWO_BITS}.get(dtype, 0)
+    if group and scheme.per_channel and takes_groups(node.op):
+        grouped = _grouped_codes(weights, layer_bias(node), scheme, group, dtype)
+        if packs(grouped.weights, group):
+            return grouped
+    scales = weight_scales(weights, axis, scheme, dtype)
+    codes = Codes(np.zeros(weights.shape, np.int8), scales, axis, layer_bias(node), dtype)
+    return nearest_codes(codes, weights) if code_bits is None else _coarse_codes(codes, weights, scheme, code_bits)
+
+
+def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> Codes:
+    """With the smallest scales that let a code take so many bits of each weight on average.
+
+    They go with the square root of a channel's weights: equal ones would give all channels the same error, and those
+    in proportion the same bits.
+    """
+    other = tuple(a for a in range(weights.ndim) if a != codes.axis)
+    size = np.square(weights, dtype=np.float64).mean(other if len(codes.scales) > 1 else None).reshape(-1) ** 0.25
+    if not size.any():
+        return nearest_codes(codes, weights)
+
+    def coarser(times: float) -> Codes:
+        scales = usable_scales(np.maximum(codes.scales, times * size), scheme)
+        return nearest_codes(replace(codes, scales=scales), weights)
+
+    if stored_bits(coarser(0.0)) <= bits:
+        return coarser(0.0)
+    low, high = 0.0, float(np.max(codes.scales * WEIGHT_LIMITS[DType.INT8][1] / np.maximum(size, size.max() / 256)))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stored_bits(coarser(middle)) > bits else (low, middle)
+    return coarser(high)
+
+
+def stored_bits(codes: Codes) -> float:
+    """Of a weight in flash by the shortest code, on average."""
+    kept = in_flash(codes)
+    return best_code(kept)[1] / kept.size if kept.size else 0.0
+
+
+def in_flash(codes: Codes) -> Array:
+    """The codes without those of outputs and of inputs that are all 0, which drop out."""
+    by_output = np.moveaxis(codes.weights, codes.axis, 0)
+    parts = by_output.reshape(len(by_output), by_output.shape[1] if by_output.ndim > 1 else 1, -1)
+    kept: Array = parts[parts.any((1, 2))][:, parts.any((0, 2))]
+    return kept
+
+
+def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: int, dtype: DType) -> Codes:
+    """Of a matrix [outputs, inputs], with a scale for each group of inputs."""
+    parts = [weights[:, at : at + group] for at in range(0, weights.shape[1], group)]
+    scales = np.stack([weight_scales(part, 0, scheme, dtype) for part in parts], 1)
+    return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, dtype, group), weights)
+
+
+def nearest_codes(codes: Codes, weights: Array) -> Codes:
+    """With the codes nearest to the weights."""
+    found = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(np.int8)
+    return replace(codes, weights=found)
+
+
+def layer_weights(node: Node) -> tuple[Array, int]:
+    """The real weights, and the axis of output channels."""
+    ((index, axis),) = weight_axes(node.op).items()
+    data = node.input(index).data
+    assert data is not None
+    return data, axis
+
+
+def living_weights(node: Node, constants: Mapping[str, Array]) -> Array:
+    """The real weights, but 0 those of inputs that are always 0, and those of outputs that never change.
+
+    By channels that are `constants`, as a plan has them. The bias takes the mean of what outputs are without them:
+    where there is none, they stay.
+    """
+    weights, axis = layer_weights(node)
+    outputs, inputs = constants.get(node.output.name), constants.get(node.input(0).name)
+    living = np.ones(weights.shape, bool)
+    if outputs is not None and layer_bias(node) is not None and len(outputs) == weights.shape[axis]:
+        living &= np.isnan(np.expand_dims(outputs, [a for a in range(weights.ndim) if a != axis]))
+    other = 1 - axis
+    is_whole = node.op.groups == 1 if isinstance(node.op, Conv) else weights.ndim == 2
+    if inputs is not None and is_whole and other in (0, 1) and len(inputs) == weights.shape[other]:
+        living &= np.expand_dims(inputs != 0, [a for a in range(weights.ndim) if a != other])
+    return np.where(living, weights, np.float32(0))
+
+
+def layer_bias(node: Node) -> Array | None:
+    """The real bias, where there is one."""
+    at = bias_input(node.op)
+    bias = node.inputs[at] if at is not None and len(node.inputs) > at else None
+    return None if bias is None else bias.data
+
+
+def real_weights(codes: Codes) -> Array:
+    """What the codes stand for, as float32."""
+    if codes.group:
+        return (codes.weights * codes.steps).astype(np.float32)
+    return dequantize(codes.weights, codes.quant)
+
+
+def give_biases(graph: Graph) -> bool:
+    """Layers that ONNX can write with a bias get one (0), so that it can be corrected: in integers it is free."""
+    layers = [n for n in graph.nodes if bias_input(n.op) == len(n.inputs) == 2 and weight_axes(n.op) == {1: 0}]
+    bare = [n for n in layers if onnx_form(n.op, n.sig) is not None]
+    for node in (n for n in bare if n.input(1).is_constant):
+        zeros = graph.constant(f"{node.output.name}.bias", np.zeros(node.input(1).type.shape[0], np.float32))
+        graph.rewrite(node, node.op, [*node.inputs, zeros])
+    return bool(bare)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Charts in pages: Vega-Lite specifications, and the library that draws them, which stands in the page itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from markupsafe import Markup
+
+from mcugen.core.cache import Store, cache_folder
+from mcugen.core.errors import printable
+from mcugen.reporting.pages import standalone
+
+Chart = dict[str, Any]
+"""A Vega-Lite specification."""
+
+_PACKAGE = "vl-convert-python"
+_EXPOSED = "window.vegaEmbed = vegaEmbed;"
+
+INK = "currentColor"
+"""Of the page, light or dark."""
+
+FAINT = "#8886"
+
+PALETTE = ("#3b82c4", "#d97706", "#2f9e6e", "#a855c7", "#d6455d", "#6b7f94", "#b08900", "#159bb0")
+"""Readable on white and on black."""
+
+CONFIG: Chart = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": FAINT},
+    "axis": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "domainColor": FAINT,
+        "tickColor": FAINT,
+        "gridColor": "#8883",
+        "labelLimit": 150,
+    },
+    "legend": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "orient": "top",
+        "columns": 4,
+        "labelLimit": 160,
+        "symbolBaseFillColor": INK,
+    },
+    "title": {"color": INK},
+    "text": {"color": INK},
+    "rule": {"color": INK},
+    "range": {"category": list(PALETTE)},
+}
+
+
+def chart(title: str, spec: Mapping[str, Any]) -> Chart:
+    """A specification that a page can show, as wide as the page; `title` is read to those who do not see it."""
+    size: Chart = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    if "vconcat" in spec:  # the page's script knows how wide its parts may be
+        size = {}
+    return {"description": title, "config": CONFIG, **size, **spec}
+
+
+def page(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
+    """A page of `templates/report` with charts by the keys of the places where they stand; it needs nothing else."""
+    data = Markup(_as_script(dict(charts)))
+    return standalone(template, {"vega": vega(), "own": "page.js"}, charts=data, keys=list(charts), **context)
+
+
+def _as_script(value: Any) -> str:
+    """JSON for a script element, from which no text can break out; without control characters."""
+    text = json.dumps(_clean(value), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _clean(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+@cache
+def vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, from the installed package; kept, as it takes seconds to make."""
+    store, key = Store(cache_folder() / "charts"), f"vega-{version(_PACKAGE)}.js"
+    known = store.read(key)
+    if known is not None:
+        return known.decode()
+    import vl_convert
+
+    script: str = vl_convert.javascript_bundle(_EXPOSED)
+    store.keep(key, script.encode())
+    return script

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two reports beside each other, for people: on a terminal, as Markdown for a pull request, as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from mcugen.core.errors import printable, shortened
+from mcugen.reporting.differences import MOST_LAYERS, Change, Differences, LayerChange, number
+from mcugen.reporting.figures import Layer
+from mcugen.reporting.pages import rendered
+
+LONGEST_NAME = 48
+"""Characters of a name that are shown."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is shown: the first column is of names, the others of figures."""
+
+    key: str
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def title(found: Differences) -> str:
+    """What is compared."""
+    before, after = (f"{r.model.name} on {r.board}, {r.precision}" for r in (found.before, found.after))
+    return before if before == after else f"{before} -> {after}"
+
+
+def tables(found: Differences) -> Iterator[Table]:
+    """Figures, what they rest on, and layers; the last two where they changed."""
+    yield Table("figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, found.changes)))
+    if found.causes:
+        rows = tuple((name, *(shortened(printable(t), 60) for t in texts)) for name, *texts in found.causes)
+        yield Table("causes", "What they rest on", ("", "before", "after"), rows)
+    if found.layers:
+        shown = found.layers[:MOST_LAYERS]
+        count = f"{len(shown)} of {len(found.layers)}" if len(shown) < len(found.layers) else str(len(shown))
+        time = "cycles" if found.before.cycles_estimate and found.after.cycles_estimate else "instructions"
+        rows = tuple(_layer(change, "cycles_estimate" if time == "cycles" else time) for change in shown)
+        yield Table("layers", f"Layers that changed: {count}", ("layer", "kernel", time, "flash", "RAM"), rows)
+
+
+def print_differences(found: Differences, console: Console) -> None:
+    """Tables on a terminal."""
+    console.print(escape(printable(title(found))), highlight=False, soft_wrap=True)
+    for table in tables(found):
+        grid = Grid(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+        for index, head in enumerate(table.heads):
+            grid.add_column(head, justify="right" if index and table.key != "causes" else "left", overflow="fold")
+        for row in table.rows:
+            grid.add_row(*(escape(printable(cell)) for cell in row))
+        console.print(grid)
+
+
+def markdown(found: Differences) -> str:
+    """The same for a comment in a pull request."""
+    lines = [f"### {_cell(title(found))}", ""]
+    for table in tables(found):
+        lines += [f"**{_cell(table.title)}**", "", _row(table.heads), _row(("---",) * len(table.heads))]
+        lines += [*map(_row, table.rows), ""]
+    return "\n".join(lines)
+
+
+def differences_page(found: Differences) -> str:
+    """The same as one HTML file that needs nothing else."""
+    return rendered("differences.html.j2", title=title(found), tables=list(tables(found)))
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    """Text of a model can end no cell, and is no markup."""
+    safe = "".join(f"&#{ord(c)};" if c in "|<>&`*_[]\\#!~@" else c for c in printable(text))
+    return safe.replace("\n", " ")
+
+
+def _figure(change: Change) -> tuple[str, ...]:
+    """Name, before, after, change; and whether that is better."""
+    worse = change.delta is not None and change.delta * change.figure.better < 0
+    verdict = "" if not change.delta else "worse" if worse else "better"
+    return (change.figure.title, number(change.before), number(change.after), _delta(change), verdict)
+
+
+def _delta(change: Change) -> str:
+    if not change.delta:
+        return "" if change.delta is None else "="
+    share = "" if change.share is None else f" ({100 * change.share:+.1f} %)"
+    return f"{change.delta:+,}{share}" if isinstance(change.delta, int) else f"{change.delta:+,.4g}{share}"
+
+
+def _layer(change: LayerChange, time: str) -> tuple[str, ...]:
+    def pair(name: str) -> str:
+        was, now = (_value(layer, name) for layer in (change.before, change.after))
+        return now if was == now else f"{was} -> {now}"
+
+    figures = (pair(name) for name in (time, "flash", "ram"))
+    return (shortened(printable(change.title), LONGEST_NAME), change.what, *figures)
+
+
+def _value(layer: Layer | None, name: str) -> str:
+    value = getattr(layer, name) if layer else None
+    return "-" if value is None else number(value)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two reports beside each other: which figures changed, by how much, why, and whether that is too much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from mcugen.core.errors import ConstraintError, UsageError
+from mcugen.reporting.basis import Basis
+from mcugen.reporting.figures import Layer, Report, layer_title
+
+Get = Callable[[Report], float | None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a report. `key` is its name on the command line; `better` is -1 where less is better, or 1."""
+
+    key: str
+    title: str
+    get: Get
+    better: int = -1
+
+
+FIGURES = (
+    Figure("instructions", "instructions", lambda r: r.instructions),
+    Figure("cycles", "cycles, estimate", lambda r: r.cycles_estimate),
+    Figure("ms", "milliseconds, estimate", lambda r: r.milliseconds_estimate),
+    Figure("flash", "flash, bytes", lambda r: r.flash.total),
+    Figure("code", "flash: code", lambda r: r.flash.code),
+    Figure("weights", "flash: weights", lambda r: r.flash.weights),
+    Figure("ram", "RAM, bytes", lambda r: r.ram.total),
+    Figure("arena", "RAM: arena", lambda r: r.ram.arena),
+    Figure("state", "RAM: state", lambda r: r.ram.state),
+    Figure("stack", "RAM: peak stack", lambda r: r.ram.stack),
+    Figure("accuracy", "accuracy", lambda r: r.accuracy.target if r.accuracy else None, 1),
+    Figure("agreement", "agreement", lambda r: r.accuracy.agreement if r.accuracy else None, 1),
+    Figure("sqnr", "SQNR, dB", lambda r: r.accuracy.sqnr_db if r.accuracy else None, 1),
+    Figure("macs", "multiply-accumulates", lambda r: r.model.macs),
+    Figure("parameters", "parameters", lambda r: r.model.parameters),
+)
+"""What is compared, in the order of the table."""
+
+MOST_LAYERS = 20
+"""Changed layers that are shown, those first that changed most."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure before and after; None where a report has none."""
+
+    figure: Figure
+    before: float | None
+    after: float | None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether anything changed."""
+        return self.before != self.after
+
+    @property
+    def delta(self) -> float | None:
+        """How much more it is."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def share(self) -> float | None:
+        """The same as a share of what it was."""
+        return None if self.delta is None or not self.before else self.delta / self.before
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """A layer that changed, came or went; `weight` is by how many cycles, or instructions where those are unknown."""
+
+    title: str
+    before: Layer | None
+    after: Layer | None
+
+    @property
+    def sides(self) -> dict[str, Layer | None]:
+        """The layer by when."""
+        return {"before": self.before, "after": self.after}
+
+    @property
+    def weight(self) -> int:
+        """How much the layer's time changed."""
+        return abs(_time(self.after) - _time(self.before))
+
+    @property
+    def what(self) -> str:
+        """What became of it."""
+        if self.before is None or self.after is None:
+            return "gone" if self.after is None else "new"
+        if self.before.kernel != self.after.kernel:
+            return f"{self.before.kernel} -> {self.after.kernel}"
+        return self.after.kernel
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much worse a figure may become: by an amount, or by a share of what it was."""
+
+    figure: Figure
+    text: str
+    amount: float
+    is_share: bool
+
+    def allows(self, change: Change) -> bool:
+        """Whether a change is no worse. UsageError where a report does not have the figure."""
+        if change.before is None or change.after is None:
+            missing = "before" if change.before is None else "after"
+            raise UsageError(f"--limit {self.text} needs figures", f"the report {missing} has none", "measure it")
+        room = abs(self.amount * change.before) if self.is_share else abs(self.amount)
+        return -self.figure.better * (change.after - change.before) <= room
+
+
+@dataclass(frozen=True)
+class Differences:
+    """All that two reports differ in."""
+
+    before: Report
+    after: Report
+    changes: tuple[Change, ...]
+    causes: tuple[tuple[str, str, str], ...]
+    """What the figures rest on, where that changed: title, before, after."""
+    layers: tuple[LayerChange, ...]
+    """Those that changed, by how much their time did."""
+
+    @property
+    def changed(self) -> list[Change]:
+        """The figures that are not as they were."""
+        return [change for change in self.changes if change.is_one]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON: figures by their keys, what they rest on, and layers."""
+        figures = {c.figure.key: {"before": c.before, "after": c.after} for c in self.changes}
+        causes = [{"what": what, "before": was, "after": now} for what, was, now in self.causes]
+        layers = [
+            {"layer": c.title, "what": c.what} | {key: layer and asdict(layer) for key, layer in c.sides.items()}
+            for c in self.layers
+        ]
+        return {"figures": figures, "causes": causes, "layers": layers}
+
+    def require(self, limits: Sequence[Limit]) -> None:
+        """ConstraintError that names every figure past its limit."""
+        by_key = {change.figure.key: change for change in self.changes}
+        broken = [by_key[limit.figure.key] for limit in limits if not limit.allows(by_key[limit.figure.key])]
+        if broken:
+            found = "; ".join(f"{c.figure.title} {number(c.before)} -> {number(c.after)}" for c in broken)
+            raise ConstraintError("figures must stay within their limits", found, "see what changed above")
+
+
+def differences(before: Report, after: Report) -> Differences:
+    """Two reports, compared."""
+    changes = tuple(Change(figure, figure.get(before), figure.get(after)) for figure in FIGURES)
+    return Differences(before, after, changes, tuple(_causes(before, after)), tuple(_layers(before, after)))
+
+
+_LIMIT = re.compile(r"([a-z]+)=([+-]?)([0-9]{1,12}(?:\.[0-9]{1,9})?)(%?)")
+
+
+def read_limit(text: str) -> Limit:
+    """A limit as the command line has it: cycles=+2%, ram=+0, accuracy=-0.005. UsageError if it cannot be read."""
+    found = _LIMIT.fullmatch(text)
+    figures = {figure.key: figure for figure in FIGURES}
+    if found is None:
+        raise UsageError("--limit must read FIGURE=+AMOUNT or FIGURE=+SHARE%", f"'{text}'", "e.g. --limit cycles=+2%")
+    if found[1] not in figures:
+        raise UsageError("--limit must name a figure", f"'{found[1]}'", f"one of: {', '.join(figures)}")
+    figure, sign = figures[found[1]], found[2]
+    if float(found[3]) and sign != ("+" if figure.better < 0 else "-"):
+        worse = "grow: +" if figure.better < 0 else "fall: -"
+        raise UsageError(f"--limit {figure.key} says how much it may {worse}", f"'{text}'", "mind the sign")
+    return Limit(figure, text, float(found[3]) / (100 if found[4] else 1), bool(found[4]))
+
+
+def number(value: float | None) -> str:
+    """A figure for people."""
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _causes(before: Report, after: Report) -> Iterator[tuple[str, str, str]]:
+    for title, get in _SOURCES.items():
+        was, now = get(before), get(after)
+        if was != now:
+            yield title, was, now
+    for field in fields(Basis):
+        pair = getattr(before.basis, field.name), getattr(after.basis, field.name)
+        if pair[0] != pair[1]:
+            is_digest = field.name.endswith("_sha256")
+            was, now = (_short(value) if is_digest else str(value) for value in pair)
+            yield field.name.removesuffix("_sha256"), was, now
+
+
+_SOURCES: Mapping[str, Callable[[Report], str]] = {
+    "model": lambda r: f"{r.model.name} {_short(r.model.sha256)}",
+    "board name": lambda r: r.board,
+    "cpu": lambda r: r.cpu,
+    "precision": lambda r: r.precision,
+    "kernels": lambda r: r.kernels,
+    "cycles": lambda r: r.cycles_note,
+}
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else digest[:12]
+
+
+def _layers(before: Report, after: Report) -> Iterator[LayerChange]:
+    was, now = ({layer.name: layer for layer in report.layers} for report in (before, after))
+    names = list(dict.fromkeys([*was, *now]))
+    changes = [LayerChange(_title(was.get(n), now.get(n)), was.get(n), now.get(n)) for n in names]
+    changed = [change for change in changes if change.before != change.after]
+    yield from sorted(changed, key=lambda change: -change.weight)
+
+
+def _title(before: Layer | None, after: Layer | None) -> str:
+    layer = after or before
+    return layer_title(layer.name, layer.origin) if layer else ""
+
+
+def _time(layer: Layer | None) -> int:
+    return (layer.cycles_estimate or layer.instructions or 0) if layer else 0

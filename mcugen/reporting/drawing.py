@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory map as a picture: layers from left to right, addresses from below, a rectangle for each buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from markupsafe import Markup
+
+from mcugen.memory.peak import shortened
+from mcugen.reporting.memory import KINDS, Block, MemoryMap
+from mcugen.reporting.pages import rendered
+
+LEFT, TOP, RIGHT, BOTTOM = 84, 64, 24, 190
+"""Margins around the plot, in pixels: axis labels and names of layers stand there."""
+
+HEIGHT = 400
+"""Of the plot."""
+
+WIDTH = 960
+"""Of the plot, if the layers' columns are as wide as they may be."""
+
+COLUMN = (26, 110)
+"""How narrow and how wide a layer's column may be."""
+
+CROWDED, MOST_SHARES = 8, 6
+"""A layer of many instructions is wider, by a column for so many, but no wider than so many columns."""
+
+CHARACTER = (6.8, 12)
+"""Width and height of the labels' characters in pixels, on the safe side."""
+
+LEAST_LABEL = 3
+"""Characters of a name that are better than none."""
+
+LONGEST = 22
+"""Characters of a layer's name on the axis; all of it stands in the tooltip."""
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A place in the picture; `label` is what there is room for, its foot at `label_y`; `title` is the tooltip."""
+
+    x: str
+    y: str
+    width: str
+    height: str
+    kind: str = ""
+    title: str = ""
+    label: str = ""
+    label_y: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A text at a place on one of the axes."""
+
+    at: str
+    text: str
+    title: str = ""
+
+
+def draw(memory: MemoryMap) -> Markup:
+    """A self-contained SVG without scripts; equal maps give equal bytes."""
+    plot = _Plot(memory)
+    peak = memory.peak
+    return Markup(
+        rendered(
+            "memory.svg.j2",
+            memory=memory,
+            width=_number(plot.width + LEFT + RIGHT),
+            height=TOP + HEIGHT + BOTTOM,
+            left=LEFT,
+            top=TOP,
+            right=_number(LEFT + plot.width),
+            center=_number(LEFT + plot.width / 2),
+            bottom=TOP + HEIGHT,
+            kinds=KINDS,
+            blocks=plot.blocks(),
+            shared=[plot.common(a, b) for a, b in combinations(memory.blocks, 2) if _meet(a, b)],
+            addresses=[Mark(plot.y(n), f"{n:,}") for n in _ticks(memory.arena)],
+            layers=plot.layers(),
+            arena=plot.y(memory.arena),
+            areas=[plot.y(sum(memory.areas[:n])) for n in range(1, len(memory.areas))],
+            bound=plot.y(memory.bound) if memory.bound < memory.arena else "",
+            peak=plot.area(peak.index, peak.index, 0, memory.arena),
+            peak_name=shortened(peak.title, LONGEST),
+            peak_at=_number(plot.middle(peak.index)),
+            peak_anchor="end" if plot.middle(peak.index) > LEFT + plot.width / 2 else "start",
+        )
+    )
+
+
+class _Plot:
+    """From instructions and addresses to pixels. The call and the return have half a column each."""
+
+    def __init__(self, memory: MemoryMap) -> None:
+        self.memory = memory
+        shares = [min(1 + (row.last - row.first) / CROWDED, MOST_SHARES) for row in memory.rows]
+        column = min(max(WIDTH / (sum(shares) + 1), COLUMN[0]), COLUMN[1])
+        self.width = (sum(shares) + 1) * column
+        self._edges = [0.0, column / 2]
+        for row, share in zip(memory.rows, shares, strict=True):
+            self._skip(row.first)
+            count, start = row.last - row.first + 1, self._edges[-1]
+            self._edges += [start + share * column * (i + 1) / count for i in range(count)]
+        self._skip(max([memory.peak.index, *(block.last for block in memory.blocks)]))
+        self._edges.append(self.width)
+
+    def _skip(self, index: int) -> None:
+        """Instructions before `index` that no row has: moves that vanished take no room."""
+        self._edges += [self._edges[-1]] * (index + 2 - len(self._edges))
+
+    def middle(self, index: int) -> float:
+        """The horizontal middle of an instruction's column."""
+        return LEFT + (self._edges[index + 1] + self._edges[index + 2]) / 2
+
+    def y(self, address: int) -> str:
+        """The vertical position of an address in the drawing, as SVG writes it."""
+        return _number(self._y(address))
+
+    def _y(self, address: int) -> float:
+        return TOP + HEIGHT * (1 - address / max(self.memory.arena, 1))
+
+    def area(self, first: int, last: int, start: int, end: int, kind: str = "", title: str = "") -> Rectangle:
+        """From address `start` to `end`, while instructions `first` to `last` run."""
+        left, width, top, height = self._box(first, last, start, end)
+        return Rectangle(_number(left), _number(top), _number(width), _number(height), kind, title)
+
+    def _box(self, first: int, last: int, start: int, end: int) -> tuple[float, float, float, float]:
+        """Left edge, width, upper edge, height."""
+        left, top = self._edges[first + 1], self._y(end)
+        return LEFT + left, self._edges[last + 2] - left, top, max(self._y(start) - top, 1)
+
+    def blocks(self) -> list[Rectangle]:
+        """The buffers, named where there is room: those that take another's place below, as that is named above."""
+        found = []
+        below: set[Block] = set()
+        for index, block in enumerate(self.memory.blocks):
+            hosts = [b for b in self.memory.blocks[:index] if _meet(b, block)]
+            if hosts and not any(host in below for host in hosts):
+                below.add(block)
+            title = f"{block.name} ({block.kind}): {block.nbytes:,} bytes at {block.offset:,}"
+            area = self.area(block.first, block.last, block.offset, block.end, block.kind, title)
+            _, width, top, height = self._box(block.first, block.last, block.offset, block.end)
+            room = int((width - CHARACTER[0]) / CHARACTER[0])
+            if room >= LEAST_LABEL and height >= CHARACTER[1] * (2 if hosts else 1):
+                foot = top + height - 4 if block in below else top + CHARACTER[1] - 2
+                area = replace(area, label=shortened(block.title, room), label_y=_number(foot))
+            found.append(area)
+        return found
+
+    def common(self, one: Block, other: Block) -> Rectangle:
+        """Where two buffers lie over each other."""
+        first, last = max(one.first, other.first), min(one.last, other.last)
+        start, end = max(one.offset, other.offset), min(one.end, other.end)
+        title = f"{one.name} and {other.name} share {end - start:,} bytes"
+        return self.area(first, last, start, end, "shared", title)
+
+    def layers(self) -> list[Mark]:
+        """The names below the columns."""
+        found = []
+        for index, row in enumerate(self.memory.rows):
+            at = LEFT + (self._edges[row.first + 1] + self._edges[row.last + 2]) / 2
+            found.append(
+                Mark(_number(at), f"{index} {shortened(row.title, LONGEST)}", f"{index} {row.name}: {row.kernel}")
+            )
+        return found
+
+
+def _meet(one: Block, other: Block) -> bool:
+    in_time = one.first <= other.last and other.first <= one.last
+    return in_time and one.offset < other.end and other.offset < one.end
+
+
+def _ticks(arena: int) -> list[int]:
+    """Addresses at round distances, some six, and the arena's end; none so near to it that labels would touch."""
+    steps = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
+    step = next(s for s in steps if s * 7 > arena)
+    return [n for n in range(0, arena, step) if arena - n > step / 3] + [arena]
+
+
+def _number(value: float) -> str:
+    """Pixels; one digit is enough, and the same on every machine."""
+    return f"{value:.1f}".removesuffix(".0")

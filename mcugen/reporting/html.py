@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as one HTML file that needs nothing else: no network, no font, no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import fields
+
+from markupsafe import Markup
+
+from mcugen.evaluation.layers import LayerError
+from mcugen.evaluation.metrics import described
+from mcugen.evaluation.sample_results import SampleResult, SampleView
+from mcugen.reporting.cells import Cell, number, words
+from mcugen.reporting.charts import page
+from mcugen.reporting.figures import Alternative, Layer, Report, SelfTestLayer, layer_title, stalled
+from mcugen.reporting.layer_charts import charts_of
+from mcugen.reporting.text import findings, title, totals
+
+LAYER_HEADS = ("#", "layer", "kernel", "MACs", "instructions", "cycles", "waits", "weights", "RAM")
+ERROR_HEADS = ("#", "layer", "op", "type", "range", "method", "clipped", "weights dB", "SQNR dB", "cosine", "max error")
+
+ALTERNATIVE_HEADS = ("option", "RAM", "flash", "instructions")
+
+TESTED_HEADS = ("layer", "flips", "change a result", "found")
+
+OLDER = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
+
+
+def report_page(report: Report) -> str:
+    """All that the text says, with charts, pictures of samples and what it rests on; equal reports give equal bytes."""
+    comparison, samples = report.quantization, report.samples
+    basis = [(f.name.replace("_", " "), getattr(report.basis, f.name)) for f in fields(report.basis)]
+    return page(
+        "report.html.j2",
+        charts_of(report),
+        title=title(report),
+        verdict=verdict(report),
+        totals=totals(report),
+        layer_heads=LAYER_HEADS,
+        layers=[_layer_row(i, layer) for i, layer in enumerate(report.layers)],
+        reasons=[(layer_title(r.name, r.origin), r.kernel, r.reason) for r in report.layers if r.reason],
+        alternative_heads=ALTERNATIVE_HEADS,
+        alternatives=[_alternative_row(other, report.alternatives[0]) for other in report.alternatives],
+        tested_heads=TESTED_HEADS,
+        tested=[_tested_row(layer) for layer in report.self_test.layers] if report.self_test else [],
+        error_heads=ERROR_HEADS,
+        errors=[_error_row(i, layer) for i, layer in enumerate(comparison.layers)] if comparison else [],
+        findings=findings(comparison) if comparison else [],
+        compared=f"{comparison.samples} sample{'s' * (comparison.samples != 1)}" if comparison else "",
+        wrong=[_sample(result, samples.names) for result in samples.wrong] if samples else [],
+        unsure=[_sample(result, samples.names) for result in samples.unsure] if samples else [],
+        farthest=[_sample(result, None) for result in samples.farthest] if samples else [],
+        warnings=report.warnings,
+        notes=[*report.notes, *([OLDER] * (report.buffers is None))],
+        basis=[(name, str(value)) for name, value in basis if value is not None],
+        sha256=report.model.sha256,
+        command=report.command,
+    )
+
+
+def verdict(report: Report) -> list[tuple[bool, str]]:
+    """What decides, first: whether it fits, how good it is, how long it takes; each with whether that is well."""
+    told: list[tuple[bool, str]] = []
+    budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
+    limits = (
+        ("RAM", report.ram.total, report.ram.arena + report.ram.state, budget.max_ram if budget else None),
+        ("flash", report.flash.total, report.flash.weights, budget.max_flash if budget else None),
+    )
+    for what, total, least, allowed in limits:
+        taken = least if total is None else total
+        held = sum(use.size for use in report.memories if use.kind == what.lower())
+        of = f" of {held:,}" * (allowed is None and held > 0)
+        room = f", of {allowed:,} allowed" if allowed is not None else ""
+        told.append(
+            (allowed is None or taken <= allowed, f"{'at least ' * (total is None)}{taken:,}{of} bytes of {what}{room}")
+        )
+    if accuracy is not None:
+        metric = described(accuracy.metric)
+        before = "" if accuracy.float32 is None else f", {metric.show(accuracy.float32)} of {accuracy.reference}"
+        samples = f"{accuracy.samples:,} sample{'s' * (accuracy.samples != 1)}"
+        told.append((True, f"{metric.title} {metric.show(accuracy.target)} on {samples}{before}"))
+    if report.milliseconds_estimate is not None and report.cycles_estimate is not None:
+        late = deadline is not None and report.cycles_estimate > deadline.max_cycles
+        allowed_cycles = f", of {deadline.max_cycles:,} allowed" if deadline else ""
+        cycles = f"about {report.milliseconds_estimate:.4g} ms ({report.cycles_estimate:,} cycles{allowed_cycles})"
+        told.append((not late, f"{cycles} a call on {report.board}"))
+    else:
+        told.append((True, report.cycles_note or "time is not known: it did not run on a simulated board"))
+    return told
+
+
+def _layer_row(index: int, layer: Layer) -> list[Cell]:
+    waits = stalled(layer.cycles_estimate, layer.stalls) if layer.stalls else None
+    return [
+        number(index),
+        words(layer_title(layer.name, layer.origin)),
+        words(layer.kernel),
+        number(layer.macs),
+        number(layer.instructions),
+        number(layer.cycles_estimate),
+        number(waits, "" if waits is None else f"{100 * waits:.1f} %"),
+        number(layer.flash),
+        number(layer.ram),
+    ]
+
+
+def _tested_row(layer: SelfTestLayer) -> list[Cell]:
+    share = f"{100 * layer.found / max(layer.significant, 1):.0f} %" * (layer.significant > 0)
+    counts = (number(layer.flips), number(layer.significant), number(layer.found, f"{layer.found} {share}".strip()))
+    return [words(layer.layer), *counts]
+
+
+def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:
+    """Each figure with how much more that is than what is taken."""
+    if other.refusal:
+        return [words(other.options), words(other.refusal, is_long=True), words(""), words("")]
+    pairs = (
+        (other.ram, taken.ram),
+        (other.flash_estimate, taken.flash_estimate),
+        (other.instructions_estimate, taken.instructions_estimate),
+    )
+    return [words(other.options), *(_changed(now, before) for now, before in pairs)]
+
+
+def _changed(now: int | None, before: int | None) -> Cell:
+    """A figure, and by which share it is more than before."""
+    if now is None or not before or now == before:
+        return number(now)
+    return number(now, f"{now:,} ({100 * (now / before - 1):+.1f} %)")
+
+
+def _error_row(index: int, layer: LayerError) -> list[Cell]:
+    spread = "" if layer.low is None or layer.high is None else f"{layer.low:.3g} to {layer.high:.3g}"
+    clipped = "" if layer.clipped is None else f"{100 * layer.clipped:.2f} %"
+    exact = layer.cosine is not None and layer.sqnr_db is None
+    return [
+        number(index),
+        words(layer.name),
+        words(layer.op),
+        words(layer.precision),
+        words(spread),
+        words(layer.method),
+        number(layer.clipped, clipped),
+        _short(layer.weights_sqnr_db, "{:.1f}"),
+        Cell("exact", 1e9) if exact else _short(layer.sqnr_db, "{:.1f}"),
+        _short(layer.cosine, "{:.5f}"),
+        _short(layer.max_abs_error, "{:.3g}"),
+    ]
+
+
+def _short(value: float | None, form: str) -> Cell:
+    return number(value, "" if value is None else form.format(value))
+
+
+def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str, str]:
+    """What is said of a sample, its picture as a data address, "" where there is none, and the picture's class."""
+    view = result.view
+    shown = picture(view) if view else ""
+    shape = "tall" if view and view.height > 2 * view.width else ""
+    if result.predicted is None:
+        return f"sample {result.index}: SQNR {result.margin:.1f} dB", shown, shape
+
+    def title(number: int) -> str:
+        return f"'{names[number]}'" if names else f"class {number}"
+
+    label = "" if result.label is None else f", is {title(result.label)}"
+    return (
+        f"sample {result.index}: taken for {title(result.predicted)}{label}; margin {result.margin:.3g}",
+        shown,
+        shape,
+    )
+
+
+def picture(view: SampleView) -> Markup | str:
+    """PNG: an image as it is, a spectrogram in grey, a line as a curve; "" for a view that contradicts itself."""
+    from PIL import Image
+
+    data = base64.b64decode(view.values)
+    if len(data) != view.height * view.width * view.channels or view.channels not in (1, 3):
+        return ""
+    if view.height == 1 and view.channels == 1:
+        image = Image.new("L", (view.width, 64), 255)
+        for x, value in enumerate(data):
+            image.putpixel((x, 63 - value * 63 // 255), 0)
+    else:
+        image = Image.frombytes("L" if view.channels == 1 else "RGB", (view.width, view.height), data)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return Markup("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())

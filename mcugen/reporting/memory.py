@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory map over time: which buffers lie where in the arena while each layer runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcugen.codegen.identifiers import tensor_name
+from mcugen.lir.program import Access, Buffer, Program, Space
+from mcugen.memory.peak import Moment, address, busiest, moments
+from mcugen.reporting.figures import ArenaBuffer, layer_title
+
+KINDS = ("input", "output", "activation", "scratch")
+"""What a buffer holds."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A buffer in the arena: its bytes from `offset` on, alive from instruction `first` to `last`, inclusive.
+
+    Instruction −1 stands for the moment of the call, their number for that of its return.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+    @property
+    def title(self) -> str:
+        """What a reader calls it."""
+        return tensor_name(self.name)
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.nbytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer, which is the instructions `first` to `last`, at the moment when it uses most of the arena.
+
+    `nbytes` are those in use, `scratch` those of them that only this layer needs; `blocks` are in order of addresses.
+    `whole` tells why it cannot be computed row by row; "" where it can.
+    """
+
+    name: str
+    op: str
+    kernel: str
+    first: int
+    last: int
+    nbytes: int
+    scratch: int
+    blocks: tuple[Block, ...]
+    whole: str = ""
+
+    @property
+    def title(self) -> str:
+        """What a reader calls it."""
+        return tensor_name(self.name)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment with the most bytes in use. `layer` counts from 0; None before the first and behind the last."""
+
+    index: int
+    layer: int | None
+    name: str
+    nbytes: int
+    blocks: tuple[Block, ...]
+    """Those that make it, the largest first."""
+
+    @property
+    def title(self) -> str:
+        """What a reader calls its layer."""
+        return tensor_name(self.name)
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """A planned program's arena over time, in bytes.
+
+    Of the arena's `areas`, each in a memory of its own, addresses count on. `bound` is proven: no plan takes less.
+    """
+
+    model: str
+    board: str
+    areas: tuple[int, ...]
+    bound: int
+    peak: Peak
+    rows: tuple[Row, ...]
+    blocks: tuple[Block, ...]
+    """All, in the order in which their lives begin."""
+
+    @property
+    def arena(self) -> int:
+        """Bytes of all areas."""
+        return sum(self.areas)
+
+    def layer_at(self, index: int) -> int:
+        """The layer of an instruction: −1 before the first, their number behind the last."""
+        return next((i for i, row in enumerate(self.rows) if index <= row.last), len(self.rows)) if index >= 0 else -1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON: times are numbers of layers."""
+        peak = self.peak
+        return {
+            "model": self.model,
+            "board": self.board,
+            "arena": self.arena,
+            "areas": list(self.areas),
+            "bound": self.bound,
+            "peak": {
+                "layer": peak.layer,
+                "name": peak.name,
+                "bytes": peak.nbytes,
+                "buffers": [{"name": b.name, "kind": b.kind, "bytes": b.nbytes} for b in peak.blocks],
+            },
+            "layers": [
+                {
+                    "name": row.name,
+                    "op": row.op,
+                    "kernel": row.kernel,
+                    "bytes": row.nbytes,
+                    "scratch": row.scratch,
+                    "whole": row.whole,
+                    "buffers": [
+                        {"name": b.name, "kind": b.kind, "offset": b.offset, "bytes": b.nbytes} for b in row.blocks
+                    ],
+                }
+                for row in self.rows
+            ],
+            "buffers": [
+                {
+                    "name": b.name,
+                    "kind": b.kind,
+                    "offset": b.offset,
+                    "bytes": b.nbytes,
+                    "first": self.layer_at(b.first),
+                    "last": self.layer_at(b.last),
+                }
+                for b in self.blocks
+            ],
+        }
+
+
+def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
+    """What a report tells of the arena: times are numbers of layers."""
+    memory = memory_map(program, board)
+    return [
+        ArenaBuffer(b.title, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))
+        for b in memory.blocks
+    ]
+
+
+def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = None) -> MemoryMap:
+    """Of a planned program, for a board of that name; `whole` tells of instructions why they compute no single rows."""
+    scratch = _scratch(program)
+    block_of = {
+        b: Block(b.name, _kind(b, scratch), address(program, b), b.nbytes, first, last)
+        for b, (first, last) in program.live_ranges().items()
+        if b.nbytes
+    }
+    times = moments(program)
+    rows = tuple(_row(program, layer, times, block_of, whole or {}) for layer in program.layers())
+    most = busiest(times)
+    layer = next((i for i, row in enumerate(rows) if row.first <= most.index <= row.last), None)
+    outside = "the call" if most.index < 0 else "the return"
+    largest = sorted((block_of[b] for b in most.buffers if b.nbytes), key=lambda b: (-b.nbytes, b.offset, b.name))
+    return MemoryMap(
+        model=program.name,
+        board=board,
+        areas=tuple(program.area_sizes),
+        bound=sum(program.area_bounds),
+        peak=Peak(most.index, layer, outside if layer is None else rows[layer].name, most.nbytes, tuple(largest)),
+        rows=rows,
+        blocks=tuple(sorted(block_of.values(), key=lambda b: (b.first, b.offset, -b.nbytes, b.name))),
+    )
+
+
+def _row(
+    program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block], whole: Mapping[str, str]
+) -> Row:
+    head = program.head(layer)
+    most = busiest(times[index + 1] for index in layer)
+    blocks = tuple(block_of[b] for b in most.buffers if b.nbytes)
+    scratch = sum(b.nbytes for b in blocks if b.kind == "scratch")
+    own = program.completing(layer).name
+    name = layer_title(own, head.origin)
+    reason = whole.get(own, "")
+    return Row(name, head.op, head.kernel, layer[0], layer[-1], most.nbytes, scratch, blocks, reason)
+
+
+def _scratch(program: Program) -> set[Buffer]:
+    """The buffers that are nothing but scratch."""
+    uses = [o for instr in program.instrs for o in instr.operands]
+    return {o.buffer for o in uses if o.access is Access.SCRATCH} - {
+        o.buffer for o in uses if o.access is not Access.SCRATCH
+    }
+
+
+def _kind(buffer: Buffer, scratch: Collection[Buffer]) -> str:
+    if buffer.space in (Space.INPUT, Space.OUTPUT):
+        return str(buffer.space.value)
+    return "scratch" if buffer in scratch else "activation"

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network as it came and as it is compiled, side by side: a row a node, in order, with lanes for its tensors.
+
+Networks are long and narrow: where each node has a row of its own, names stay readable on any screen, and what a lane
+shows is which tensors are alive. So do logs of version control draw their history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from mcugen.hir.graph import Graph
+from mcugen.lir.program import Program
+from mcugen.reporting.pages import standalone
+
+ROW, LANE, MOST_LANES = 44, 14, 12
+"""Pixels of a row and of a lane, and lanes that are drawn beside each other: others lie in the last."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node: its operator, what it reads and makes (by name), what a person is told, and the ONNX nodes it is from."""
+
+    op: str
+    name: str
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    type: str
+    kernel: str = ""
+    origin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A node in its place: the lane of its dot."""
+
+    box: Box
+    lane: int
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Rows from above, lines between them as SVG paths, and how many lanes there are."""
+
+    title: str
+    rows: list[Row]
+    lines: list[str]
+    lanes: int
+
+    @property
+    def width(self) -> int:
+        """Of the lanes, in pixels."""
+        return LANE * (self.lanes + 1)
+
+    @property
+    def height(self) -> int:
+        """Of all rows, in pixels."""
+        return ROW * len(self.rows)
+
+    @property
+    def dots(self) -> list[tuple[int, int]]:
+        """The middle of each row's dot."""
+        return [(_x(row.lane), _y(index)) for index, row in enumerate(self.rows)]
+
+
+def network_page(model: onnx.ModelProto, graph: Graph, program: Program, board: str) -> str:
+    """Both drawings as one page, in which a node shows its counterparts."""
+    drawings = [drawn("ONNX", onnx_boxes(model)), drawn(f"compiled for {board}", compiled_boxes(graph, program))]
+    return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW)
+
+
+def onnx_boxes(model: onnx.ModelProto) -> list[Box]:
+    """Inputs, nodes and outputs of a checked model, without nodes that are made of constants alone."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known = {v.name: _onnx_type(v) for v in (*graph.input, *graph.value_info, *graph.output)}
+    constants = {initializer.name for initializer in graph.initializer}
+    inputs = [Box("input", v.name, (), (v.name,), known[v.name]) for v in graph.input if v.name not in constants]
+    nodes = []
+    for node in graph.node:
+        reads = tuple(name for name in node.input if name and name not in constants)
+        if not reads and not _subgraphs(node):
+            constants.update(node.output)
+            continue
+        types = ", ".join(filter(None, (known.get(name, "") for name in node.output)))
+        nodes.append(
+            Box(node.op_type, node.name, reads, tuple(node.output), types, origin=(node.name or node.output[0],))
+        )
+    return [*inputs, *nodes, *(Box("output", v.name, (v.name,), (), known[v.name]) for v in graph.output)]
+
+
+def _subgraphs(node: onnx.NodeProto) -> bool:
+    """Whether it may read tensors of the graph around it."""
+    return any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute)
+
+
+def _onnx_type(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    if not tensor.elem_type:
+        return ""
+    sizes = [d.dim_param or str(d.dim_value) for d in tensor.shape.dim]
+    return f"{'x'.join(sizes) or 'scalar'} {onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}"
+
+
+def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
+    """Of a graph after all passes; kernels are those of its program."""
+    by_name = {instr.name: instr.kernel for instr in program.instrs if instr.kernel}
+    inputs = [Box("input", v.name, (), (v.name,), str(v.type)) for v in graph.inputs]
+    nodes = [
+        Box(
+            node.op.name,
+            node.outputs[0].name,
+            tuple(v.name for v in node.inputs if v is not None and not v.is_constant),
+            tuple(v.name for v in node.outputs),
+            ", ".join(str(v.type) for v in node.outputs),
+            by_name.get(node.outputs[0].name, ""),
+            node.origin,
+        )
+        for node in graph.nodes
+    ]
+    ends = zip(graph.output_names, graph.outputs, strict=True)
+    return [*inputs, *nodes, *(Box("output", name, (v.name,), (), str(v.type)) for name, v in ends)]
+
+
+def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
+    """A tensor keeps the lane in which it was made until its last reader has read it."""
+    last = {name: index for index, box in enumerate(boxes) for name in box.reads}
+    lane_of: dict[str, int] = {}
+    made: dict[str, tuple[int, int]] = {}
+    rows: list[Row] = []
+    lines: list[str] = []
+    for index, box in enumerate(boxes):
+        reads = [name for name in dict.fromkeys(box.reads) if name in lane_of]
+        ends = [name for name in reads if last[name] == index]
+        lane = min((lane_of[name] for name in ends), default=_free(lane_of))
+        lines += [_line(*made[name], lane_of[name], index, lane) for name in reads]
+        for name in ends:
+            del lane_of[name]
+        rows.append(Row(box, lane))
+        for name in box.makes:
+            if name in last:
+                lane_of[name] = lane if lane not in lane_of.values() else _free(lane_of)
+                made[name] = index, lane
+    lanes = 1 + max((row.lane for row in rows), default=0)
+    return Drawing(title, rows, lines, min(lanes, MOST_LANES))
+
+
+def _free(lane_of: Mapping[str, int]) -> int:
+    taken = set(lane_of.values())
+    return next(lane for lane in range(len(taken) + 1) if lane not in taken)
+
+
+def _x(lane: int) -> int:
+    return LANE * (min(lane, MOST_LANES - 1) + 1)
+
+
+def _y(index: int) -> int:
+    return ROW * index + ROW // 2
+
+
+def _line(start: int, start_lane: int, lane: int, end: int, end_lane: int) -> str:
+    """From a dot down a lane to another dot; it changes lanes within a row of each."""
+    return " ".join(_steps(start, start_lane, lane, end, end_lane))
+
+
+def _steps(start: int, start_lane: int, lane: int, end: int, end_lane: int) -> Iterator[str]:
+    yield f"M{_x(start_lane)} {_y(start)}"
+    x, y = _x(start_lane), _y(start)
+    stops = [(_x(lane), _y(start) + ROW)] if end - start > 1 else []
+    stops += [(_x(lane), _y(end) - ROW)] if end - start > 2 else []
+    for to_x, to_y in (*stops, (_x(end_lane), _y(end))):
+        middle = (y + to_y) // 2
+        yield f"V{to_y}" if to_x == x else f"C{x} {middle} {to_x} {middle} {to_x} {to_y}"
+        x, y = to_x, to_y

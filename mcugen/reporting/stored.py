@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports as files: what `--json` wrote is read again, by the types of the report itself, which are its JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mcugen.core.errors import UsageError
+from mcugen.core.limits import read_bounded
+from mcugen.reporting.basis import SCHEMA
+from mcugen.reporting.figures import Report
+
+MOST_BYTES = 64 << 20
+"""Of a file with a report."""
+
+
+@cache
+def _adapter() -> TypeAdapter[Report]:
+    return TypeAdapter(Report)
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a report."""
+    schema = _adapter().json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A report of mcugen", **schema}
+
+
+def read_report(path: Path) -> Report:
+    """A report that `--json` wrote. UsageError for anything else, and for one of a newer version."""
+    try:
+        data = json.loads(read_bounded(path, MOST_BYTES))
+    except OSError as error:
+        raise UsageError(f"{path.name}: the report must be readable", error.strerror or "") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path.name}: a report must be JSON", str(error)[:200], _REMEDY) from error
+    basis = data.get("basis") if isinstance(data, dict) else None
+    schema = basis.get("schema") if isinstance(basis, dict) else None
+    if not isinstance(schema, int) or schema > SCHEMA:
+        found = "no version" if schema is None else f"version {schema}"
+        raise UsageError(f"{path.name}: a report must be of version {SCHEMA} at most", found, _REMEDY)
+    try:
+        return _adapter().validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise UsageError(f"{path.name}: a report must keep its schema", f"{where}: {first['msg']}", _REMEDY) from error
+
+
+_REMEDY = "give what `mcugen report MODEL --json FILE` of this version wrote"

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report for people: tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mcugen.core.errors import printable
+from mcugen.evaluation.accuracy import Accuracy, Measure
+from mcugen.evaluation.layers import COMPUTED, LayerComparison, LayerError, precision_lines
+from mcugen.evaluation.metrics import described
+from mcugen.lir.program import MOVE
+from mcugen.reporting.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
+from mcugen.reporting.tradeoffs import Goal, Tradeoff
+
+WORST = 10
+"""How many layers a report explains unless all are asked for."""
+
+
+def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
+    """Totals, then one line a layer; of a quantized model also its worst layers, or all in order."""
+    console.print(table_of_facts(title(report), totals(report)))
+    console.print(_layers(report, console.width))
+    if report.quantization is not None:
+        print_comparison(report.quantization, console, all_layers)
+    for line in precision_lines(report.other_precisions):
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def names_layers(note: str) -> bool:
+    """Return whether a note names layers of another type, none of which may be left out."""
+    return note.startswith(COMPUTED)
+
+
+def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
+    """Float and integer side by side, and which layer diverges first."""
+    console.print(_errors(comparison, console.width, all_layers))
+    for line in findings(comparison):
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def findings(comparison: LayerComparison) -> list[str]:
+    """Where the error comes from, in words."""
+    threshold = f"{comparison.threshold_db:g} dB"
+    found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
+    lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
+    lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
+    return lines
+
+
+def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> None:
+    """The way of a search for the least precise arithmetic, a line a step; dim is what was taken back."""
+    console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    heads = ("becomes", goal.metric.title, "arena", "weights", "instructions", "goal")
+    rows = [_step_figures(goal, step) for step in steps]
+    _add_name_column(table, "layer", console.width, heads, rows)
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("becomes", "goal") else "right", no_wrap=True)
+    for figures, step in zip(rows, steps, strict=True):
+        name = escape(printable(step.layer)) or "(all)"
+        table.add_row(name, *figures, style=None if step.kept else "dim")
+    console.print(table)
+
+
+def _step_figures(goal: Goal, step: Tradeoff) -> tuple[str, ...]:
+    figures = (step.arena, step.weights, step.instructions)
+    arena, weights, instructions = ("" if figure is None else f"{figure:,}" for figure in figures)
+    told = f"{'~' * (step.is_estimate and bool(instructions))}{instructions}"
+    return (step.precision, step.shown(goal.metric), arena, weights, told, _verdict(step))
+
+
+def _verdict(step: Tradeoff) -> str:
+    if step.holds:
+        return "met"
+    missed = "missed" if step.confirmed is None else "missed in C"
+    return missed if step.kept else "undone"
+
+
+class Facts:
+    """Lines of a label, a value and a note, as plain text."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str]] = []
+
+    def add_row(self, label: str, value: str, note: str) -> None:
+        """Appends a line of a label, a value and a remark."""
+        self.rows.append((label, value, note))
+
+
+def title(report: Report) -> str:
+    """What a report is about."""
+    return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}"
+
+
+def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Labels, values and notes, whose texts may be untrusted."""
+    table = Table(title=escape(printable(heading)), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*(escape(printable(text)) for text in row))
+    return table
+
+
+def totals(report: Report) -> list[tuple[str, str, str]]:
+    """Label, value and note of each figure of the whole model."""
+    table = Facts()
+    _add_time(table, report)
+    _add_memory(table, report)
+    _add_choices(table, report)
+    _add_learning(table, report)
+    return table.rows
+
+
+def _add_time(table: Facts, report: Report) -> None:
+    """Accuracy, work and what it takes."""
+    model = report.model
+    if report.accuracy is not None:
+        table.rows += accuracy_rows(report.accuracy, "run under simulation")
+    table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
+    if model.dropped_channels:
+        table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
+    table.add_row("instructions", _number(report.instructions), "retired, one inference")
+    known = report.instruction_range
+    if known is not None and known.best != known.worst:
+        table.add_row(
+            "  best and worst",
+            f"{known.best:,} to {known.worst:,}",
+            f"of {known.inputs} inputs; "
+            + (f"any takes at most {known.bound:,}" if known.bound else f"unbounded: {known.unbounded}"),
+        )
+    table.add_row("  for other inputs", "" if report.varies else "the same", _varying(report))
+    if report.instructions_per_mac is not None:
+        table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
+    if report.cycles_note:
+        table.add_row("cycles, estimate", _number(report.cycles_estimate), report.cycles_note)
+    if report.milliseconds_estimate is not None:
+        clock = f"{report.clock_hz / 1e6:g} MHz"
+        table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
+    if report.stalls:
+        table.add_row("waits for memory", _share(report.stalled), _waited(report))
+    cores = report.two_cores
+    if cores is not None:
+        waiting = " and ".join(f"{100 * share:.1f}" for share in cores.waiting)
+        table.add_row(
+            f"two cores: {cores.unit}", _number(round(cores.total)), f"the cores wait {waiting} % of the time"
+        )
+        if report.first_part is not None:
+            held = f"to a frame's result, which the next call gives; {_number(round(cores.total))} a frame"
+            table.add_row("two cores: latency", _number(round(cores.latency)), held)
+        table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", f"over this code on one core; {cores.limits}")
+        slowest = [report.layers[i] for i in cores.slowest]
+        names = [layer_title(layer.name, layer.origin) + " (copied)" * (layer.kernel == MOVE) for layer in slowest]
+        table.add_row("  by one core alone", "", ", ".join(names))
+    if report.microjoules_estimate is not None:
+        table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
+
+
+def _add_memory(table: Facts, report: Report) -> None:
+    """Flash and RAM, in all and by the board's memories."""
+    flash, ram, model = report.flash, report.ram, report.model
+    table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
+    table.add_row("flash: weights", _number(flash.weights), "bytes")
+    table.add_row("flash: total", _number(flash.total), "bytes")
+    table.add_row("RAM: arena", _number(ram.arena), f"bytes, {_optimality(ram)}: activations, scratch, inputs, outputs")
+    if ram.state:
+        table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
+    if ram.copies:
+        table.add_row("RAM: copies", _number(ram.copies), "bytes of weights, copied at start-up")
+    table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
+    table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
+    bound = report.stack_bound
+    if bound is not None:
+        path = ", ".join(call.removeprefix(f"{model.name}_") for call in bound.path)
+        table.add_row("RAM: stack bound", _number(bound.bytes), bound.note or f"bytes whatever the input: {path}")
+    table.add_row("RAM: total", _number(ram.total), "bytes")
+    test = report.self_test
+    if test is not None:
+        table.add_row(
+            "self-test: samples", _number(test.samples), f"{test.given} of them given, which find {test.coverage}"
+        )
+    if report.self_test_input:
+        table.add_row("self-test: input", "", report.self_test_input)
+    for known in report.plausible:
+        table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
+    made = report.input_pipeline
+    if made is not None:
+        table.add_row(
+            "input: instructions", _number(made.instructions), f"retired, of the first sample; {made.pipeline}"
+        )
+        table.add_row("input: state", _number(made.state), "bytes of RAM, for each stream")
+        table.add_row("input: tables", _number(made.tables), "bytes of flash, part of the code's")
+        table.add_row("input: bit-exact", _number(made.verified), "samples, compared with numpy")
+    for memory in report.memories:
+        table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
+
+
+def _add_learning(table: Facts, report: Report) -> None:
+    """What it learned, and what a step took."""
+    learning = report.learning
+    if learning is None:
+        return
+    for examined in learning.examinations:
+        loss = "" if examined.loss is None else f"; mean loss of those since the last {examined.loss:.4g}"
+        known = f"{100 * examined.accuracy:.2f} %"
+        table.add_row(f"after {examined.steps:,} steps", known, f"of the samples{loss}")
+    step, alone = learning.step, learning.inference
+    for what, told, each, plain in (
+        ("instructions", "retired, with the inference", step.instructions, alone.instructions),
+        ("cycles, estimate", "with the inference", step.cycles_estimate, alone.cycles_estimate),
+        ("peak stack", "bytes", step.stack, alone.stack),
+        ("RAM", "bytes of arena and state", step.ram, alone.ram),
+        ("flash", "bytes", step.flash, alone.flash),
+    ):
+        times = f" ({each / plain:.2f} times)" if each and plain else ""
+        beside = f"; {plain:,} where nothing learns{times}" if plain is not None else ""
+        table.add_row(f"step: {what}", _number(each), told + beside)
+    table.add_row("RAM: learned", _number(learning.state), f"bytes of state; {learning.trained}")
+
+
+def _add_choices(table: Facts, report: Report) -> None:
+    """What was chosen within which limits."""
+    if report.library_calls:
+        table.add_row("kernels", report.kernels, report.library_calls)
+    if report.rows is not None:
+        table.add_row("layers", _number(report.rows.layers), str(report.rows))
+    if report.budget is not None:
+        budget = report.budget
+        table.add_row("budget: RAM", _number(budget.ram), "bytes of arena, state, copies of weights")
+        table.add_row("budget: flash, estimate", _number(budget.flash_estimate), "bytes of weights and code")
+        table.add_row("budget: kept by", "", str(budget))
+    if report.steps is not None:
+        table.add_row("steps: cycles", _number(report.steps.cycles_estimate), str(report.steps))
+    if report.tuning is not None:
+        table.add_row("tuning: cycles", _number(report.tuning.cycles_estimate), str(report.tuning))
+    if report.deadline is not None:
+        table.add_row("deadline: cycles", _number(report.deadline.max_cycles), str(report.deadline))
+
+
+def _varying(report: Report) -> str:
+    """Which layers take more or fewer instructions for other inputs, and why."""
+    reasons = dict.fromkeys(text.rpartition(": ")[2] for text in report.varies)
+    counts = [(sum(text.endswith(reason) for text in report.varies), reason) for reason in reasons]
+    return "; ".join(f"{n} layer{'s vary' if n > 1 else ' varies'}: {reason}" for n, reason in counts)
+
+
+def holds(memory: MemoryUse) -> str:
+    """What lies in a memory."""
+    parts = (
+        ("arena", memory.arena),
+        ("code", memory.code),
+        ("weights", memory.weights),
+        ("copies of weights", memory.copies),
+    )
+    listing = ", ".join(f"{what} {nbytes:,}" for what, nbytes in parts if nbytes)
+    return f"of {memory.size:,} bytes: {listing or 'nothing'}"
+
+
+def _optimality(ram: Ram) -> str:
+    """How much smaller the arena could be if buffers were placed elsewhere."""
+    if ram.arena <= ram.arena_bound:
+        return "proven optimal"
+    excess = 100 * (ram.arena / ram.arena_bound - 1)
+    return f"at most {excess:.1f} % above the least possible (lower bound {ram.arena_bound:,})"
+
+
+def dropped_text(model: ModelFigures) -> str:
+    """Which channels need not be computed."""
+    return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
+
+
+def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
+    """Label, value and note of how good outputs are; `ran` says where they come from."""
+    samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
+    metric = described(accuracy.metric)
+    rows = []
+    if accuracy.target is not None and accuracy.metric not in ("sqnr", "agreement", "max_abs_error"):
+        label = metric.title if metric.by_reference or metric.lower_is_better else "accuracy"
+        rows.append((label, metric.show(accuracy.target), f"{metric.title} on {samples}, {ran}"))
+        if accuracy.quantized is not None:
+            rows.append(("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples"))
+        if accuracy.float32 is not None:
+            note = "the same model and samples" if accuracy.quantized is None else "in ONNX Runtime, the float model"
+            rows.append((f"  {accuracy.reference}", metric.show(accuracy.float32), note))
+    rows += [_beside(measure, accuracy.reference) for measure in accuracy.beside]
+    noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
+    if accuracy.agreement is not None:
+        agreement = f"{100 * accuracy.agreement:.2f} %"
+        rows.append(("agreement", agreement, f"same class as {accuracy.reference}, {samples}"))
+    rows.append(("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}"))
+    return rows
+
+
+def _beside(measure: Measure, reference: str) -> tuple[str, str, str]:
+    """The generated code's, and the reference's in the note."""
+    metric = described(measure.metric)
+    note = "" if measure.float32 is None else f"{metric.show(measure.float32)} of {reference}"
+    return metric.title, metric.show(measure.target), note
+
+
+ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (
+    ("op", False, True, lambda layer: layer.op),
+    ("type", False, False, lambda layer: layer.precision),
+    ("range", True, False, lambda layer: _range(layer.low, layer.high)),
+    ("method", False, False, lambda layer: layer.method),
+    ("clipped", True, False, lambda layer: _shown(layer.clipped, lambda share: f"{100 * share:.2f} %")),
+    ("weights", True, False, lambda layer: _shown(layer.weights_sqnr_db, "{:.1f}".format)),
+    ("SQNR", True, False, lambda layer: _sqnr(layer)),
+    ("cosine", True, True, lambda layer: _shown(layer.cosine, "{:.5f}".format)),
+    ("max error", True, False, lambda layer: _shown(layer.max_abs_error, "{:.3g}".format)),
+)
+"""Columns: head, whether it stands to the right, whether it is for wide terminals only, and what it shows."""
+
+WIDE = 100
+"""Columns of a terminal that is wide."""
+
+
+def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
+    layers = comparison.layers if all_layers else comparison.worst_first[:WORST]
+    samples = f"{comparison.samples} sample{'s' * (comparison.samples != 1)}"
+    order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
+    title = f"float and integer, {samples}, {order}; SQNR in dB"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns = [column for column in ERROR_COLUMNS if width >= WIDE or not column[2]]
+    rows = [[show(layer) for *_, show in columns] for layer in layers]
+    _add_name_column(table, "layer", width, [head for head, *_ in columns], rows)
+    for head, right, *_ in columns:
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    for layer, row in zip(layers, rows, strict=True):
+        style = "bold red" if layer.name == comparison.first_diverging else None
+        table.add_row(*(escape(printable(text)) for text in (layer.name, *row)), style=style)
+    return table
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.3g}..{high:.3g}"
+
+
+def _sqnr(layer: LayerError) -> str:
+    if layer.cosine is None:
+        return ""
+    return "exact" if layer.sqnr_db is None else f"{layer.sqnr_db:.1f}"
+
+
+def _shown(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first column of names, as wide as the other columns leave room for."""
+    taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=max(width - taken - len(heads) - 4, 12))
+
+
+def _layers(report: Report, width: int) -> Table:
+    columns = [column for column in LAYER_COLUMNS if width >= WIDE or not column[1]]
+    rows = [(str(i), *(show(layer) for *_, show in columns)) for i, layer in enumerate(report.layers)]
+    heads = ("#", *(head for head, *_ in columns))
+    table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(rows))))
+    _add_name_column(table, "layer", width, heads, rows)
+    for column in heads[1:]:
+        table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
+    for (number, *figures), layer in zip(rows, report.layers, strict=True):
+        name = layer_title(layer.name, layer.origin)
+        table.add_row(number, *(escape(printable(text)) for text in (name, *figures)))
+    return table
+
+
+def _share(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.1f} %"
+
+
+def _waited(report: Report) -> str:
+    """Which memories the CPU waits for, and what for."""
+    kinds = [(s.memory, what, getattr(s, what)) for s in report.stalls or () for what in ("instructions", "data")]
+    total = report.cycles_estimate or 1
+    return ", ".join(f"{memory}: {what} {_share(n / total)}" for memory, what, n in kinds if n) or "none"
+
+
+def _per_mac(layer: Layer) -> str:
+    return f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
+
+
+LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
+    ("kernel", False, lambda layer: layer.kernel),
+    ("MACs", False, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
+    ("instructions", False, lambda layer: _number(layer.instructions)),
+    ("/MAC", False, _per_mac),
+    ("cycles", True, lambda layer: _shown(layer.cycles_estimate, "{:,}".format)),
+    ("waits", True, lambda layer: _share(stalled(layer.cycles_estimate, layer.stalls)) if layer.stalls else ""),
+    ("flash", False, lambda layer: f"{layer.flash:,}"),
+    ("RAM", False, lambda layer: f"{layer.ram:,}"),
+)
+"""Columns: head, whether it is for wide terminals only, and what it shows."""
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

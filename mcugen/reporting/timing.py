@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a run takes the same instructions whatever its input, and where not."""
+
+from __future__ import annotations
+
+from mcugen.core.board import Board
+from mcugen.lir.program import Control, Instr, Program
+
+_SATURATES = frozenset({"dsp", "thumb2"})
+"""Features of CPUs that limit a number without a branch, unless the code is plain C."""
+_PLAIN = "-DMCUGEN_PLAIN_C"
+_BRANCHES = "numbers are limited by branches: a few instructions an output more or less"
+
+
+def variations(program: Program, board: Board) -> tuple[str, ...]:
+    """For each layer whose instructions depend on data a sentence; none: they are one number for any input.
+
+    Every loop has a bound, so that there always is a longest run.
+    """
+    saturates = bool(_SATURATES & board.features) and not any(flag.startswith(_PLAIN) for flag in board.cflags)
+    found: dict[str, str] = {}
+    for instr in program.instrs:
+        reason = _reason(instr, saturates=saturates)
+        if reason and instr.name not in found:
+            found[instr.name] = reason
+    return tuple(f"{name}: {reason}" for name, reason in found.items())
+
+
+def _reason(instr: Instr, *, saturates: bool) -> str:
+    if instr.control is Control.IF:
+        return "one of two branches runs"
+    if instr.control is Control.FOR and any(operand.role == "cond" for operand in instr.operands):
+        return "a loop may end before its last round"
+    if instr.control is not Control.NONE:
+        return ""
+    if instr.declaration is None or instr.library:
+        return "a library computes it" * bool(instr.library)
+    types = [operand.buffer.dtype for operand in instr.operands]
+    if instr.declaration.varies:
+        return instr.declaration.varies
+    if any(dtype.is_float or dtype.is_narrow_float for dtype in types):
+        return "floating point: comparisons, and functions of the C library"
+    computes = any(dtype.is_integer and dtype.nbytes > 1 for dtype in types)
+    return _BRANCHES if computes and not saturates else ""
+
+
+def most_rounds(program: Program) -> tuple[int, str]:
+    """What no loop exceeds in a run that goes round as data says, and why nothing is known of that, if so."""
+    found = 0
+    for instr in program.instrs:
+        kernel = instr.declaration
+        decides = _reason(instr, saturates=True) if instr.control is not Control.NONE or instr.library else ""
+        rounds = kernel.rounds(instr) if kernel and kernel.rounds else None
+        if decides or (kernel and kernel.varies and rounds is None):
+            return 0, f"{instr.name}: {decides or (kernel.varies if kernel else '')}"
+        found += rounds or 0
+    return found, ""

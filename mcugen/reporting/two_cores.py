@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each of two cores does when, how much faster that is, and what keeps it from being twice as fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mcugen.search.contention import of_stalls
+from mcugen.search.cores import BARRIER
+
+FIRST, OTHER = 0, 1
+
+
+class Waited(Protocol):
+    """What of waits for a memory is read."""
+
+    @property
+    def memory(self) -> str: ...  # noqa: D102
+    @property
+    def cycles(self) -> int: ...  # noqa: D102
+
+
+class Timed(Protocol):
+    """What of a layer is read."""
+
+    @property
+    def core(self) -> int | None: ...  # noqa: D102
+    @property
+    def instructions(self) -> int | None: ...  # noqa: D102
+    @property
+    def cycles_estimate(self) -> int | None: ...  # noqa: D102
+    @property
+    def stalls(self) -> Sequence[Waited] | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Span:
+    """Layer number `layer` on a core, from `begin` to `end`."""
+
+    layer: int
+    core: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class TwoCores:
+    """Of one inference on both cores, in `unit` (cycles as estimated, else instructions; microseconds of unlike cores).
+
+    Portions are counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; that both
+    wait for each other in memory is estimated (mcugen.search.contention). `total` is the time from begin to end,
+    `alone` that of the same code on the first core, `waiting` the shares of the time in which each core waits, `pace`
+    how many times as long the other core takes for its portions as the first one would. The speed of both together,
+    1 + 1 / pace, is missed by what `whole` layers take (which one core computes), `uneven` portions, `barriers` and
+    `contention`: shares of the time.
+
+    Of a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
+    to its result: twice the first, as the next call gives it. Else both are the same.
+    """
+
+    unit: str
+    total: float
+    latency: float
+    alone: float
+    waiting: list[float]
+    pace: float
+    whole: float
+    uneven: float
+    barriers: float
+    contention: float
+    slowest: list[int]
+    """The whole layers that take longest, by their numbers."""
+    spans: list[Span]
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as one core with the same code."""
+        return self.alone / self.total
+
+    @property
+    def limits(self) -> str:
+        """What keeps it from that of both cores together, in words."""
+        named = [("layers of one core", self.whole), ("uneven portions", self.uneven), ("barriers", self.barriers)]
+        named += [("waits for each other in memory", self.contention)] * (self.contention > 0)
+        parts = [f"{name} {100 * share:.1f} %" for name, share in sorted(named, key=lambda part: -part[1])]
+        best = "" if self.pace == 1 else f"of at most {1 + 1 / self.pace:.3f}, "
+        return f"{best}of the time lost to {', '.join(parts)}"
+
+
+MOST_NAMED = 3
+"""Whole layers that are named."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a layer, or of a barrier: the time that it takes the first core, and the core that computes it."""
+
+    first: float
+    own: float
+
+
+@dataclass(frozen=True)
+class Helped:
+    """The same layers as measured on another kind of core, and the clocks of the first and of that one, in Hz."""
+
+    layers: Sequence[Timed]
+    clocks: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Memories:
+    """Those that both cores use: banks by name, and by which share these wait for each other in that of the arena."""
+
+    banks: Mapping[str, int]
+    arena: float
+
+    def waited(self, first: Timed, other: Timed) -> float:
+        """The share of their time by which two cores are slower that compute these layers at once."""
+        return self.arena + of_stalls(_uses(first), _uses(other), self.banks)
+
+
+NO_MEMORIES = Memories({}, 0.0)
+
+
+def _uses(layer: Timed) -> dict[str, float]:
+    """The shares of its time that a layer waits for memories."""
+    cycles = layer.cycles_estimate
+    return {stall.memory: stall.cycles / cycles for stall in layer.stalls or ()} if cycles else {}
+
+
+def two_cores(
+    layers: Sequence[Timed],
+    helped: Helped | None = None,
+    first_part: int | None = None,
+    memories: Memories = NO_MEMORIES,
+) -> TwoCores | None:
+    """What layers, of which some are one core's portions, take; None without such, or where it is not known.
+
+    Of a pipeline over frames the first core computes so many of them.
+    """
+    found = _costs(layers, helped)
+    if found is None or all(layer.core is None for layer in layers):
+        return None
+    if first_part is not None:
+        share = _of_parts(layers, helped, first_part, memories)
+        return _pipeline(*found, first_part, share)
+    unit, costs, barrier = found
+    spans, whole, forks, now, contended = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0, 0.0
+    seen = helped.layers if helped else layers
+    for step in _steps(layers):
+        times = [costs[index].own for index in step]
+        spans += [Span(index, core, now, now + costs[index].own) for core, index in enumerate(step)]
+        now += max(times)
+        if len(times) == 1:
+            whole[step[0]] = times[0]
+        else:
+            forks.append((times[0], times[1]))
+            contended += min(times) * memories.waited(layers[step[0]], seen[step[1]])
+            now += barrier
+    now += contended
+    busy = [sum(span.end - span.begin for span in spans if span.core == core) for core in (FIRST, OTHER)]
+    pace = busy[OTHER] / (sum(costs[span.layer].first for span in spans if span.core == OTHER) or 1.0)
+    uneven = sum(max(ours - theirs, pace * (theirs - ours)) for ours, theirs in forks) / (1 + pace)
+    return TwoCores(
+        unit=unit,
+        total=now,
+        latency=now,
+        alone=sum(cost.first for cost in costs),
+        waiting=[max(1 - (time + len(forks) * barrier + contended) / now, 0.0) for time in busy],
+        pace=pace,
+        whole=sum(whole.values()) / (1 + pace) / now,
+        uneven=uneven / now,
+        barriers=len(forks) * barrier / now,
+        contention=contended / now,
+        slowest=sorted(whole, key=lambda index: -whole[index])[:MOST_NAMED],
+        spans=spans,
+    )
+
+
+def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, memories: Memories) -> float:
+    """By which share the parts of a pipeline are slower: that of their layers, each with each, by time."""
+    seen = (helped.layers if helped else layers)[first_part:]
+    times = [[layer.cycles_estimate or 0 for layer in part] for part in (layers[:first_part], seen)]
+    products = (
+        a * b * memories.waited(first, other)
+        for a, first in zip(times[FIRST], layers, strict=False)
+        for b, other in zip(times[OTHER], seen, strict=True)
+    )
+    return sum(products) / max(sum(times[FIRST]) * sum(times[OTHER]), 1)
+
+
+def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int, share: float) -> TwoCores:
+    """Of one frame's first layers and the others of the frame before; `share`: by which both are slower at once."""
+    spans, nows = list[Span](), [0.0, 0.0]
+    for index, cost in enumerate(costs):
+        core = OTHER if index >= first_part else FIRST
+        spans.append(Span(index, core, nows[core], nows[core] + cost.own))
+        nows[core] += cost.own
+    ours, theirs = nows
+    contended = share * min(nows)
+    total = max(nows) + barrier + contended
+    pace = theirs / (sum(cost.first for cost in costs[first_part:]) or 1.0)
+    return TwoCores(
+        unit=unit,
+        total=total,
+        latency=2 * total,
+        alone=sum(cost.first for cost in costs),
+        waiting=[max(1 - (time + barrier + contended) / total, 0.0) for time in nows],
+        pace=pace,
+        whole=0.0,
+        uneven=max(ours - theirs, pace * (theirs - ours)) / (1 + pace) / total,
+        barriers=barrier / total,
+        contention=contended / total,
+        slowest=[],
+        spans=spans,
+    )
+
+
+def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Cost], float] | None:
+    """The unit, what each layer takes in it, and a barrier."""
+    if helped is None:
+        found = _unit(layers)
+        return found and (found[0], [Cost(time, time) for time in found[1]], found[2])
+    ours, theirs = _unit(layers), _unit(helped.layers)
+    if not ours or not theirs or not ours[0] == theirs[0] == CYCLES:
+        return None
+    each = [1e6 / clock for clock in helped.clocks]
+    first, other = ([time * each[core] for time in found[1]] for core, found in enumerate((ours, theirs)))
+    own = [b if layer.core == OTHER else a for layer, a, b in zip(layers, first, other, strict=True)]
+    return "microseconds", [Cost(a, b) for a, b in zip(first, own, strict=True)], theirs[2] * each[OTHER]
+
+
+CYCLES = "cycles"
+
+
+def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
+    """The unit, what each layer takes in it, and a barrier."""
+    if not layers or any(layer.instructions is None for layer in layers):
+        return None
+    counts = [float(layer.instructions or 0) for layer in layers]
+    if any(layer.cycles_estimate is None for layer in layers):
+        return "instructions", counts, BARRIER
+    cycles = [float(layer.cycles_estimate or 0) for layer in layers]
+    return CYCLES, cycles, BARRIER * sum(cycles) / max(sum(counts), 1)
+
+
+def _steps(layers: Sequence[Timed]) -> Iterator[list[int]]:
+    """The number of a layer that one core computes, or of a portion and that of the other core behind it."""
+    index = 0
+    while index < len(layers):
+        step = [index, index + 1] if layers[index].core == FIRST else [index]
+        yield step
+        index += len(step)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on both cores of Arm's SSE-200, which QEMU simulates: the instructions of each, waiting aside.
+
+Its Cortex-M33 run what was compiled for a Cortex-M33 or M0+.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.core.board import Board
+from mcugen.core.errors import UsageError
+from mcugen.simulation.build import build_for_both_cores
+from mcugen.simulation.elf import functions
+from mcugen.simulation.execute import Sample, execute, qemu_program
+from mcugen.simulation.machines import SSE200
+from mcugen.simulation.profile import LAYER_MARK, MARK, build_plugin
+
+_SIGNAL = "harness_signal"
+_WAITING = (MARK, LAYER_MARK, _SIGNAL, "harness_wait", "harness_settle")
+"""Functions that are not counted: the chip's own signals, and waiting for them."""
+
+_FIRST, _OTHER = 0, 1
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Instructions of a layer that both cores compute, from the post until both are done."""
+
+    first: int
+    """From the post to the end of the first core's portion."""
+    other: int
+    """From waking to telling that its portion is done."""
+    end: int
+    """Of the first core behind its portion, until it knows that both are done."""
+
+    @property
+    def instructions(self) -> int:
+        """Return the instructions of the slower core, without waiting."""
+        return max(self.first, self.other) + self.end
+
+
+@dataclass(frozen=True)
+class BothCores:
+    """Results of one sample on one core and on both, and the instructions of each run."""
+
+    alone: dict[str, np.ndarray]
+    together: dict[str, np.ndarray]
+    instructions: int
+    """Instructions of the run on one core."""
+    each: tuple[int, int]
+    """Of the first core and of the other, when both run."""
+    forks: tuple[Fork, ...]
+
+    @property
+    def slower(self) -> int:
+        """Instructions from beginning to end when both run: of the first core, and what it waits for the other."""
+        return self.each[0] + sum(fork.instructions - fork.first - fork.end for fork in self.forks)
+
+    @property
+    def barrier(self) -> float:
+        """Instructions that a fork takes both cores besides its portions, each as if alone."""
+        return (sum(self.each) - self.instructions) / len(self.forks)
+
+
+def run_on_both_cores(
+    bundle: Bundle, board: Board, sample: Sample, folder: Path, *, counts: bool = True, timeout: float = 120.0
+) -> BothCores:
+    """Run the sample on one core, then on both.
+
+    Without `counts` the cores wait by WFE and signal by SEV, as on boards.
+
+    Raises:
+        UsageError: The bundle is not for two cores of an Arm board, or needs more than an arena.
+    """
+    more = (bundle.has_state, bundle.weights_blob, bundle.arguments, bundle.streamed, len(bundle.arena_sizes) > 1)
+    lent = any(port.is_lent for port in (*bundle.inputs, *bundle.outputs))
+    if "mcugen_cores.h" not in bundle.files or board.toolchain != SSE200.toolchain.name or any(more) or lent:
+        rule = "a model on both cores must be compiled for two cores of an Arm board, with all of its data in its arena"
+        raise UsageError(rule, f"board '{board.name}'", "leave other options out")
+    image = build_for_both_cores(bundle, board, SSE200, folder, counts=counts)
+    told = folder / "run" / "counts.txt"
+    plugin = _plugin(image, folder) if counts else ""
+    program = qemu_program(image, SSE200, plugin=plugin, count_instructions=counts)
+    run = execute(program, bundle, [sample, sample], folder / "run", timeout=timeout)
+    alone, together = run.outputs
+    return _read(alone, together, _marks(told, image)) if counts else BothCores(alone, together, 0, (0, 0), ())
+
+
+def _plugin(image: Path, folder: Path) -> str:
+    known = functions(image)
+    marks = [f"mark {known[name].begin:x}" for name in (MARK, LAYER_MARK, _SIGNAL)]
+    ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in _WAITING]
+    run = folder / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "setup.txt").write_text("".join(f"{line}\n" for line in (*marks, *ignored)))
+    return f"{build_plugin(folder, 'cores_plugin').resolve()},setup=setup.txt,out=counts.txt"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A core begins a function, and so many instructions have run on each so far."""
+
+    function: str
+    core: int
+    counts: tuple[int, int]
+
+
+def _marks(path: Path, image: Path) -> list[_Told]:
+    names = {area.begin: name for name, area in functions(image).items() if name in (MARK, LAYER_MARK, _SIGNAL)}
+    lines = (line.split() for line in path.read_text().splitlines())
+    return [_Told(names[int(at, 16)], int(core), (int(first), int(other))) for at, core, first, other in lines]
+
+
+def _read(alone: dict[str, np.ndarray], together: dict[str, np.ndarray], told: Sequence[_Told]) -> BothCores:
+    """Return the results: the first two marks enclose the run on one core, the last two the run on both."""
+    ends = [i for i, each in enumerate(told) if each.function == MARK]
+    begin, end = told[ends[-2]].counts, told[ends[-1]].counts
+    inside = told[ends[-2] + 1 : ends[-1]]
+    one = told[ends[1]].counts[_FIRST] - told[ends[0]].counts[_FIRST]
+    each = (end[_FIRST] - begin[_FIRST], end[_OTHER] - begin[_OTHER])
+    return BothCores(alone, together, one, each, tuple(_forks(inside, begin)))
+
+
+def _forks(told: Sequence[_Told], begin: tuple[int, int]) -> list[Fork]:
+    """Return the forks.
+
+    The first core signals when it posts; its layer marks follow at the end of its portion, and when both cores are
+    done.
+    """
+    done = [each.counts[_OTHER] for each in told if each.core == _OTHER and each.function == _SIGNAL]
+    others = [b - a for a, b in zip([begin[_OTHER], *done], done, strict=False)]
+    ours = [(each.function, each.counts[_FIRST]) for each in told if each.core == _FIRST]
+    posts = [i for i, (function, _) in enumerate(ours) if function == _SIGNAL]
+    forks = []
+    for post, other in zip(posts, others, strict=True):
+        before = ours[post - 1][1] if post else begin[_FIRST]
+        (_, half), (_, end) = [each for each in ours[post + 1 :] if each[0] == LAYER_MARK][:2]
+        forks.append(Fork(half - before, other, end - half))
+    return forks

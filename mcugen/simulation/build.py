@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a bundle with the harness: test firmware for a QEMU machine, or a program for this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.validation import validation_files
+from mcugen.core.board import Board
+from mcugen.core.options import LibraryFiles
+from mcugen.core.resources import resource_dir
+from mcugen.simulation.linking import Linked
+from mcugen.simulation.machines import Machine, find_machine
+from mcugen.simulation.toolchain import Compiler, Unit, find_program, host_compiler
+
+
+class Checks(Enum):
+    """Treatment of undefined behavior in a program for this computer."""
+
+    NONE = "none"
+    TRAP = "trap"
+    """End without a message; wrong addresses are reported."""
+    TELL = "tell"
+    """Report place and kind; compiling takes gcc twice as long."""
+
+
+HARNESS = resource_dir("templates") / "harness"
+"""Folder of the harness, whose files are compiled in place.
+
+Files generated for a model go to `harness` in the build folder.
+"""
+
+_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", str(HARNESS))
+_STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+_NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
+_HOOKED = ("-include", str(HARNESS / "on_layer.h"))
+_COPIED = ("-include", str(HARNESS / "copies.h"))
+_HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
+_UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
+_TRAP = "-fsanitize-undefined-trap-on-error"
+_CHECKS = {
+    # -O1 takes gcc four times as long.
+    Checks.TRAP: ("-O0", "-fsanitize=address", _UNDEFINED, "-fno-sanitize-recover=all", _TRAP),
+    Checks.TELL: ("-O0", "-g1", "-fsanitize=address", _UNDEFINED, "-fno-sanitize-recover=all"),
+}
+_JOINED = (Checks.TRAP,)
+"""Compiled as one file, which takes gcc two thirds of the time. To tell a fault files are compiled one by one."""
+# Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
+_STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
+
+_ADDRESSES = (
+    *("-O1", "-fsanitize=address,bounds,object-size,pointer-overflow,alignment,null,integer-divide-by-zero,vla-bound"),
+    "-fno-sanitize-recover=all",
+)
+
+_LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
+
+_FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
+_GENERATED = (*_FOR_ONE_CORE, "cores.c")
+_TARGET_SOURCES = ("startup", "semihosting", "measure", "copies")
+_CPU_SOURCES = ("reset", "counter")
+_LEAST_ROOM = 16
+"""Layers. Two at least: the hook's own cost is the distance of two calls."""
+
+
+@dataclass(frozen=True)
+class TargetImages:
+    """Linked firmware: with the model, with a model that does nothing, with the model's layer hooks."""
+
+    model: Path
+    empty: Path | None
+    layers: Path | None
+    stacks: Path | None = None
+    """As `layers`, with another hook: it tells the stack of each layer."""
+
+
+def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
+    """Build the program that runs the model on this computer, with address and UB sanitizers if `checks` asks for them.
+
+    A program that $CC links statically has the UB sanitizer alone, and traps.
+    """
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    command = host_compiler()
+    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
+    units = _joined_units(bundle, folder) if checks in _JOINED else _host_units(bundle)
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(command):
+        return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ())
+
+
+def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: LibraryFiles | None = None) -> Path:
+    """Build the host program by gcc without optimization, with counters for gcov in the model's code."""
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    compiler = Compiler((find_program("gcc"),), (*_COMMON, *_HOST, *library.flags, "-O0"), folder)
+    model = [replace(unit, flags=(*unit.flags, *counters)) for unit in _model_units(bundle)]
+    units = [*_harness_units(("host", "main"), ()), *model]
+    compiler.compile(units)
+    return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], counters)
+
+
+def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
+    """Build the program that flips bits of constants (which are writable there) and of a state.
+
+    Arithmetic may overflow, which only makes values wrong.
+    """
+    harness = _write_model(bundle, folder)
+    (folder / "model" / f"{bundle.name}_selftest.c").write_text(bundle.files[f"{bundle.name}_selftest.c"])
+    several = len(bundle.arena_sizes) > 1
+    told = {"name": bundle.name, "constants": bundle.constants, "has_state": bundle.has_state}
+    text = _render("flips.c.j2", **told, samples=samples, several=several, checks=checks)
+    (harness / "flips.c").write_text(text)
+    flags = ("-std=gnu99", "-pipe", "-w", "-fwrapv", *(_ADDRESSES if sanitize else ("-O2",)), *_HOST, "-I", "model")
+    compiler = Compiler(host_compiler(), flags, folder)
+    changed = f"model/{bundle.name}_weights.c"
+    units = [replace(u, flags=("-Dconst=",) if u.source == changed else ()) for u in _model_units(bundle)]
+    units.append(Unit("harness/flips.c", "harness/flips.o"))
+    compiler.compile(units)
+    return compiler.link("flips.out", [unit.object for unit in units], ())
+
+
+def build_target(
+    bundle: Bundle,
+    board: Board,
+    machine: Machine,
+    folder: Path,
+    *,
+    hooks: bool,
+    empty: bool = False,
+    stacks: bool = False,
+    files: LibraryFiles | None = None,
+) -> TargetImages:
+    """Build the firmware images for `machine` with the board's flags; with `empty`, also all but the model's code."""
+    library = Linked.of(bundle, files, board.cpu)
+    _write_sources(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    compiler = _target_compiler(board, machine, library, folder)
+
+    harness = _measuring_units(machine, len(bundle.layers))
+    nothing = _harness_units(("empty",), ()) if empty else []
+    model = [replace(unit, flags=(*unit.flags, *_COPIED)) for unit in _model_units(bundle)]
+    hooked = _hooked_units(bundle, model) if hooks or stacks else model
+    painting = [_painting(unit) for unit in harness] if stacks else harness
+    with library.blamed_for_headers():
+        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked, *painting])))
+
+    def link(name: str, units: list[Unit], harness: list[Unit] = harness) -> Path:
+        objects = [unit.object for unit in [*harness, *units]]
+        with library.blamed_for_archive(board.cflags):
+            return compiler.link(name, [*objects, *library.archives], _LINK)
+
+    return TargetImages(
+        model=link("model.elf", model),
+        empty=link("empty.elf", nothing) if empty else None,
+        layers=link("layers.elf", hooked) if hooks else None,
+        stacks=link("stacks.elf", hooked, painting) if stacks else None,
+    )
+
+
+def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path, joins: Sequence[str] = ()) -> Path:
+    """Build the firmware for a board's machine, or a host program, with the model compiled by another compiler.
+
+    Args:
+        command: The compiler with all its options.
+        bundle: The model.
+        board: The board; `host` builds a program for this computer.
+        folder: Build folder.
+        joins: A linker that merges the compiler's objects into one. gcc compiles the harness.
+    """
+    _write_sources(bundle, folder)
+    units = [replace(unit, flags=()) for unit in _model_units(bundle)]
+    program, *options = command
+    Compiler((find_program(program), *options), ("-std=c99", "-Imodel"), folder).compile(units)
+    model = [unit.object for unit in units]
+    if joins:
+        linker, *options = joins
+        Compiler((find_program(linker), *options), (), folder).join(model, "model.o")
+        model = ["model.o"]
+    if not board.qemu:
+        gcc, units = Compiler((find_program("gcc"),), (*_COMMON, *_HOST), folder), _harness_units(("host", "main"), ())
+        return _linked(gcc, units, model, ())
+    machine = find_machine(board)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    gcc = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
+    return _linked(gcc, _measuring_units(machine, 0), model, _LINK)
+
+
+def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tuple[str, ...]) -> Path:
+    """Compile a harness and link it with the model's objects."""
+    compiler.compile(harness)
+    return compiler.link("model.out", [*(unit.object for unit in harness), *model], flags)
+
+
+def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, counts: bool) -> Path:
+    """Firmware that runs the model on one core and on both; with `counts` signals and waiting are the harness's."""
+    harness = _write_model(bundle, folder)
+    values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
+    (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    own = (*_HOOKED, "-include", str(HARNESS / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
+    model = [replace(unit, flags=(*unit.flags, *own)) for unit in _model_units(bundle)]
+    stems = ("startup", "semihosting", f"{machine.harness}/reset", "cores")
+    units = [*_harness_units(stems, (*_NO_MEMSET, *own[2 * counts :])), *model]
+    compiler = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
+    compiler.compile(units)
+    return compiler.link("cores.elf", [unit.object for unit in units], _LINK)
+
+
+def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
+    """Build the validation firmware as a program for this computer, whose standard input and output are the wire."""
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    command = host_compiler()
+    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
+    units = [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(command):
+        return compiler.link("wire.out", [*(unit.object for unit in units), *library.archives], ())
+
+
+def build_wire_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
+) -> Path:
+    """Build the validation firmware with the board's flags; the machine's first serial port is the wire."""
+    library = Linked.of(bundle, files, board.cpu)
+    _write_sources(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    prefix = f"-D{bundle.name.upper()}_VALIDATE"
+    compiler = _target_compiler(board, machine, library, folder)
+    harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
+    own = ("-include", str(HARNESS / "stack.h"), f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
+    port = (*_NO_MEMSET, f"-DHARNESS_UART={machine.uart:#x}u")
+    units = [*_harness_units(harness, port), *_validated_units(bundle, own)]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(board.cflags):
+        return compiler.link("wire.elf", [*(unit.object for unit in units), *library.archives], _LINK)
+
+
+def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
+    """Return the model's files and those for validation, which are compiled with further `flags`."""
+    source, _ = validation_files(bundle.name)
+    return [*_model_units(bundle), Unit(f"model/{source}", "model/validate.o", (*_STRICT, *flags))]
+
+
+def build_parts(
+    bundle: Bundle, board: Board, folder: Path, roots: Sequence[str], files: LibraryFiles | None = None
+) -> tuple[Path, Path]:
+    """Build a program that only contains what the functions `roots` need, and one without them."""
+    library, machine = Linked.of(bundle, files, board.cpu), find_machine(board)
+    _write_model(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    (folder / "harness" / "main.c").write_text("int main(void) { return 0; }\n")
+    compiler = _target_compiler(board, machine, library, folder)
+    units = [*_measuring_units(machine, 0), *_model_units(bundle)]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    objects = [*(unit.object for unit in units), *library.archives]
+    kept = [f"-Wl,--undefined={root}" for root in roots]
+    with library.blamed_for_archive(board.cflags):
+        return compiler.link("parts.elf", objects, (*_LINK, *kept)), compiler.link("empty.elf", objects, _LINK)
+
+
+def flags_of(board: Board) -> str:
+    """Return the flags that determine a model's code for a board."""
+    return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
+
+
+def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
+    """Return the compiler with the board's flags last: they may ask for another optimization level."""
+    toolchain = machine.toolchain
+    flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS / machine.harness), *library.flags)
+    return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
+
+
+def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
+    """Return the harness of measured firmware, with room for the readings of `layers` layers.
+
+    The room is a power of two, so that the object of one model serves others.
+    """
+    stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+    room = {"measure": (f"-DHARNESS_LAYERS={max(_LEAST_ROOM, 1 << (layers - 1).bit_length())}",)}
+    return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *room.get(stem, ())))]
+
+
+def _write_sources(bundle: Bundle, folder: Path) -> None:
+    harness = _write_model(bundle, folder)
+    for name in _FOR_ONE_CORE:
+        text = _render(
+            f"{name}.j2",
+            name=bundle.name,
+            macro=bundle.name.upper(),
+            inputs=bundle.inputs,
+            outputs=bundle.outputs,
+            streamed=bundle.streamed,
+            has_state=bundle.has_state,
+            lesson=bundle.lesson,
+            sizes=len(bundle.arguments),
+            arena_sizes=bundle.arena_sizes,
+            arena_sections=[section.name for section in bundle.sections if section.kind == "arena"],
+            has_weights=bundle.weights_blob is not None,
+            reads_weights=bundle.reads_weights,
+            input_code=bundle.input_code,
+        )
+        (harness / name).write_text(text)
+
+
+def _write_model(bundle: Bundle, folder: Path) -> Path:
+    """Write the model's files, and return the folder for the harness's files beside them."""
+    model, harness = folder / "model", folder / "harness"
+    model.mkdir(parents=True, exist_ok=True)
+    validation = [file for file in validation_files(bundle.name) if bundle.validation is not None]
+    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts, *validation):
+        (model / name).write_text(bundle.files[name])
+    harness.mkdir(exist_ok=True)
+    return harness
+
+
+def _linker_script(bundle: Bundle, machine: Machine) -> str:
+    """Return the linker script.
+
+    A memory of the board that holds a section gets a memory of the machine. Initial values lie with the weights.
+    """
+    named = {section.region: section.memory.size for section in bundle.sections}
+    copies = [section for section in bundle.sections if section.kind == "copies"]
+    images = {bundle.image_region} if copies else set()
+    return _render(
+        "link.ld.j2",
+        regions=machine.with_memories(named),
+        aliases=[(name, machine.weights_region) for name in sorted(images - named.keys())],
+        fragments=bundle.linker_scripts,
+        copies=[section.symbol for section in copies],
+        model_object=f"{bundle.name}.o",
+        weights_objects=[f"{stem}.o" for stem in _weights_stems(bundle)],
+        weights_region=machine.weights_region,
+        arena_region=machine.arena_region,
+    )
+
+
+def _render(template: str, **values: object) -> str:
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HARNESS),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _harness_units(stems: tuple[str, ...], flags: tuple[str, ...]) -> list[Unit]:
+    sources = [f"{stem}.c" for stem in stems]
+    return [
+        Unit(f"harness/{source}" if source in _GENERATED else str(HARNESS / source), f"harness/{stem}.o", flags)
+        for source, stem in zip(sources, stems, strict=True)
+    ]
+
+
+def _model_units(bundle: Bundle) -> list[Unit]:
+    return [_model_unit(Path(source).stem) for source in bundle.sources]
+
+
+def _host_units(bundle: Bundle) -> list[Unit]:
+    return [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
+
+
+def _joined_units(bundle: Bundle, folder: Path) -> list[Unit]:
+    """Return the host program's units with several files joined in one, which compiles faster.
+
+    The harness comes last, so that its macros do not meet the model's code. Files of other models in the folder stay
+    separate, since their kernels may have the same names.
+    """
+    joined = [f"model/{bundle.name}.c", f"model/{bundle.name}_weights.c", "harness/main.c"]
+    units = _host_units(bundle)
+    present = {unit.source for unit in units}
+    text = "".join(f'#include "{source}"\n' for source in joined if source in present)
+    (folder / "harness" / "joined.c").write_text(text)
+    alone = [unit for unit in units if unit.source not in joined]
+    return [*alone, Unit("harness/joined.c", "harness/joined.o", (*_STRICT, "-I", "."))]
+
+
+def _hooked_units(bundle: Bundle, model: Sequence[Unit]) -> list[Unit]:
+    """Return the model's files with the layer hook; files of weights have no code and are shared."""
+    weights = {_model_unit(stem).source for stem in _weights_stems(bundle)}
+    return [
+        unit
+        if unit.source in weights
+        else replace(unit, object=f"hooked/{Path(unit.object).name}", flags=(*unit.flags, *_HOOKED))
+        for unit in model
+    ]
+
+
+def _painting(unit: Unit) -> Unit:
+    """Return the harness file that measures stacks layer by layer in place of `measure.c`; other files unchanged."""
+    if unit.source != str(HARNESS / "measure.c"):
+        return unit
+    return Unit(unit.source, "harness/measure_stacks.o", (*unit.flags, "-DHARNESS_LAYER_STACKS"))
+
+
+def _model_unit(stem: str) -> Unit:
+    return Unit(f"model/{stem}.c", f"model/{stem}.o", _STRICT)
+
+
+def _weights_stems(bundle: Bundle) -> list[str]:
+    """Return the names of the files of weights; a model in a firmware can have several."""
+    return [Path(source).stem for source in bundle.sources if source.endswith("_weights.c")]

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimated cycles of a call: a profile of what ran, priced by the CPU's timing, and what memories let it wait."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mcugen.core.board import Board
+from mcugen.core.errors import ToolMissingError, VerificationError
+from mcugen.simulation.build import TargetImages
+from mcugen.simulation.disassembly import Instruction
+from mcugen.simulation.elf import Range, functions
+from mcugen.simulation.profile import AWAITS, COPIES, HARNESS, Edge, Profiler, Span
+from mcugen.simulation.timings import TIMINGS, Timing
+from mcugen.simulation.waits import Wait, read_wait, untimed, waiting
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Estimated cycles of one call, None where they are not known; `note` says by which timing, or why not."""
+
+    total: int | None
+    layers: tuple[int, ...] | None
+    note: str
+    layer_units: tuple[Mapping[str, int], ...] | None = None
+    """Of each layer, how many instructions occupied which part of the CPU (see Instruction.unit)."""
+    waits: tuple[Wait, ...] = ()
+    """How many of these cycles the CPU waits for which memory."""
+    layer_waits: tuple[tuple[Wait, ...], ...] | None = None
+
+    @property
+    def without_waits(self) -> int | None:
+        """On memory that never lets the CPU wait."""
+        return None if self.total is None else self.total - sum(wait.cycles for wait in self.waits)
+
+    @property
+    def layers_without_waits(self) -> tuple[int, ...] | None:
+        """Return the cycles of each layer without wait states."""
+        if self.layers is None or self.layer_waits is None:
+            return self.layers
+        each = zip(self.layers, self.layer_waits, strict=True)
+        return tuple(cycles - sum(wait.cycles for wait in waits) for cycles, waits in each)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program's instructions by address, and the ranges of addresses that do not count."""
+
+    instructions: Mapping[int, Instruction]
+    ignored: Sequence[Range] = ()
+    copies: Sequence[Range] = ()
+    """Of what stands for another bus master, where it is begun and where it is waited for."""
+
+    def block(self, edge: Edge) -> list[Instruction]:
+        """Return the instructions of the block that ran."""
+        block = [self.at(edge.begin)]
+        while block[-1].address < edge.last:
+            block.append(self.at(block[-1].end))
+        return block
+
+    def at(self, address: int) -> Instruction:
+        """Return the instruction at an address.
+
+        Raises:
+            VerificationError: There is no instruction.
+        """
+        if address not in self.instructions:
+            raise VerificationError("what ran must be code of the program", f"address {address:#x}")
+        return self.instructions[address]
+
+    def branches(self, edge: Edge) -> bool:
+        """Whether the block did not go on to what lies behind it."""
+        return edge.to != self.at(edge.last).end
+
+    def edges(self, span: Span) -> list[Edge]:
+        """Return the edges of blocks that are counted."""
+        return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
+
+
+def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int) -> Cycles:
+    """Cycles of one call of the model, and of each layer, its hook's call included, if there is an image with hooks.
+
+    Without a timing of the CPU, a compiler for the plugin or a QEMU that loads it, there is a note instead.
+    VerificationError: the plugin did not see the `instructions` that were counted.
+    """
+    board = profiler.board
+    timing = TIMINGS.get(board.core)
+    if timing is None:
+        return Cycles(None, None, f"there is no timing of a {board.core}: kernels are chosen by instructions alone")
+    known = {image: read_code(image, timing) for image in (images.model, images.layers) if image}
+    try:
+        spans = {image: profiler.spans(image, _prices(code, timing)) for image, code in known.items()}
+    except (ToolMissingError, VerificationError) as error:
+        return Cycles(None, None, f"no profile: {error}")
+    run, code = spans[images.model][0], known[images.model]
+    if (seen := instructions_of(run, code)) != instructions:
+        raise VerificationError("the profile must agree with QEMU's timer", f"{seen} and {instructions} instructions")
+    note = f"{timing.title}, {_memory(profiler, images.model)}"
+    total, waits = _core_cycles(run, code, timing, board), _waits(run, board)
+    total += sum(wait.cycles for wait in waits)
+    if not images.layers:
+        return Cycles(total, None, note, None, waits)
+    layers, code = spans[images.layers][:-1], known[images.layers]  # the last span is the way out
+    layer_waits = tuple(_waits(span, board) for span in layers)
+    each = tuple(
+        _core_cycles(span, code, timing, board) + sum(wait.cycles for wait in waits)
+        for span, waits in zip(layers, layer_waits, strict=True)
+    )
+    return Cycles(total, each, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
+
+
+def _core_cycles(span: Span, code: Code, timing: Timing, board: Board) -> int:
+    """On memory without wait states, corrected by what was measured."""
+    return round(cycles_of(span, code, timing) * board.core_factor)
+
+
+def _memory(profiler: Profiler, image: Path) -> str:
+    """Return the assumption about the memories that the firmware uses."""
+    board = profiler.board
+    unknown = untimed(board, image, profiler.bundle, profiler.machine)
+    if unknown:
+        return f"no wait states known of {', '.join(unknown)}"
+    return f"{board.name}'s memories" if waiting(board) else "no wait states"
+
+
+def _waits(span: Span, board: Board) -> tuple[Wait, ...]:
+    return tuple(wait for wait in (read_wait(board, values) for values in span.waits) if wait.fetches or wait.reads)
+
+
+def _prices(code: Code, timing: Timing) -> Iterator[str]:
+    """For the plugin, which lets memories work while instructions run: in what order is not known before."""
+    addresses = sorted(code.instructions)
+    prices = timing.pipeline.each([code.instructions[address] for address in addresses])
+    first = code.instructions[addresses[0]]
+    yield f"refill {timing.refill(first, first)}"
+    yield from (f"price {address:x} {max(price, 0)}" for address, price in zip(addresses, prices, strict=True))
+
+
+def read_code(image: Path, timing: Timing) -> Code:
+    """Return the code of firmware; the harness's own functions are not counted."""
+    known = functions(image)
+    copies = [known[name] for name in (COPIES, AWAITS) if name in known]
+    return Code(timing.read(image), [area for name, area in known.items() if name in HARNESS], copies)
+
+
+def instructions_of(span: Span, code: Code) -> int:
+    """Return the number of executed instructions."""
+    return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
+
+
+def units_of(span: Span, code: Code) -> Mapping[str, int]:
+    """Return the number of executed instructions by the CPU unit that they occupy."""
+    units: Counter[str] = Counter()
+    for edge in code.edges(span):
+        for instruction in code.block(edge):
+            units[instruction.unit] += edge.count
+    return units
+
+
+def cycles_of(span: Span, code: Code, timing: Timing) -> int:
+    """Estimated cycles on memory without wait states."""
+    cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
+    return cycles + (span.unaligned if timing.splits_unaligned else 0)
+
+
+def _whole_blocks(edges: Sequence[Edge], code: Code) -> list[Edge]:
+    """Merge blocks where the first always continues to the second and nothing else leads there.
+
+    QEMU also begins a block inside straight code: at a page, or after a number of instructions. Page boundaries depend
+    on the linker; the timing of instruction pairs must not.
+    """
+    begun, led = defaultdict[int, list[Edge]](list), Counter[int](edge.to for edge in edges)
+    for edge in edges:
+        begun[edge.begin].append(edge)
+    for begin in sorted(begun, reverse=True):  # what lies behind is whole already
+        first, *others = begun[begin]
+        rest = begun.get(first.to, [])
+        is_alone = not others and led[first.to] == 1 and sum(edge.count for edge in rest) == first.count
+        if is_alone and begin < first.to and not code.branches(first):
+            del begun[first.to]
+            begun[begin] = [replace(edge, begin=begin) for edge in rest]
+    return [edge for each in begun.values() for edge in each]
+
+
+def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
+    """Cycles of the block that ran, and of the way to the next.
+
+    What it goes on to, and the target of a branch that takes nothing, issues as if it were part of the block.
+    """
+    if any(edge.begin in area for area in code.copies):
+        return 0  # it computes nothing
+    block, target = code.block(edge), code.at(edge.to)
+    refill = timing.refill(block[-1], target) if code.branches(edge) else 0
+    if refill:
+        return timing.cycles(block) + refill
+    return timing.cycles([*block, target]) - timing.cycles([target])

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a built program on samples: writes its input file, watches it, reads what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.codegen.bundle import Bundle, Port
+from mcugen.core.errors import ConstraintError, UsageError, VerificationError
+from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
+from mcugen.simulation.elf import cpu_of, function_at
+from mcugen.simulation.machines import Machine
+from mcugen.simulation.toolchain import USER_MODE, find_program, first_lines
+
+Sample = Mapping[str, np.ndarray]
+Findings = Mapping[str, Sequence[int]]
+
+_POLL_SECONDS = 0.1
+_TRAPS = (-signal.SIGILL, -signal.SIGTRAP)
+_ERROR_LIBRARY = 7  # MCUGEN_ERROR_LIBRARY of mcugen.h
+_ERROR_DIVERGED = 14  # MCUGEN_ERROR_DIVERGED
+_FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
+
+
+class TrapError(VerificationError):
+    """The program ended by an instruction that traps, as one that checks for undefined behaviour does."""
+
+
+class Measure(IntEnum):
+    """What the harness measures in the call for the first sample. The values are those of harness.h."""
+
+    NOTHING = 0
+    STACK = 1
+    TIME = 2
+    PROFILE = 3
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that runs a built program, and the file that has its symbols."""
+
+    command: tuple[str, ...]
+    image: Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """The results of a run: outputs of each sample by port name, and the lines that the harness printed."""
+
+    outputs: list[dict[str, np.ndarray]]
+    findings: Findings
+    crcs: tuple[int, ...] = ()
+    """CRC-32 of the input converted from each raw sample, if there is such code.
+
+    For trainable models: CRC-32 of the state after each sample.
+    """
+
+
+def host_program(image: Path) -> Program:
+    """Return the program itself, or QEMU's user mode running it if $CC made it for another CPU."""
+    cpu = cpu_of(image)
+    is_foreign = cpu in USER_MODE and cpu != cpu_of(Path(sys.executable))
+    return Program((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
+
+
+def qemu_program(
+    image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "", serial: str = "none"
+) -> Program:
+    """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
+
+    `plugin` is a plugin's file and its arguments, between commas; `serial` is where the first serial line goes.
+    """
+    clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
+    command = (
+        *(find_program(machine.toolchain.qemu), *machine.options),
+        *("-display", "none", "-monitor", "none", "-serial", serial, "-net", "none"),
+        *("-semihosting-config", "enable=on,target=native"),
+        *clock,
+        *(("-plugin", plugin) if plugin else ()),
+        *("-kernel", str(image.resolve())),
+    )
+    return Program(command, image)
+
+
+def execute(
+    program: Program,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    folder: Path,
+    *,
+    measure: Measure = Measure.NOTHING,
+    timeout: float,
+    progress: Callable[[int], None] | None = None,
+    first: int = 0,
+) -> Run:
+    """Run samples through a program in `folder`.
+
+    Args:
+        program: The program to run.
+        bundle: Its model.
+        samples: Inputs by port name.
+        folder: Working folder.
+        measure: What to measure for the first sample.
+        timeout: Seconds within which a sample must be done.
+        progress: Called with the number of samples done.
+        first: Number of the first sample in messages.
+
+    Raises:
+        VerificationError: The model returns an error or faults, or a sample takes longer than `timeout`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    swaps = cpu_of(program.image).is_little_endian != (sys.byteorder == "little")
+    _write_inputs(folder / "input.bin", bundle, samples, measure, swaps, first)
+    (folder / "output.bin").write_bytes(b"")
+    crc_bytes = 4 if bundle.input_code else 0
+    sample_bytes = crc_bytes + sum(port.nbytes for port in _written(bundle))
+    exit_code = _watch(program, folder, sample_bytes, timeout, progress, first)
+    console = (folder / "console.txt").read_text(errors="replace")
+    findings = _findings(console)
+    _check(program, bundle, exit_code, console, findings, first)
+    outputs, crcs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
+    if progress:
+        progress(len(samples))
+    return Run(outputs, findings, crcs)
+
+
+def _write_inputs(
+    path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure, swaps: bool, first: int
+) -> None:
+    """Write the harness's input file. `swaps` says that the program's CPU has the other byte order."""
+    with path.open("wb") as file:
+        file.write(_swapped(np.array([measure, len(samples)], np.uint32), swaps).tobytes())
+        for index, sample in enumerate(samples, first):
+            sizes = sizes_of(bundle, sample, index)
+            file.write(_swapped(np.array([sizes[s.name] for s in bundle.arguments], np.int32), swaps).tobytes())
+            if bundle.input_code:
+                file.write(_raw(bundle, sample, swaps))
+                continue
+            for port in bundle.inputs:
+                data = _swapped(input_array(port, sample, index, sizes), swaps).tobytes()
+                file.write(data + b"\xa5" * (port.nbytes - len(data)))
+            for port in bundle.lesson.given if bundle.lesson else ():
+                none = np.zeros(port.shape, port.dtype)  # a run
+                given = {port.name: sample.get(port.name, none)}
+                file.write(_swapped(input_array(port, given, index, sizes), swaps).tobytes())
+
+
+def raw_samples(bundle: Bundle, samples: Sequence[Sample]) -> list[np.ndarray]:
+    """Raw data of each sample, given under the name of the input that is made of it."""
+    code, name = bundle.input_code, bundle.inputs[0].name
+    assert code is not None
+    for index, sample in enumerate(samples):
+        array = sample.get(name, np.empty(0))
+        if array.dtype != np.dtype(code.raw_dtype) or array.ndim < 2 or not array.size:
+            rule = f"input '{name}' of sample {index} must be raw data of {code.raw_dtype}, for {code.text}"
+            raise UsageError(rule, f"{array.dtype} of {array.shape}")
+    return [sample[name] for sample in samples]
+
+
+def _raw(bundle: Bundle, sample: Sample, swaps: bool) -> bytes:
+    """Bytes in all, the first two extents, and the data."""
+    (array,) = raw_samples(bundle, [sample])
+    head = np.array([array.nbytes, *array.shape[:2]], np.int32)
+    return bytes(_swapped(head, swaps).tobytes() + _swapped(array, swaps).tobytes())
+
+
+def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
+    """Return the sizes that the caller of the model passes, read from the shapes of a sample."""
+    sizes = {}
+    for symbol in bundle.arguments:
+        plain = Polynomial(((1, (Atom(symbol.name),)),))
+        axes = [(p, axis) for p in bundle.inputs for axis, formula in p.sizes.items() if formula == plain]
+        port, axis = axes[0]
+        where = f"input '{port.name}' of sample {index}"
+        shape = sample[port.name].shape if port.name in sample else ()
+        if len(shape) != len(port.shape):
+            raise UsageError(f"{where} must have {len(port.shape)} axes", f"shape {shape}")
+        sizes[symbol.name] = shape[axis]
+        if not symbol.low <= shape[axis] <= symbol.high:
+            limits = f"{symbol.low} to {symbol.high}, as the model was compiled with --dim"
+            raise UsageError(f"{where}: the size of axis {axis} must be {limits}", str(shape[axis]))
+    return sizes
+
+
+def _swapped(array: np.ndarray, swaps: bool) -> np.ndarray:
+    """Return the array, with the bytes of each element reversed if `swaps` is set."""
+    return array.byteswap() if swaps else array
+
+
+def input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndarray:
+    """Return an input as the code reads it.
+
+    Raises:
+        UsageError: The sample lacks the input, or has it in another type or shape.
+    """
+    where = f"input '{port.name}' of sample {index}"
+    if port.name not in sample:
+        raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
+    array = sample[port.name]
+    shape = port.shape_at(sizes)
+    if array.dtype != np.dtype(port.dtype) or array.shape != shape:
+        raise UsageError(f"{where} must be {port.dtype} of shape {shape}", f"{array.dtype} of {array.shape}")
+    return port.in_memory(array)
+
+
+def _read_outputs(
+    path: Path, bundle: Bundle, samples: Sequence[Sample], swaps: bool
+) -> tuple[list[dict[str, np.ndarray]], tuple[int, ...]]:
+    """Return the outputs of each sample, and the CRCs. The program writes outputs in their largest sizes."""
+    outputs: list[dict[str, np.ndarray]] = []
+    crcs: list[int] = []
+    with path.open("rb") as file:
+        for sample in samples:
+            if bundle.input_code or bundle.lesson:
+                crcs += _swapped(np.frombuffer(file.read(4), np.uint32), swaps).tolist()
+            arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in _written(bundle)}
+            outputs.append(cut_outputs(bundle, sample, arrays))
+            if bundle.lesson and np.any(sample.get(bundle.lesson.rate.name, 0)):
+                outputs[-1][bundle.lesson.loss.name] = arrays[bundle.lesson.loss.name]
+    return outputs, tuple(crcs)
+
+
+def _written(bundle: Bundle) -> tuple[Port, ...]:
+    """Return the ports that the harness writes for each sample; the loss of an inference is 0."""
+    return (*bundle.outputs, *([bundle.lesson.loss] if bundle.lesson else []))
+
+
+def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.ndarray]:
+    """Cut outputs from their largest sizes to their actual ones, which some outputs tell."""
+    telling = {s.output: s for s in bundle.symbols if s.output}
+    sizes = sizes_of(bundle, sample)
+    sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}
+    ports = [port for port in bundle.outputs if port.name not in telling]
+    return {port.name: _cut(arrays[port.name], port.shape_at(sizes)) for port in ports}
+
+
+def _told(symbol: Symbol, array: np.ndarray) -> int:
+    size = int(array.reshape(-1)[0])
+    if not symbol.low <= size <= symbol.high:
+        raise VerificationError(f"size '{symbol.name}' must be {symbol.low} to {symbol.high}", str(size))
+    return size
+
+
+def _cut(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the first elements in a smaller shape; elements lie without gaps from the start."""
+    return array.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def _output(port: Port, data: bytes) -> np.ndarray:
+    if len(data) != port.nbytes:
+        raise VerificationError("the harness must write all outputs", f"'{port.name}' is cut off")
+    return np.frombuffer(data, port.dtype).reshape(port.shape)
+
+
+def _watch(
+    program: Program,
+    folder: Path,
+    bytes_per_sample: int,
+    timeout: float,
+    progress: Callable[[int], None] | None,
+    first: int,
+) -> int:
+    """Exit code of the program; tells of finished samples, kills it when none comes for `timeout` seconds."""
+    output, done, deadline = folder / "output.bin", 0, time.monotonic() + timeout
+    with _process(program, folder) as process:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_POLL_SECONDS)
+            now_done = output.stat().st_size // max(bytes_per_sample, 1)
+            if now_done > done:
+                done, deadline = now_done, time.monotonic() + timeout
+                if progress:
+                    progress(done)
+            if time.monotonic() > deadline:
+                raise VerificationError("a run must end", f"sample {first + done} is not done after {timeout:g} s")
+
+
+@contextlib.contextmanager
+def _process(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the running program with its console in a file; end it with the block."""
+    with (folder / "console.txt").open("wb") as console:
+        process = subprocess.Popen(
+            program.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _findings(console: str) -> Findings:
+    """Return the harness's lines: a key, then numbers of eight hexadecimal digits."""
+    matches = (_FINDING.fullmatch(line) for line in console.splitlines())
+    return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
+
+
+def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
+    libraries = " and ".join(library.versions for library in bundle.libraries)
+    if "status" in findings:
+        number, status = findings["status"]
+        sample = first + number
+        if status == _ERROR_LIBRARY and libraries:
+            rule = f"the library that is linked must be {libraries}, built for the board's CPU"
+            raise UsageError(rule, f"it refused a call, or wants more memory than is planned, in sample {sample}")
+        if status == _ERROR_DIVERGED:
+            remedy = "a smaller --rate, or fewer layers behind --train"
+            raise ConstraintError("the loss must stay a finite number", f"none any more at sample {sample}", remedy)
+        raise VerificationError("the model's run function must return 0", f"{status} for sample {sample}")
+    if "fault" in findings:
+        exception, pc = findings["fault"]
+        function = function_at(program.image, pc) or "unknown code"
+        found = f"exception {exception} in {function} (pc {pc:#010x})"
+        remedy = f"{libraries} as built for the board's CPU" * bool(libraries)
+        raise VerificationError("the model must not fault", found, remedy)
+    if exit_code != 0:
+        failure = TrapError if exit_code in _TRAPS else VerificationError
+        raise failure("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")

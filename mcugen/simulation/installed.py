@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detection of the programs that build and run generated code, and how to install missing ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mcugen.core.board import Board
+from mcugen.core.errors import ToolMissingError
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.toolchain import (
+    ARM,
+    DEBIAN_PACKAGES,
+    HOST_COMPILER,
+    RISCV,
+    Toolchain,
+    find_program,
+    host_command,
+    program_version,
+)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program: what it is needed for, its version ("" if it is missing), and Debian's packages that bring it."""
+
+    name: str
+    purpose: str
+    version: str
+    packages: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be used."""
+        return bool(self.version)
+
+
+def tools(board: Board | None = None) -> list[Tool]:
+    """All programs, or those that a board needs."""
+    host = _tool(_host_compiler(), "board `host`, and QEMU's plugin, which cycles are estimated by")
+    if board is None:
+        return [*_of(ARM, "Cortex-M boards"), *_of(RISCV, "RISC-V boards"), host]
+    return [*(_of(find_machine(board).toolchain, board.name) if board.qemu else []), host]
+
+
+def install_command(missing: Sequence[Tool]) -> str:
+    """One command that installs them on Debian and its kin; "" for none."""
+    packages = list(dict.fromkeys(package for tool in missing for package in tool.packages.split()))
+    return f"sudo apt-get install {' '.join(packages)}" if packages else ""
+
+
+def require(found: Sequence[Tool]) -> None:
+    """ToolMissingError, with the command that installs it, if something is missing."""
+    missing = [tool for tool in found if not tool.is_there]
+    if missing:
+        names = ", ".join(f"'{tool.name}'" for tool in missing)
+        raise ToolMissingError("programs must be installed", f"no {names}", install_command(missing))
+
+
+def _host_compiler() -> str:
+    return next(iter(host_command()), HOST_COMPILER)
+
+
+def _of(toolchain: Toolchain, whom: str) -> list[Tool]:
+    compiler = _tool(toolchain.gcc, f"building for {whom}")
+    if compiler.is_there and not _has_library(toolchain):
+        compiler = Tool(f"{toolchain.gcc}'s C library", compiler.purpose, "", compiler.packages)
+    return [
+        compiler,
+        _tool(toolchain.objdump, f"estimating cycles of {whom}"),
+        _tool(toolchain.qemu, f"running code for {whom}"),
+    ]
+
+
+def _tool(name: str, purpose: str) -> Tool:
+    version = ""
+    with suppress(ToolMissingError, subprocess.SubprocessError, OSError):
+        version = program_version(name) or name
+    return Tool(name, purpose, version, DEBIAN_PACKAGES.get(name, ""))
+
+
+def _has_library(toolchain: Toolchain) -> bool:
+    """Return whether the compiler finds the small C library: whether it can preprocess with the library's flags."""
+    command = [find_program(toolchain.gcc), *toolchain.library, "-E", "-x", "c", os.devnull]
+    with suppress(subprocess.SubprocessError, OSError):
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        return done.returncode == 0
+    return False

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library that a model is linked with: checked before anything is built, and blamed where the build fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.libraries import Library
+from mcugen.core.errors import UsageError, VerificationError
+from mcugen.core.limits import open_regular
+from mcugen.core.options import LibraryFiles
+
+_ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
+"""First bytes of archives of object files."""
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The parts of the user's library that a build uses; empty if the model calls none."""
+
+    library: Library | None = None
+    include: Path = Path()
+    archive: Path = Path()
+
+    @classmethod
+    def of(cls, bundle: Bundle, files: LibraryFiles | None, cpu: str) -> Linked:
+        """Return the library that the bundle calls, for a CPU.
+
+        Raises:
+            UsageError: Files of the library are missing.
+        """
+        if not bundle.libraries:
+            return cls()
+        (library,) = bundle.libraries
+        include, archive = library.options
+        if files is None:
+            variables = " and ".join(library.variables)
+            remedy = f"give {include} DIR and {archive} FILE (or set {variables}), or take --kernels own"
+            raise UsageError(f"a model that calls {library.versions} must be linked with it to run", "none", remedy)
+        found = cls(library, *(Path(os.path.realpath(path)) for path in (files.include, files.archive_for(cpu))))
+        if not (found.include / library.header).is_file():
+            rule = f"{include} must be the folder of {library.title} that holds {library.header}"
+            raise UsageError(rule, f"no such file in '{files.include}'", "give the library's folder Include")
+        if not found.archive.is_file() or not _is_archive(found.archive):
+            rule = f"{archive} must be {library.title} as built for {cpu}, an archive of object files"
+            what = "another kind of file" if found.archive.exists() else "no such file"
+            raise UsageError(rule, f"{what}: '{files.archive_for(cpu)}'", "give the path of a libcmsis-nn.a, say")
+        return found
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the compiler; warnings are about the model alone."""
+        return ("-isystem", str(self.include)) if self.library else ()
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """Archives that the linker is given: the library's, if code calls one."""
+        return (str(self.archive),) if self.library else ()
+
+    def blamed_for_headers(self) -> AbstractContextManager[None]:
+        """Report compilation failures within the block as a problem of the library's headers."""
+        return self._blamed("compile with the headers of", 0, "they")
+
+    def blamed_for_archive(self, flags: Sequence[str]) -> AbstractContextManager[None]:
+        """Report link failures within the block as a problem of the library's archive, which needs `flags`."""
+        return self._blamed("link with", 1, "it", f", built with {' '.join(flags)}")
+
+    @contextmanager
+    def _blamed(self, what: str, option: int, files: str, built: str = "") -> Iterator[None]:
+        """Report failures within the block as a problem of the files that an option of the library names."""
+        try:
+            yield
+        except VerificationError as error:
+            if self.library is None:
+                raise
+            rule = f"the model must {what} {self.library.options[option]}"
+            wanted = f"{self.library.versions}, from {self.library.first_version} on{built}"
+            raise UsageError(rule, error.found, f"{files} must be {wanted}") from error
+
+
+def _is_archive(path: Path) -> bool:
+    with open_regular(path) as file:
+        return file.read(len(_ARCHIVES[0])) in _ARCHIVES

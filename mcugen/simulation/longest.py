@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The most instructions that a call can take: the longest path through the code that was linked.
+
+Paths are counted, not listed (implicit path enumeration; Li and Malik, "Performance analysis of embedded software using
+implicit path enumeration", 1995): how often each block of instructions runs are the unknowns of a linear program, in
+which what enters a block leaves it, and loops go round as often as runs have shown, or as is declared of those that go
+by data. Its premises are that other loops, and jumps to computed addresses, go by sizes alone, as kernels declare; runs
+that go round otherwise show that they do not, and then there is no bound.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.core.board import Board
+from mcugen.core.options import LibraryFiles
+from mcugen.simulation.build import build_target
+from mcugen.simulation.elf import Range, functions
+from mcugen.simulation.execute import Sample
+from mcugen.simulation.machines import find_machine
+from mcugen.simulation.profile import HARNESS, Edge, Profiler, Span
+from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
+from mcugen.simulation.stack_steps import Step, read_steps
+
+MOVES = ("mem", "__aeabi_mem")
+"""Prefixes of C library functions whose loops depend on sizes only."""
+DIVISIONS = dict.fromkeys(("__udivsi3", "__divsi3", "__aeabi_uidiv", "__aeabi_idiv", "__aeabi_uidivmod"), 32)
+"""Rounds of a loop of libgcc's (lib1funcs.S), which shifts 32 bits by one at least."""
+
+Jump = tuple[int, int]
+"""Addresses of an instruction and of the next executed one."""
+
+
+@dataclass(frozen=True)
+class LongestPath:
+    """Instructions of a call, its return included; None where there is no bound, for the `reason`."""
+
+    instructions: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Instructions of the runs, and an upper bound for any run."""
+
+    counts: tuple[int, ...]
+    longest: LongestPath
+
+
+def paths(
+    bundle: Bundle,
+    board: Board,
+    samples: Sequence[Sample],
+    rounds: int | None,
+    library: LibraryFiles | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Paths:
+    """Return the instructions of runs on samples, and an upper bound for any input, for a board that QEMU emulates.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        samples: Inputs of the runs.
+        rounds: Largest total number of iterations of loops that depend on data; None if unknown.
+        library: Files of the library that the model calls.
+        progress: Called with the number of samples done.
+
+    Raises:
+        ToolMissingError: There is no compiler for the counting plugin. Other errors are those of `simulate`.
+    """
+    machine, root = find_machine(board), f"{bundle.name}_run"
+    with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
+        image = build_target(bundle, board, machine, Path(folder), hooks=False, files=library).model
+        steps, known = read_steps(image, machine.toolchain), functions(image)
+        ignored = [area for name, area in known.items() if name in HARNESS]
+        taken = []
+        for done, sample in enumerate(samples):
+            progress(done)
+            (span, *_) = Profiler(machine, bundle, sample, board, SECONDS_PER_SAMPLE).spans(image)
+            taken.append(_jumps(span, steps, ignored))
+    counts = tuple(run.total() for run in taken)
+    if rounds is None:
+        return Paths(counts, LongestPath(None))
+    try:
+        blocks = _Flow(steps, known[root].begin, taken).blocks()
+        _require_all_that_ran(blocks, taken)
+        loops = list(_loops(blocks, known[root].begin, taken, _Names(known, bundle), rounds))
+    except _UnknownError as error:
+        return Paths(counts, LongestPath(None, str(error)))
+    return Paths(counts, _solved(blocks, known[root].begin, loops))
+
+
+class _UnknownError(Exception):
+    """Raised if the code's behavior is unknown."""
+
+
+def _require_all_that_ran(blocks: Mapping[int, _Block], taken: Sequence[Counter[Jump]]) -> None:
+    """Check that every executed instruction is in a known block; others would not be counted."""
+    known = {address for block in blocks.values() for address in block.addresses}
+    for at in sorted({source for run in taken for source, _ in run} - known):
+        raise _UnknownError(f"it is not known how code comes to {at:#x}")
+
+
+def _jumps(run: Span, steps: Mapping[int, Step], ignored: Sequence[Range]) -> Counter[Jump]:
+    """Return how often each instruction continued to which next one."""
+    found: Counter[Jump] = Counter()
+    for edge in run.edges:
+        if not any(edge.begin in area for area in ignored):
+            for jump in pairwise([*_block(edge, steps), edge.to]):
+                found[jump] += edge.count
+    return found
+
+
+def _block(edge: Edge, steps: Mapping[int, Step]) -> Iterator[int]:
+    at = edge.begin
+    while at < edge.last:
+        yield at
+        at = steps[at].end
+    yield at
+
+
+@dataclass
+class _Block:
+    """Instructions that run one after the other."""
+
+    begin: int
+    addresses: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    ends: bool = False
+    """Whether the function may return here."""
+
+
+@dataclass
+class _Flow:
+    """Control flow of a function from its first address on."""
+
+    steps: Mapping[int, Step]
+    begin: int
+    taken: Sequence[Counter[Jump]]
+
+    def blocks(self) -> dict[int, _Block]:
+        """All that may be reached, by address."""
+        seen: dict[int, list[int]] = {}
+        leaders, todo = {self.begin}, [self.begin]
+        while todo:
+            at = todo.pop()
+            if at in seen:
+                continue
+            seen[at] = self.after(at)
+            calls = self.called(at)
+            if seen[at] != [self.steps[at].end]:
+                leaders.update(seen[at])
+            leaders.update(calls)
+            todo += [*seen[at], *calls]
+        return {begin: self._block(begin, leaders, seen) for begin in leaders}
+
+    def _block(self, begin: int, leaders: set[int], seen: Mapping[int, list[int]]) -> _Block:
+        block, at = _Block(begin), begin
+        while True:
+            block.addresses.append(at)
+            block.calls += self.called(at)
+            after = seen[at]
+            if after != [self.steps[at].end] or after[0] in leaders:
+                break
+            (at,) = after
+        block.after = after
+        block.ends = not after or self._returns(at)
+        return block
+
+    def step(self, at: int) -> Step:
+        """Return the instruction at an address."""
+        if at not in self.steps:
+            raise _UnknownError(f"{at:#x} is no code")
+        return self.steps[at]
+
+    def after(self, at: int) -> list[int]:
+        """Return the addresses at which the function continues."""
+        step = self.step(at)
+        if step.computed:
+            return sorted({to for run in self.taken for source, to in run if source == at})
+        jumps = [step.target] if step.target is not None and not step.calls and not step.guessed else []
+        falls = step.falls and not (step.calls and step.end not in self.steps)  # what does not come back
+        return list(dict.fromkeys([*jumps, *[step.end] * falls]))
+
+    def called(self, at: int) -> list[int]:
+        """Functions, or parts of one."""
+        step = self.step(at)
+        if not step.calls and not step.guessed:
+            return []
+        if step.target is not None:
+            return [step.target]
+        return sorted({to for run in self.taken for source, to in run if source == at})
+
+    def _returns(self, at: int) -> bool:
+        """Whether a condition decides on a return."""
+        return self.steps[at].name.split()[0].startswith(("bx", "pop", "ldm")) and self.steps[at].falls
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names of functions by address, and whether they belong to the model."""
+
+    known: Mapping[str, Range]
+    bundle: Bundle
+
+    def name(self, address: int) -> str:
+        """Parts that assembly has no name for belong to what stands before."""
+        before = {area.begin: name for name, area in self.known.items() if area.begin <= address}
+        return before[max(before)].partition(".")[0]
+
+    def is_own(self, name: str) -> bool:
+        """Return whether the model's text defines a function: a line begins with a type, and has its name and "("."""
+        defined = re.compile(rf"(?m)^[A-Za-z][^;#\n]*\b{re.escape(name)}\(")
+        return any(isinstance(text, str) and defined.search(text) for text in self.bundle.files.values())
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """Blocks whose jumps to `target` close a loop: they are made `most` times in all and `each` time it is entered."""
+
+    target: int
+    sources: tuple[int, ...]
+    most: int
+    each: int = 0
+
+
+def _loops(
+    blocks: Mapping[int, _Block], root: int, taken: Sequence[Counter[Jump]], names: _Names, rounds: int
+) -> Iterator[_Loop]:
+    """All that the code has. _UnknownError for one whose rounds are not known."""
+    closing: defaultdict[int, list[int]] = defaultdict(list)
+    for begin, target in _retreating(blocks, root):
+        closing[target].append(begin)
+    for target, sources in closing.items():
+        counts = {sum(run[blocks[s].addresses[-1], target] for s in sources) for run in taken}
+        name = names.name(target)
+        if name in DIVISIONS:
+            yield _Loop(target, tuple(sources), 0, DIVISIONS[name])
+        elif not name.startswith(MOVES) and not names.is_own(name):
+            raise _UnknownError(f"{name} of a library has a loop")
+        elif len(counts) > 1 and max(counts) > rounds:
+            raise _UnknownError(f"a loop of {name} goes by data")
+        else:
+            yield _Loop(target, tuple(sources), max(*counts, rounds))
+
+
+def _retreating(blocks: Mapping[int, _Block], root: int) -> Iterator[Jump]:
+    """Jumps to blocks that a depth-first search is still in: each loop has one."""
+    done = set[int]()
+    for entry in [root, *sorted({called for block in blocks.values() for called in block.calls})]:
+        stack = [(entry, iter(blocks[entry].after))] if entry not in done else []
+        done.add(entry)
+        within = {entry}
+        while stack:
+            at, after = stack[-1]
+            to = next(after, None)
+            if to is None:
+                stack.pop()
+                within.discard(at)
+            elif to in within:
+                yield at, to
+            elif to not in done:
+                done.add(to)
+                within.add(to)
+                stack.append((to, iter(blocks[to].after)))
+
+
+def _solved(blocks: Mapping[int, _Block], begin: int, loops: Sequence[_Loop]) -> LongestPath:
+    """Return the path with the largest sum of instructions, by linear programming."""
+    from ortools.linear_solver import pywraplp  # half a second, which most commands do not need
+
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    jumps = {
+        (block.begin, to): solver.NumVar(0, solver.infinity(), "") for block in blocks.values() for to in block.after
+    }
+    flow = {at: solver.NumVar(0, solver.infinity(), "") for at in blocks}
+    comes: defaultdict[int, list[object]] = defaultdict(list)
+    for (_, to), count in jumps.items():
+        comes[to].append(count)
+    for block in blocks.values():
+        for called in block.calls:
+            comes[called].append(flow[block.begin])
+    for at, block in blocks.items():
+        solver.Add(flow[at] == solver.Sum(comes[at]) + int(at == begin))
+        goes = solver.Sum([jumps[at, to] for to in block.after])
+        solver.Add(goes <= flow[at]) if block.ends else solver.Add(goes == flow[at])
+    for loop in loops:
+        back = solver.Sum([jumps[source, loop.target] for source in loop.sources])
+        solver.Add(back <= loop.most + loop.each * (flow[loop.target] - back))
+    solver.Maximize(solver.Sum([len(block.addresses) * flow[at] for at, block in blocks.items()]))
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return LongestPath(None, "functions call each other in circles")
+    return LongestPath(round(solver.Objective().Value()))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The QEMU machines that stand in for boards: where their memory lies and what counts their instructions.
+
+Simulated memory is larger than that of most boards, so that a model that does not fit can be looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mcugen.core.board import Board
+from mcugen.core.errors import UsageError
+from mcugen.simulation.timer import Counter, Minstret, SysTick
+from mcugen.simulation.toolchain import ARM, RISCV, Toolchain, host_compiler, program_version
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+
+def tool_versions(board: Board) -> tuple[str, str | None]:
+    """Return the versions of the compiler and of the simulator, None for a program of this computer."""
+    if not board.qemu:
+        return program_version(host_compiler()[0]), None
+    tools = find_machine(board).toolchain
+    return program_version(tools.gcc), program_version(tools.qemu)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of a machine's memory, in bytes, and its name in the linker script."""
+
+    name: str
+    origin: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that QEMU simulates, and what the test firmware must know of it."""
+
+    name: str
+    toolchain: Toolchain
+    options: tuple[str, ...]
+    """Of QEMU: the machine, and its CPU if there is a choice."""
+    harness: str
+    """The folder of templates/harness with what is the CPU's own."""
+    counter: Counter
+    regions: tuple[Region, ...]
+    weights_region: str = "BULK"
+    arena_region: str = "BULK"
+    uart: int = 0
+    """Address of its first serial port; 0 where the harness has no driver for that."""
+
+    def with_memories(self, sizes: Mapping[str, int]) -> tuple[Region, ...]:
+        """Return the regions with a separate one for each memory (bytes by name), taken from the arena's region.
+
+        The largest memories are cut to the space that is left.
+        """
+        (bulk,) = (r for r in self.regions if r.name == self.arena_region)
+        origin, left, cut = bulk.origin, bulk.size, list[Region]()
+        for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+            taken = min(size, left // 2 & -_KIB)
+            cut.append(Region(name, origin, taken))
+            origin, left = origin + taken, left - taken
+        rest = Region(bulk.name, origin, left)
+        return (*(rest if r == bulk else r for r in self.regions), *cut)
+
+
+def _regions(code: int, data: int, bulk: tuple[int, int]) -> tuple[Region, ...]:
+    """4 MiB each for code and data, and a large RAM for weights and arena."""
+    return (
+        Region("VECTORS", code, _KIB),
+        Region("CODE", code + _KIB, 4 * _MIB - _KIB),
+        Region("DATA", data, 4 * _MIB),
+        Region("BULK", *bulk),
+    )
+
+
+def _cortex_m(name: str, clock_hz: int, regions: tuple[Region, ...], uart: int = 0) -> Machine:
+    return Machine(name, ARM, ("-M", name), "arm", SysTick(clock_hz), regions, uart=uart)
+
+
+def _mps2(name: str, psram: int) -> Machine:
+    return _cortex_m(name, 25_000_000, _regions(0, 0x2000_0000, (psram, 16 * _MIB)), 0x4000_4000)
+
+
+_AN385 = _mps2("mps2-an385", 0x2100_0000)
+_AN386 = _mps2("mps2-an386", 0x2100_0000)
+_AN500 = _mps2("mps2-an500", 0x6000_0000)
+# The secure aliases: these CPUs start in the secure state.
+_AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB)), 0x5020_0000)
+_ALIKE = ("-global", "sse-200.CPU0_FPU=on", "-global", "sse-200.CPU0_DSP=on")
+"""QEMU options that give the first core of Arm's board the FPU and DSP instructions that only the second one has."""
+SSE200 = replace(_AN505, name="mps2-an521", options=("-M", "mps2-an521", *_ALIKE))
+"""Two Cortex-M33, of which the second waits for the first to start it."""
+_AN547 = _cortex_m(
+    "mps3-an547",
+    32_000_000,
+    (
+        Region("VECTORS", 0x1000_0000, _KIB),
+        Region("CODE", 0x1100_0000, 2 * _MIB),
+        Region("DATA", 0x3100_0000, 4 * _MIB),
+        Region("BULK", 0x7000_0000, 256 * _MIB),
+    ),
+    0x4930_3000,
+)
+_MICROBIT = replace(
+    _cortex_m(
+        "microbit",
+        16_000_000,
+        (
+            Region("VECTORS", 0, _KIB),
+            Region("CODE", _KIB, 255 * _KIB),
+            Region("DATA", 0x2000_0000, 16 * _KIB),
+        ),
+    ),
+    weights_region="CODE",
+    arena_region="DATA",
+)
+
+
+def _virt(extensions: str) -> Machine:
+    """QEMU's RISC-V machine, whose CPU has just these extensions: what others would run must fault."""
+    absent = ("d", "h", "s", "mmu", "sstc", "zba", "zbb", "zbc", "zbs")  # QEMU has them unless told otherwise
+    switches = {name: name in extensions for name in "mafc"} | dict.fromkeys(absent, False)
+    cpu = ",".join(["rv32", *(f"{name}={'on' if on else 'off'}" for name, on in switches.items())])
+    options = ("-M", "virt", "-bios", "none", "-m", "288M", "-cpu", cpu)
+    regions = _regions(0x8000_0000, 0x8040_0000, (0x8080_0000, 256 * _MIB))
+    return Machine(f"virt-rv32i{extensions}", RISCV, options, "riscv", Minstret(), regions, uart=0x1000_0000)
+
+
+_VIRT = tuple(_virt(extensions) for extensions in ("mc", "mac", "mafc"))
+
+_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT, *_VIRT)}
+
+
+def find_machine(board: Board) -> Machine:
+    """Return the machine that a board names.
+
+    Raises:
+        UsageError: mcugen has no harness for the machine, or the board's toolchain is another.
+    """
+    if board.qemu not in _MACHINES:
+        near = difflib.get_close_matches(board.qemu, _MACHINES) or sorted(_MACHINES)
+        rule = "a board's 'qemu' must be a machine mcugen knows"
+        raise UsageError(rule, repr(board.qemu), "one of " + ", ".join(near))
+    machine = _MACHINES[board.qemu]
+    if board.toolchain != machine.toolchain.name:
+        rule = f"a board's 'toolchain' must be that of its machine '{machine.name}'"
+        raise UsageError(rule, repr(board.toolchain), repr(machine.toolchain.name))
+    return machine

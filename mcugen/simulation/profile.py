@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Execution counts of instruction blocks, from a QEMU plugin (templates/harness)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.core.board import BEGIN_COPY, Board
+from mcugen.core.resources import resource_dir
+from mcugen.simulation.elf import functions
+from mcugen.simulation.execute import Measure, Sample, execute, qemu_program
+from mcugen.simulation.machines import Machine
+from mcugen.simulation.toolchain import Compiler, Unit, host_compiler
+from mcugen.simulation.waits import parts, told
+
+MARK = "harness_mark"
+LAYER_MARK = "mcugen_harness_on_layer"
+HARNESS = (MARK, LAYER_MARK, "run_marked", "read_counter")
+"""Functions that run while a call is profiled, and are not the model's."""
+
+COPIES, AWAITS = "mcugen_harness_copy_begin", "mcugen_harness_copy_end"
+"""Functions that stand for a DMA controller of the firmware."""
+
+_PLUGIN = "profile_plugin"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The block of instructions from address `begin` to `last` ran `count` times just before the one at `to`."""
+
+    begin: int
+    last: int
+    to: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """Execution counts between two marks."""
+
+    edges: tuple[Edge, ...]
+    unaligned: int
+    """Bus transfers of unaligned accesses beyond one each."""
+    mark: int
+    """Address of the mark that ended the span."""
+    waits: tuple[tuple[int, ...], ...] = ()
+    """Of each memory of the setup: its number, and for instructions and for data accesses, misses and cycles."""
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """Runs images of a bundle under the plugin, each for one sample.
+
+    Where the board has caches, the sample runs twice, and the first run is not looked at: it fills them.
+    """
+
+    machine: Machine
+    bundle: Bundle
+    sample: Sample
+    board: Board
+    timeout: float
+
+    def spans(self, image: Path, setup: Iterable[str] = ()) -> list[Span]:
+        """Return the spans of one call of the run function: one; for an image with hooks, one a layer and the rest.
+
+        Args:
+            image: The firmware.
+            setup: Further lines for the plugin.
+
+        Raises:
+            ToolMissingError: There is no compiler for the plugin.
+            VerificationError: QEMU cannot run this plugin, or none.
+        """
+        folder, known = image.with_suffix(".profile"), functions(image)
+        folder.mkdir(parents=True, exist_ok=True)
+        marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
+        memories = told(self.board, parts(self.board, image, self.bundle, self.machine))
+        ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS if name in known]
+        told_copies = [("copies", COPIES, f" {BEGIN_COPY}"), ("awaits", AWAITS, "")]
+        ignored += [
+            f"{key} {known[name].begin:x} {known[name].end:x}{more}" for key, name, more in told_copies if name in known
+        ]
+        lines = [*(f"mark {mark:x}" for mark in marks), *ignored, *memories, *setup]
+        (folder / "setup.txt").write_text("".join(f"{line}\n" for line in lines))
+        plugin = f"{build_plugin(image.parent).resolve()},setup=setup.txt,out=profile.txt"
+        program = qemu_program(image, self.machine, plugin=plugin)
+        samples = [self.sample] * (2 if self.board.caches else 1)
+        execute(program, self.bundle, samples, folder, measure=Measure.PROFILE, timeout=self.timeout)
+        with (folder / "profile.txt").open() as written:
+            spans = list(read_spans(written))
+        first = next(i for i, span in enumerate(spans) if span.mark == known[MARK].begin)
+        return spans[first + 1 :]
+
+
+def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
+    """Build a plugin in `folder` with the host's compiler, unless it exists; its name contains a hash of the source."""
+    source = resource_dir("templates") / "harness" / f"{name}.c"
+    plugin = folder / f"{name}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
+    if plugin.is_file():
+        return plugin
+    compiler = Compiler(host_compiler(), ("-O2", "-fPIC", "-fvisibility=hidden"), folder)
+    compiler.compile([Unit(str(source), f"{name}.o")])
+    return compiler.link(plugin.name, [f"{name}.o"], ("-shared",))
+
+
+def read_spans(lines: Iterable[str]) -> Iterator[Span]:
+    """Yield the spans that the plugin wrote; the first one precedes the first mark."""
+    edges: list[Edge] = []
+    waits: list[tuple[int, ...]] = []
+    unaligned = 0
+    for line in lines:
+        key, *values = line.split()
+        if key == "edge":
+            begin, last, to = (int(value, 16) for value in values[:3])
+            edges.append(Edge(begin, last, to, int(values[3])))
+        elif key == "memory":
+            waits.append(tuple(map(int, values)))
+        elif key == "mark":
+            yield Span(tuple(edges), unaligned, int(values[0], 16), tuple(waits))
+            edges, waits = [], []
+        else:
+            unaligned = int(values[0])

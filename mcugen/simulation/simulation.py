@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a generated model with the test firmware, runs it on samples, and measures it."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.core.board import Board
+from mcugen.core.errors import ToolMissingError, UsageError
+from mcugen.core.options import LibraryFiles
+from mcugen.distributed.sharing import ALONE, Workers
+from mcugen.simulation.build import Checks, TargetImages, build_host, build_parts, build_target
+from mcugen.simulation.cycles import Cycles, estimate_cycles
+from mcugen.simulation.elf import function_sizes, read_sizes
+from mcugen.simulation.execute import (
+    Measure,
+    Program,
+    Run,
+    Sample,
+    TrapError,
+    execute,
+    host_program,
+    qemu_program,
+    raw_samples,
+)
+from mcugen.simulation.machines import Machine, find_machine, tool_versions
+from mcugen.simulation.profile import Profiler
+from mcugen.simulation.stack import StackBound, stack_bound
+from mcugen.simulation.timer import Reading, Timing
+
+LEAST_SHARE = 16
+"""Samples that are worth a simulator of their own."""
+
+MOST_SHARE = 256
+"""Samples that a worker of a cluster gets at once: so many are done again where one is lost."""
+
+LEAST_SHARES = 8
+"""Least number of shares for a cluster, which may have many workers."""
+
+SECONDS_PER_SAMPLE = 120.0
+"""A run that finishes no sample in this time is held to hang."""
+
+PROFILED = 10
+"""Factor of the time limit of a profiled run; the program is known to end."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that the model adds to a firmware, library functions it pulls in included."""
+
+    code: int
+    """Flash for code, constants and initial values, without the weights."""
+    weights: int
+    static_ram: int
+    """Data and bss without the arena."""
+    functions: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of code by C function, of the firmware that ran."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Results and measurements; what was not, or cannot be, measured is None."""
+
+    outputs: list[dict[str, np.ndarray]]
+    """One dict per sample, by port name."""
+    instructions: int | None
+    """Retired instructions of one call of the run function, its return included."""
+    layer_instructions: tuple[int, ...] | None
+    """Of an instrumented build, so that the sum differs a little from `instructions`."""
+    stack: int | None
+    """Peak bytes of the call, below the caller's frame."""
+    sizes: Sizes | None
+    cycles: Cycles | None = None
+    input_instructions: int | None = None
+    """Of making the input of the first raw sample."""
+    crcs: tuple[int, ...] = ()
+    """CRC-32 of the input that was made of each raw sample, or of the state that each left of a model that learns."""
+    stack_bound: StackBound | None = None
+    """What no call takes more of, whatever the input."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Options of how a simulation is built and run."""
+
+    sanitize: bool = False
+    """Whether to build for the host with address and undefined-behavior sanitizers."""
+    timeout: float = SECONDS_PER_SAMPLE
+    """Longest time for one sample, in seconds."""
+    progress: Callable[[int], None] | None = None
+    """Is told how many samples are done."""
+    workdir: Path | None = None
+    """Where files of build and run stay; else they are gone."""
+    library: LibraryFiles | None = None
+    """What a model is linked with that calls one."""
+    workers: Workers = ALONE
+    """As many simulators at once: samples are shared out among them, unless the model keeps a state."""
+
+
+def simulate(
+    bundle: Bundle,
+    board: Board,
+    samples: Sequence[Sample],
+    *,
+    measure: bool = True,
+    per_layer: bool = False,
+    cycles: bool = False,
+    wait_states: int | None = None,
+    setup: Setup | None = None,
+) -> Execution:
+    """Run the model on each sample, under QEMU or, for board `host`, on this computer.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        samples: Arrays by port name.
+        measure: Whether to measure stack, instructions and sizes (QEMU only).
+        per_layer: Whether to measure each layer (QEMU only).
+        cycles: Whether to estimate cycles of what is measured (QEMU only).
+        wait_states: Wait states of flash, in place of the board's.
+        setup: Further options.
+
+    Raises:
+        UsageError: A sample does not match the ports, or the library is not the model's.
+        VerificationError: The C code does not compile without warnings, returns an error, faults or hangs.
+        ToolMissingError: A compiler or QEMU is not installed.
+    """
+    if not samples:
+        raise UsageError("a simulation must have samples", "none")
+    setup = setup or Setup()
+    bundle = _with_room(bundle, samples)
+    timeout = setup.timeout
+    with _folder(setup.workdir) as folder:
+        run_all = partial(_run_all, bundle=bundle, samples=samples, folder=folder, setup=setup)
+        if not board.qemu:
+            done = _run_here(bundle, folder, setup, run_all)
+            return Execution(done.outputs, None, None, None, None, crcs=done.crcs)
+        machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
+        images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
+        run_samples = run_all
+        if setup.workers.cluster and not bundle.has_state:
+            run_samples = partial(_run_on_cluster, board=board, bundle=bundle, samples=samples, setup=setup)
+        run = run_samples(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
+        time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
+        layers = time(images.layers).layer_instructions(bundle.layers_of(samples[0])) if images.layers else None
+        if not measure:
+            return Execution(run.outputs, None, layers, None, None, crcs=run.crcs)
+        timing = time(images.model)
+        instructions = timing.instructions()
+        timed = board if wait_states is None else board.with_flash_waits(wait_states)
+        profiler = Profiler(machine, bundle, samples[0], timed, PROFILED * timeout)
+        estimate = estimate_cycles(images, profiler, instructions) if cycles else None
+        stack, made = run.findings["stack"][0], timing.input_instructions()
+        bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
+        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.crcs, bound)
+
+
+def _run_all(
+    program: Program,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    folder: Path,
+    setup: Setup,
+    measure: Measure = Measure.NOTHING,
+) -> Run:
+    """Run all samples in parallel shares. The first sample of the first share is measured."""
+    ends = _shares(len(samples), 1 if bundle.has_state else setup.workers.jobs)
+    count = len(ends) - 1
+    done = [0] * count
+
+    def run(part: int) -> Run:
+        def advance(number: int) -> None:
+            done[part] = number
+            if setup.progress:
+                setup.progress(sum(done))
+
+        return execute(
+            program,
+            bundle,
+            samples[ends[part] : ends[part + 1]],
+            folder / f"run{part or ''}",
+            measure=Measure.NOTHING if part else measure,
+            timeout=setup.timeout,
+            first=ends[part],
+            progress=advance,
+        )
+
+    with ThreadPoolExecutor(count) as pool:
+        return _joined(list(pool.map(run, range(count))))
+
+
+def _shares(total: int, most: int) -> list[int]:
+    """Return the begins of the shares of `total` samples, and the end of the last."""
+    count = max(min(most, total // LEAST_SHARE), 1)
+    return [total * i // count for i in range(count + 1)]
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """Join the runs of all shares; measurements are those of the first."""
+    outputs = [output for run in runs for output in run.outputs]
+    return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.crcs))
+
+
+@dataclass(frozen=True)
+class Share:
+    """Samples from number `first` on, for one simulator of a cluster."""
+
+    first: int
+    samples: Sequence[Sample]
+    measure: Measure
+
+
+def _run_on_cluster(
+    program: Program,
+    board: Board,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    setup: Setup,
+    measure: Measure = Measure.NOTHING,
+) -> Run:
+    """Run all samples on other computers, whose simulators must have the same version."""
+    ends = _shares(len(samples), max(LEAST_SHARES, -(-len(samples) // MOST_SHARE)))
+    shares = [Share(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)]
+    work = partial(_run_share, program.image, board, tool_versions(board)[1], bundle, setup.timeout)
+    found: dict[int, Run] = {}
+    for share, run in setup.workers.each_done(work, shares):
+        found[share.first] = run
+        if setup.progress:
+            setup.progress(sum(len(run.outputs) for run in found.values()))
+    return _joined([found[first] for first in sorted(found)])
+
+
+def _run_share(image: Path, board: Board, simulator: str | None, bundle: Bundle, timeout: float, share: Share) -> Run:
+    """Run one share on a worker of a cluster.
+
+    Raises:
+        ToolMissingError: The worker has another version of the simulator.
+    """
+    own = tool_versions(board)[1]
+    if own != simulator:
+        rule = "workers of a cluster must have the simulator of this computer"
+        raise ToolMissingError(rule, f"on {platform.node()}: {own}, not {simulator}", "install that version there")
+    program = qemu_program(image, find_machine(board))
+    with _folder(None) as folder:
+        return execute(
+            program, bundle, share.samples, folder, measure=share.measure, timeout=timeout, first=share.first
+        )
+
+
+def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
+    """Return the bundle with room in its program for the largest raw sample."""
+    if bundle.input_code is None:
+        return bundle
+    most = max(array.size for array in raw_samples(bundle, samples))
+    return replace(bundle, input_code=replace(bundle.input_code, most_raw=most))
+
+
+def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Program], Run]) -> Run:
+    """On this computer. Where a sanitizer stops it, another program is built, which tells why."""
+    build = partial(build_host, bundle, folder, files=setup.library)
+    if not setup.sanitize:
+        return run_all(host_program(build(Checks.NONE)))
+    program = host_program(build(Checks.TRAP))
+    try:
+        return run_all(program)
+    except TrapError:
+        run_all(host_program(build(Checks.TELL)))
+        raise
+
+
+@contextlib.contextmanager
+def _folder(workdir: Path | None) -> Iterator[Path]:
+    if workdir is not None:
+        workdir.mkdir(parents=True, exist_ok=True)
+        yield workdir
+        return
+    with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
+        yield Path(folder)
+
+
+def simulate_layer_stacks(
+    bundle: Bundle, board: Board, sample: Sample, setup: Setup | None = None
+) -> tuple[int, ...] | None:
+    """Peak bytes while each layer runs, below the frame that calls the run function; None on this computer.
+
+    The hook behind layers takes some bytes itself, which are the least that is seen. Errors are those of `simulate`.
+    """
+    setup = setup or Setup()
+    if not board.qemu or not bundle.layers:
+        return None
+    bundle, machine = _with_room(bundle, [sample]), find_machine(board)
+    with _folder(setup.workdir) as folder:
+        image = build_target(bundle, board, machine, folder, hooks=False, stacks=True, files=setup.library).stacks
+        assert image is not None
+        run = execute(
+            qemu_program(image, machine), bundle, [sample], folder / "run", measure=Measure.STACK, timeout=setup.timeout
+        )
+        return tuple(run.findings["layer_stacks"][: len(bundle.layers)])
+
+
+def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
+    """Measure the time of one sample in a separate run, since counting instructions is slow."""
+    program = qemu_program(image, machine, count_instructions=True)
+    folder = image.with_suffix(".run")
+    findings = execute(program, bundle, [sample], folder, measure=Measure.TIME, timeout=timeout).findings
+
+    def readings(key: str) -> list[Reading]:
+        words = iter(findings.get(key, ()) if key == "make_input" else findings[key])
+        return list(zip(words, words, words, strict=True))
+
+    keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers", "make_input")
+    return Timing(machine.counter, **{key: readings(key) for key in keys})
+
+
+def roots_of(bundle: Bundle) -> list[str]:
+    """Return the functions that callers of a model use."""
+    ports = [p.accessor for p in (*bundle.inputs, *bundle.outputs) if not p.is_lent and not p.rows]
+    return [f"{bundle.name}_run", *ports, *[f"{bundle.name}_reset"] * bundle.has_state]
+
+
+def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None) -> Sizes:
+    """Return what functions of a bundle add to a firmware, with all that they need. The firmware is built, not run.
+
+    Raises:
+        ToolMissingError: The compiler is not installed.
+        UsageError: The board has no compiler (`host`).
+    """
+    with _folder(None) as folder:
+        model, empty = map(read_sizes, build_parts(bundle, board, folder, roots, library))
+    return Sizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)
+
+
+def _sizes(images: TargetImages) -> Sizes:
+    assert images.empty is not None
+    model, empty = read_sizes(images.model), read_sizes(images.empty)
+    functions = function_sizes(images.model) - function_sizes(images.empty)
+    return Sizes(model.flash - empty.flash, model.weights, model.ram - empty.ram, functions)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The most stack that a call can take, from the code that was linked: what the compiler made, assembly, and libraries.
+
+Each function is walked along all its branches, with what has been pushed so far; a call takes what the callee does
+besides. Nothing runs, so that branches which no sample takes count, too. Sources: the Procedure Call Standard for the
+Arm Architecture (AAPCS, 6.2.1: the stack pointer) and the RISC-V psABI (a function restores its stack pointer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mcugen.simulation.elf import functions
+from mcugen.simulation.stack_steps import Step, read_steps
+from mcugen.simulation.toolchain import Toolchain
+
+
+@dataclass(frozen=True)
+class StackBound:
+    """Bytes below the caller's frame that a call takes at most, and the calls that take them: (function, its frame).
+
+    `bytes` is None where the code does not tell, for the `reason`. `pointers` are functions that call through a
+    pointer: what they call is not counted.
+    """
+
+    bytes: int | None
+    path: tuple[tuple[str, int], ...] = ()
+    reason: str = ""
+    pointers: tuple[str, ...] = ()
+
+
+class _UnknownError(Exception):
+    """Raised if the code's use of the stack is unknown."""
+
+
+class _LoopError(_UnknownError):
+    """Each round of a loop takes more."""
+
+
+def stack_bound(image: Path, root: str, toolchain: Toolchain) -> StackBound:
+    """Return an upper bound of the stack that the function `root` of a linked program uses.
+
+    Raises:
+        ToolMissingError: There is no disassembler.
+    """
+    known = functions(image)
+    if root not in known:
+        return StackBound(None, reason=f"no function {root}")
+    walk = _Walk(read_steps(image, toolchain), {area.begin: (name, area.end) for name, area in known.items()})
+    try:
+        found = walk.bound(known[root].begin)
+    except _UnknownError as error:
+        return StackBound(None, reason=str(error), pointers=tuple(sorted(walk.pointers)))
+    return StackBound(found, tuple(walk.path(known[root].begin)), pointers=tuple(sorted(walk.pointers)))
+
+
+@dataclass
+class _Walk:
+    code: Mapping[int, Step]
+    functions: Mapping[int, tuple[str, int]]
+    """Name and end by begin."""
+    pointers: set[str] = field(default_factory=set)
+    _bounds: dict[int, int] = field(default_factory=dict)
+    _worst: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    """Of a function: the depth where its bound is reached, and what is called there."""
+    _open: list[int] = field(default_factory=list)
+
+    def bound(self, entry: int) -> int:
+        """Bytes that a call of the function at an address takes."""
+        if entry in self._bounds:
+            return self._bounds[entry]
+        if entry in self._open:
+            raise _UnknownError(f"{self._name(entry)} calls itself")
+        self._open.append(entry)
+        most = 0
+        where: tuple[int, int | None] = (0, None)
+        for at, depth in self._depths(entry).items():
+            step = self.code[at]
+            inner = self.bound(step.target) if step.calls and step.target is not None else 0
+            if step.calls and step.target is None:
+                self.pointers.add(self._name(entry))
+            top = max(depth, depth + (step.pushed or 0))
+            if max(top, depth + inner) > most:
+                most = max(top, depth + inner)
+                where = (depth, step.target) if depth + inner >= top and inner else (top, None)
+        self._open.pop()
+        self._bounds[entry], self._worst[entry] = most, where
+        return most
+
+    def path(self, entry: int) -> Iterator[tuple[str, int]]:
+        """Yield the chain of calls that uses most stack."""
+        at: int | None = entry
+        while at is not None:
+            depth, callee = self._worst[at]
+            yield self._name(at), depth
+            at = callee
+
+    def _name(self, address: int) -> str:
+        return self.functions.get(address, (f"{address:#x}", 0))[0]
+
+    def _depths(self, entry: int) -> dict[int, int]:
+        """Return the most bytes pushed before each instruction that the function may reach."""
+        found: dict[int, int] = {}
+        try:
+            self._follow(entry, 0, found)
+        except _LoopError:
+            found = self._of_loops(entry)
+        jumps = [found[at] for at in found if self.code[at].computed]
+        _, end = self.functions.get(entry, ("", entry))
+        for at in sorted(a for a in self.code if entry <= a < end) if jumps else ():
+            if at not in found:
+                self._follow(at, max(jumps), found, guessing=True)
+        return found
+
+    def _follow(self, at: int, depth: int, found: dict[int, int], guessing: bool = False) -> None:
+        """Add everything reachable from an address with `depth` bytes pushed.
+
+        `guessing` says that reaching the address is a guess. Only a loop can push more than all visited instructions
+        push once each.
+        """
+        todo, most, met = [(at, depth, guessing)], depth, set[int]()
+        while todo:
+            at, depth, guessing = todo.pop()
+            if found.get(at, -1) >= depth:
+                continue
+            step = self.code.get(at)
+            if step is None and guessing:  # what fills up a function before a table
+                continue
+            if step is None or depth > most:
+                raise _UnknownError(f"{at:#x} is no code") if step is None else _LoopError(f"a loop at {at:#x} pushes")
+            if step.pushed is None:
+                raise _UnknownError(f"'{step.name}' at {at:#x} takes what a register says")
+            if at not in met:
+                met.add(at)
+                most += max(step.pushed, 0)
+            found[at] = depth
+            after = max(depth + step.pushed, 0)
+            ends = step.calls and step.end not in self.code  # what is called does not come back
+            if step.falls and not ends:
+                todo.append((step.end, after, guessing or step.guessed))
+            if step.target is not None and not step.calls:
+                todo.append((step.target, after, guessing))
+
+    def _of_loops(self, entry: int) -> dict[int, int]:
+        """Return the most bytes pushed where loops push or pop as often as counters or constants say.
+
+        Such a loop is deepest when it is entered, which follows from what was pushed before, or when it is left, which
+        follows from what is popped until the function returns.
+        """
+        entered, before = {entry: 0}, dict[int, list[int]]()
+        for at in (todo := [entry]):
+            for after in self._after(at):
+                before.setdefault(after, []).append(at)
+                if after not in entered:
+                    entered[after] = max(entered[at] + (self.code[at].pushed or 0), 0)
+                    todo.append(after)
+        left = {at: -(self.code[at].pushed or 0) for at in entered if not self._after(at)}
+        for at in (todo := list(left)):
+            for earlier in before.get(at, ()):
+                if earlier not in left:
+                    left[earlier] = left[at] - (self.code[earlier].pushed or 0)
+                    todo.append(earlier)
+        return {at: max(depth, left.get(at, 0)) for at, depth in entered.items()}
+
+    def _after(self, at: int) -> list[int]:
+        """Addresses that may be next in the function."""
+        step = self.code[at]
+        if step.computed or step.pushed is None or step.guessed:
+            raise _UnknownError(f"a loop near {at:#x} pushes")
+        jumps = [step.target] if step.target is not None and not step.calls else []
+        return [*jumps, *[step.end] * step.falls]

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Effect of each instruction on the stack, and its successors, read from objdump's text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mcugen.simulation.disassembly import registers
+from mcugen.simulation.elf import words
+from mcugen.simulation.toolchain import ARM, Toolchain, find_program
+
+_ADDRESS = re.compile(r"\s*[0-9a-f]+:\t")
+_TARGET = re.compile(r"\b([0-9a-f]+) <([^>+]+)(\+0x[0-9a-f]+)?>")
+_CONDITIONS = "eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
+
+
+@dataclass(frozen=True)
+class Step:
+    """The relevant effects of an instruction: bytes pushed, successors, and the called function."""
+
+    name: str
+    """Mnemonic and operands, for messages."""
+    end: int
+    """Address of the next instruction in memory."""
+    pushed: int | None = 0
+    """None: by a register."""
+    target: int | None = None
+    calls: bool = False
+    """`target` is called, and comes back; without a target a pointer is."""
+    falls: bool = True
+    """What lies behind it may be next."""
+    guessed: bool = False
+    """It is not known that what lies behind it is ever reached."""
+    computed: bool = False
+    """It may go anywhere in its function."""
+
+
+def read_steps(image: Path, toolchain: Toolchain) -> dict[int, Step]:
+    """Return the code of a program by address."""
+    machine = ("-m", "armv8.1-m.main", "-M", "reg-names-std") if toolchain is ARM else ()
+    command = [find_program(toolchain.objdump), "-d", "--no-show-raw-insn", *machine, str(image)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = [_Line.of(line) for line in text.splitlines() if _ADDRESS.match(line)]
+    ends = [*(line.address for line in lines[1:]), -1]
+    reader = _Arm(words(image)) if toolchain is ARM else _Riscv()
+    pairs = [(line, end) for line, end in zip(lines, ends, strict=True) if not line.mnemonic.startswith(".")]
+    return {line.address: reader.step(line, end) for line, end in pairs}
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One of objdump's: `target` is the address that it names, with the function that begins there."""
+
+    address: int
+    mnemonic: str
+    operands: str
+    target: int | None
+    called: str
+
+    @classmethod
+    def of(cls, line: str) -> _Line:
+        address, mnemonic, *rest = line.split("\t")
+        operands, _, comment = "\t".join(rest).replace("\t@", " # ").partition(" # ")
+        found = _TARGET.search(operands) or _TARGET.search(comment)
+        target, called = (int(found[1], 16), "" if found[3] else found[2]) if found else (None, "")
+        return cls(int(address.strip(" :"), 16), mnemonic, operands.strip(), target, called)
+
+    @property
+    def text(self) -> str:
+        return f"{self.mnemonic} {self.operands}"
+
+
+class _Constants:
+    """Values of registers that were set to a number just before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def set(self, register: str, value: int | None) -> None:
+        if value is None:
+            self._known.pop(register, None)
+        else:
+            self._known[register] = (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
+
+    def get(self, register: str) -> int | None:
+        return self._known.get(register)
+
+
+class _Arm:
+    """Thumb, as objdump writes it."""
+
+    def __init__(self, literals: Mapping[int, int]) -> None:
+        self._literals = literals
+        self._constants = _Constants()
+
+    def step(self, line: _Line, end: int) -> Step:
+        name, operands = line.mnemonic.removesuffix(".w").removesuffix(".n"), line.operands
+        pushed = self._pushed(name, operands)
+        self._remember(name, line)
+        make = partial(Step, line.text, end, pushed)
+        if name in ("bl", "blx") or (re.fullmatch(f"blx?({_CONDITIONS})", name) and name not in ("blt", "ble", "bls")):
+            if line.called.startswith("__gnu_thumb1_case"):  # a jump by the table behind the call
+                return make(falls=False, computed=True)
+            if line.target is not None and not line.called:  # within a function: a long jump, or a part of assembly
+                return make(target=line.target, guessed=True)
+            return make(target=line.target, calls=True)
+        if name in ("udf", "bkpt"):
+            return make(falls=name == "bkpt")
+        if name == "b":
+            return make(target=line.target, falls=False)
+        if re.fullmatch(rf"b({_CONDITIONS})|cbn?z|le|letp|wls|wlstp\.\d+", name):
+            return make(target=line.target)
+        is_list = re.fullmatch(rf"(pop|ldm\w*?)({_CONDITIONS})?", name)
+        if re.fullmatch(rf"bx({_CONDITIONS})", name) or (is_list and "pc" in operands):
+            return make(falls=is_list is None or len(name) > 5)
+        if name == "bx":
+            return make(falls=False, computed=operands != "lr")
+        if name in ("tbb", "tbh") or (re.match(r"(mov|add|ldr)", name) and operands.startswith("pc,")):
+            return make(falls=False, computed="[sp]," not in operands and operands != "pc, lr")  # or popped: a return
+        return make()
+
+    def _pushed(self, name: str, operands: str) -> int | None:
+        if re.match(r"v?push|v?stmdb", name) and (name.endswith("push") or operands.startswith("sp!")):
+            return 4 * len(registers(operands.partition("{")[2]))
+        if re.match(r"v?pop|v?ldm", name) and ("pop" in name or operands.startswith("sp!")):
+            return -4 * len(registers(operands.partition("{")[2]))
+        moved = re.search(r"\[sp, #(-?\d+)\]!|\[sp\], #(-?\d+)", operands)
+        if moved:
+            return -int(moved[1] or moved[2])
+        target, _, rest = operands.partition(",")
+        if target != "sp" or not re.match(r"add|sub|mov|ldr|bic|and|orr|ls", name):
+            return 0
+        sign = {"add": -1, "sub": 1}.get(name[:3], 0)
+        value = rest.replace("sp,", "").strip()
+        number = int(value[1:], 0) if value.startswith("#") else self._constants.get(value)
+        return sign * number if number is not None and sign else None
+
+    def _remember(self, name: str, line: _Line) -> None:
+        register, *rest = (part.strip() for part in line.operands.split(","))
+        number = int(rest[-1][1:], 0) if rest and re.fullmatch(r"#-?\w+", rest[-1]) else None
+        known = self._constants.get(rest[0]) if rest else None
+        value = None
+        if name == "ldr" and "[pc" in line.operands and line.target is not None:
+            value = self._literals.get(line.target)
+        elif name in ("mov", "movs", "movw"):
+            value = number
+        elif name in ("lsl", "lsls") and known is not None and number is not None:
+            value = known << number
+        elif name in ("neg", "negs", "rsb", "rsbs") and known is not None:
+            value = -known if number in (None, 0) else None
+        self._constants.set(register, value)
+
+
+class _Riscv:
+    """RV32, as objdump writes it."""
+
+    def __init__(self) -> None:
+        self._constants = _Constants()
+
+    def step(self, line: _Line, end: int) -> Step:
+        name, operands = line.mnemonic.removeprefix("c."), line.operands
+        make = partial(Step, line.text, end, self._pushed(name, operands))
+        self._remember(name, operands)
+        if name in ("jal", "jalr"):
+            links_otherwise = operands.startswith(("t0,", "t1,", "zero,"))
+            return make(target=line.target, calls=not links_otherwise, falls=True, computed=links_otherwise)
+        if name == "ret":
+            return make(falls=False)
+        if name in ("j", "jr"):
+            return make(target=line.target, falls=False, computed=line.target is None)
+        if re.fullmatch(r"b(eq|ne|lt|ge|gt|le)u?z?", name):
+            return make(target=line.target)
+        return make()
+
+    def _pushed(self, name: str, operands: str) -> int | None:
+        target, source, value = (*operands.split(","), "", "")[:3]
+        if target != "sp" or name not in ("add", "addi", "addi16sp", "sub", "mv", "lw"):
+            return 0
+        number = int(value, 0) if re.fullmatch(r"-?\d+|-?0x[0-9a-f]+", value) else self._constants.get(value)
+        if source != "sp" or number is None:
+            return None
+        return number if name == "sub" else -number
+
+    def _remember(self, name: str, operands: str) -> None:
+        target, source, value = (*operands.split(","), "", "")[:3]
+        is_number = re.fullmatch(r"-?\d+|-?0x[0-9a-f]+", value or source)
+        number = int(value or source, 0) if is_number else None
+        known = self._constants.get(source) if value else 0
+        if name in ("li", "lui") and number is not None:
+            self._constants.set(target, number << 12 if name == "lui" else number)
+        elif name in ("add", "addi") and number is not None and known is not None:
+            self._constants.set(target, known + number)
+        else:
+            self._constants.set(target, None)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of raw readings of a CPU's counter to retired instructions, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from mcugen.core.errors import VerificationError
+
+Reading = tuple[int, int, int]
+"""The three words of a `struct reading` of templates/harness; what they are is the counter's business."""
+
+_PERIOD = 1 << 24
+_PENDING = 1 << 26  # ICSR.PENDSTSET
+_HANDLER_INSTRUCTIONS = 5
+_KNOWN_LOOP_INSTRUCTIONS = 200_002
+_NOTHING_INSTRUCTIONS = 1
+_UNREAD = (0, 0, 0)
+
+
+class Counter(Protocol):
+    """A counter that follows instructions while QEMU runs with `-icount shift=N`."""
+
+    @property
+    def shift(self) -> int:
+        """The N that it needs: an instruction takes 2^N ns of virtual time."""
+
+    def between(self, begin: Reading, end: Reading) -> int:
+        """Instructions from one reading to a later one."""
+
+
+@dataclass(frozen=True)
+class SysTick:
+    """The timer of an Arm M-profile CPU, at `clock_hz`.
+
+    A reading holds the counter, the number of interrupts handled so far, and the register that shows a pending one.
+    """
+
+    clock_hz: int
+    shift = 9  # several ticks an instruction: a difference of two readings, each rounded, names a whole number
+
+    def between(self, begin: Reading, end: Reading) -> int:
+        """Instructions from one reading to a later one, without those of the timer's interrupts."""
+        ticks_per_instruction = Fraction(self.clock_hz << self.shift, 10**9)
+        handlers = _HANDLER_INSTRUCTIONS * (end[1] - begin[1])
+        return round((self.ticks(end) - self.ticks(begin)) / ticks_per_instruction) - handlers
+
+    @staticmethod
+    def ticks(reading: Reading) -> int:
+        """Ticks since the timer was loaded with 2^24 - 1; it interrupts at 0, one tick before it reloads."""
+        current, interrupts, icsr = reading
+        came_before = current == 0 or current > _PERIOD // 2
+        zeros = interrupts + (1 if icsr & _PENDING and came_before else 0)
+        reloads = zeros - (1 if current == 0 else 0)
+        return reloads * _PERIOD + (_PERIOD - 1 - current)
+
+
+@dataclass(frozen=True)
+class Minstret:
+    """RISC-V's own counter of retired instructions: its upper half, its lower half, and its upper half again."""
+
+    shift = 0  # QEMU lets the counter follow virtual time: a nanosecond an instruction
+
+    def between(self, begin: Reading, end: Reading) -> int:
+        """Instructions from one reading to a later one."""
+        return self.count(end) - self.count(begin)
+
+    @staticmethod
+    def count(reading: Reading) -> int:
+        """Return the 64-bit count.
+
+        If the upper half changed, the lower half was read just before or after the change.
+        """
+        high, low, again = reading
+        return ((high if low >> 31 else again) << 32) + low
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The readings that the harness printed: around calls (`run` is the model's), and one a layer."""
+
+    counter: Counter
+    nothing: Sequence[Reading]
+    known_loop: Sequence[Reading]
+    two_hooks: Sequence[Reading]
+    hooks: Sequence[Reading]
+    run: Sequence[Reading]
+    layers: Sequence[Reading]
+    make_input: Sequence[Reading] = ()
+    """Around what makes the input of raw data."""
+
+    def instructions(self) -> int:
+        """Instructions of one run, its return included; VerificationError if a known loop is miscounted."""
+        known = self._call(self.known_loop)
+        if known != _KNOWN_LOOP_INSTRUCTIONS:
+            raise VerificationError(
+                "QEMU must count instructions exactly",
+                f"{known} for a loop of {_KNOWN_LOOP_INSTRUCTIONS}",
+                "another version of QEMU",
+            )
+        return self._call(self.run)
+
+    def input_instructions(self) -> int | None:
+        """Instructions that making the input of raw data takes, its return included."""
+        return self._call(self.make_input) if self.make_input else None
+
+    def layer_instructions(self, count: int) -> tuple[int, ...]:
+        """Retired instructions of each layer, without the hook behind it."""
+        unseen = [i for i in range(count) if self.layers[i] == _UNREAD]
+        if unseen:
+            raise VerificationError("each layer must call MCUGEN_ON_LAYER", f"layer {unseen[0]} did not")
+        first = self.counter.between(self.run[0], self.layers[0]) - self.counter.between(
+            self.two_hooks[0], self.hooks[0]
+        )
+        hook = self.counter.between(self.hooks[0], self.hooks[-1])
+        spans = zip(self.layers[: count - 1], self.layers[1:count], strict=True)
+        return (max(first, 0), *(self.counter.between(begin, end) - hook for begin, end in spans))
+
+    def _call(self, span: Sequence[Reading]) -> int:
+        overhead = self.counter.between(*self.nothing) - _NOTHING_INSTRUCTIONS
+        return self.counter.between(*span) - overhead

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cycles of instruction sequences on each core, from memory without wait states.
+
+Sources stand with the rules, in cortex_m and riscv; docs/performance.md lists what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mcugen.simulation import cortex_m, riscv
+from mcugen.simulation.disassembly import Instruction, disassemble
+from mcugen.simulation.pipelines import Pipeline
+
+Refill = Callable[[Instruction, Instruction], int]
+"""Cycles more for a branch that is taken, by the branch and what it goes to."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The timing rules of a core."""
+
+    title: str
+    pipeline: Pipeline
+    refill: Refill
+    splits_unaligned: bool
+    """Whether unaligned accesses take a cycle for each further transfer."""
+    read: Callable[[Path], Mapping[int, Instruction]] = disassemble
+    """The code of a program by address."""
+
+    def cycles(self, instructions: Sequence[Instruction]) -> int:
+        """Return the cycles of consecutive instructions, of which only the last may be a branch, and is not taken."""
+        return sum(self.pipeline.each(instructions))
+
+
+def _always(cycles: int) -> Refill:
+    """Return a constant refill. The manuals give one to three cycles for an M3 or M4; two are assumed."""
+    return lambda branch, target: cycles
+
+
+def _but_loops(cycles: int) -> Refill:
+    """Return a constant refill, but none at the end of a low-overhead loop, which is no branch from round two on."""
+    return lambda branch, target: 0 if branch.mnemonic in ("le", "letp") else cycles
+
+
+_HELIUM = partial(disassemble, architecture="armv8.1-m.main")
+TIMINGS = {
+    "cortex-m0plus": Timing("Cortex-M0+ by its manual", cortex_m.M0PLUS, _always(1), True),
+    "cortex-m3": Timing("Cortex-M3 by its manual", cortex_m.M3, _always(2), True),
+    "cortex-m4": Timing("Cortex-M4 by its manual", cortex_m.M4, _always(2), True),
+    "cortex-m7": Timing("a model of a Cortex-M7", cortex_m.M7, _always(0), False),
+    "cortex-m33": Timing("a model of a Cortex-M33", cortex_m.M33, _always(1), True),
+    "cortex-m55": Timing("a model of a Cortex-M55", cortex_m.M55, _but_loops(2), True, _HELIUM),
+    "cortex-m85": Timing("a model of a Cortex-M85", cortex_m.M85, _always(0), False, _HELIUM),
+    "hazard3": Timing("Hazard3 by its manual", riscv.HAZARD3, riscv.hazard3_refill, False, riscv.disassemble),
+    "esp32c3": Timing("a model of an ESP32-C3", riscv.ESP32, riscv.esp32_refill, False, riscv.disassemble),
+    "esp32c6": Timing("a model of an ESP32-C6", riscv.ESP32, riscv.esp32_refill, False, riscv.disassemble),
+    "gd32vf103": Timing("a model of a Bumblebee", riscv.BUMBLEBEE, riscv.bumblebee_refill, False, riscv.disassemble),
+}
+"""Timing rules by a board's `core`."""

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds compilers and QEMU, and compiles and links with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mcugen.core.errors import ToolMissingError, UsageError, VerificationError, shortened
+from mcugen.simulation.elf import Cpu
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The programs that build for a family of CPUs, and run what was built."""
+
+    name: str
+    """Prefix of the programs' names."""
+    qemu: str
+    library: tuple[str, ...]
+    """Flags that choose the small C library, for compiling and linking."""
+    packages: Mapping[str, str]
+    """Debian's packages by program."""
+
+    @property
+    def gcc(self) -> str:
+        """The compiler's name."""
+        return f"{self.name}-gcc"
+
+    @property
+    def objdump(self) -> str:
+        """The disassembler's name."""
+        return f"{self.name}-objdump"
+
+
+ARM = Toolchain(
+    "arm-none-eabi",
+    "qemu-system-arm",
+    ("--specs=nano.specs",),
+    {
+        "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        "arm-none-eabi-objdump": "binutils-arm-none-eabi",
+        "qemu-system-arm": "qemu-system-arm",
+    },
+)
+RISCV = Toolchain(
+    "riscv64-unknown-elf",
+    "qemu-system-riscv32",
+    ("--specs=picolibc.specs",),
+    {
+        "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
+        "riscv64-unknown-elf-objdump": "binutils-riscv64-unknown-elf",
+        "qemu-system-riscv32": "qemu-system-misc",
+    },
+)
+
+USER_MODE = {
+    Cpu("EM_AARCH64", 64, True): "qemu-aarch64",
+    Cpu("EM_ARM", 32, True): "qemu-arm",
+    Cpu("EM_MIPS", 32, False): "qemu-mips",
+    Cpu("EM_PPC", 32, False): "qemu-ppc",
+    Cpu("EM_RISCV", 32, True): "qemu-riscv32",
+    Cpu("EM_RISCV", 64, True): "qemu-riscv64",
+    Cpu("EM_S390", 64, False): "qemu-s390x",
+}
+"""The QEMU that runs a program for another CPU than this computer's, as if it were one of its own."""
+
+DEBIAN_PACKAGES: Mapping[str, str] = {
+    "gcc": "gcc libc6-dev",
+    **ARM.packages,
+    **RISCV.packages,
+    **dict.fromkeys(USER_MODE.values(), "qemu-user"),
+}
+"""Debian package of each program."""
+
+HOST_COMPILER = "gcc"
+
+_COMPILE_SECONDS = 600
+_SHOWN_LINES = 12
+_PARALLEL = 2
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One C file to compile; both names are relative to the build folder."""
+
+    source: str
+    object: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler, the flags that all files share, and the folder it works in."""
+
+    program: tuple[str, ...]
+    flags: tuple[str, ...]
+    folder: Path
+
+    def compile(self, units: Sequence[Unit]) -> None:
+        """Compiles the units, some at a time; VerificationError holds the first complaint."""
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(self._compile, units))
+
+    def link(self, program: str, objects: Sequence[str], flags: Sequence[str]) -> Path:
+        """Links `objects` in this order; VerificationError if that fails."""
+        self._run([*objects, *flags, "-lm", "-o", program], f"{program} must link")
+        return self.folder / program
+
+    def join(self, objects: Sequence[str], joined: str) -> None:
+        """Merge several objects into one.
+
+        Raises:
+            VerificationError: The linker fails.
+        """
+        self._run([*objects, "-o", joined], f"{joined} must be made")
+
+    def _compile(self, unit: Unit) -> None:
+        (self.folder / unit.object).parent.mkdir(parents=True, exist_ok=True)
+        rule = f"{unit.source} must compile without warnings"
+        self._run([*unit.flags, "-c", unit.source, "-o", unit.object], rule)
+
+    def _run(self, arguments: Sequence[str], rule: str) -> None:
+        try:
+            done = subprocess.run(
+                [*self.program, *self.flags, *arguments],
+                cwd=self.folder,
+                env=os.environ | {"LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=_COMPILE_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise VerificationError(rule, f"not done after {_COMPILE_SECONDS} s") from error
+        if done.returncode != 0:
+            raise VerificationError(rule, first_lines(done.stdout), "report this as a bug of mcugen")
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program.
+
+    Raises:
+        ToolMissingError: It is not installed; the message names the Debian package.
+    """
+    found = shutil.which(name)
+    if found is None:
+        package = DEBIAN_PACKAGES.get(name)
+        remedy = f"sudo apt-get install {package}" if package else "installing it, or another value of CC"
+        raise ToolMissingError(f"'{name}' must be installed", "no such program on the PATH", remedy)
+    return found
+
+
+@cache
+def program_version(program: str) -> str:
+    """Return the first line of a program's version.
+
+    Raises:
+        ToolMissingError: It is not installed.
+    """
+    done = subprocess.run(
+        [find_program(program), "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+    )
+    return next(iter(done.stdout.splitlines()), "")
+
+
+def programs_of(command: Sequence[str]) -> dict[str, Path]:
+    """Return the programs that a compiler runs to compile, assemble and link, by name, as far as it tells them."""
+    told = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
+    return {name: Path(path) for name, path in told.items() if path is not None}
+
+
+def libraries_of(command: Sequence[str]) -> dict[str, Path]:
+    """Return the archives in which a cross gcc with these flags looks for functions, by file name."""
+    with tempfile.TemporaryDirectory() as folder:  # a linker that root runs may put a file in place of /dev/null
+        nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", f"{folder}/a.out")
+        opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)
+    return {Path(name).name: Path(name) for name in opened}
+
+
+def _told(command: Sequence[str], *flags: str) -> str:
+    """Return a compiler's standard output; its complaints are dropped."""
+    line = [find_program(command[0]), *command[1:], *flags]
+    return subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=60, check=False).stdout
+
+
+def host_compiler() -> tuple[str, ...]:
+    """Return the command in $CC, or gcc. It may be a compiler for another CPU, whose programs QEMU then runs."""
+    program, *flags = host_command() or [HOST_COMPILER]
+    return (find_program(program), *flags)
+
+
+def host_command() -> list[str]:
+    """Return the words of $CC, none where it is not set; UsageError for one that no shell could read."""
+    text = os.environ.get("CC", "")
+    try:
+        words = shlex.split(text)
+        if words and not words[0]:
+            raise ValueError("no program")
+    except ValueError as error:
+        quoted_command = f"'{shortened(text, 200)}' ({str(error).lower()})"
+        raise UsageError(
+            "CC in the environment must be a command", quoted_command, "e.g. CC=gcc, or unset CC"
+        ) from error
+    return words
+
+
+def first_lines(text: str) -> str:
+    """Return the first lines of a program's output, for an error message."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    more = [f"({len(lines) - _SHOWN_LINES} more lines)"] if len(lines) > _SHOWN_LINES else []
+    return "\n".join(lines[:_SHOWN_LINES] + more) or "no output"

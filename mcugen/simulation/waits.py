@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memories of the board: which one each part of test firmware stands for, and how the plugin learns of them.
+
+QEMU's machines have other memories. Parts in one memory of the board are laid out from its start on, as a linker would:
+code, weights, arenas, static variables and stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.core.board import Board, Memory
+from mcugen.simulation.elf import Range, sections
+from mcugen.simulation.machines import Machine
+
+_ALIGNMENT = 256
+"""No line is longer; parts keep their place within it."""
+_CODE = (".vectors", ".text", ".ARM.exidx")
+_KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of the firmware's addresses, and where the board has it."""
+
+    area: Range
+    memory: Memory
+    address: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Accesses to one memory and the cycles that they stall the CPU.
+
+    Accesses are lines of instructions and reads of data; a miss is an access whose line nothing held.
+    """
+
+    memory: str
+    fetches: int
+    missed_fetches: int
+    fetch_cycles: int
+    reads: int
+    missed_reads: int
+    read_cycles: int
+
+    @property
+    def cycles(self) -> int:
+        """For instructions and for data."""
+        return self.fetch_cycles + self.read_cycles
+
+
+def waiting(board: Board) -> list[Memory]:
+    """Return the memories for which the CPU may have to wait, as far as the board file says."""
+    return [
+        m for m in board.memories if m.access is not None and (board.wait_cycles(m, m.line_bytes) or _hits(board, m))
+    ]
+
+
+def _hits(board: Board, memory: Memory) -> int:
+    caches = [board.cache(memory, kind) for kind in _KINDS]
+    return max(cache.hit_wait_states if cache else 0 for cache in caches)
+
+
+def untimed(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[str]:
+    """Names of the memories that the firmware uses, and of whose wait states the board does not tell."""
+    names = [part.memory.name for part in parts(board, image, bundle, machine) if part.memory.access is None]
+    return list(dict.fromkeys(names))
+
+
+def parts(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[Part]:
+    """All that the model runs on, in the order of the board's addresses; parts of nothing are left out."""
+    named = {f".{s.kind}.{s.region}.{bundle.name}": s.memory for s in bundle.sections}
+    known = named | dict.fromkeys(_CODE, board.memory(board.code_memory))
+    known[".weights"] = board.memory(board.weights_memory)
+    known[".arena"] = board.memory(board.arena_memory)
+    found = [(area, known[name]) for name, area in sections(image).items() if name in known and area]
+    (data,) = (r for r in machine.regions if r.name == "DATA")
+    found.append((Range(data.origin, data.origin + data.size), board.memory(board.data_memory)))
+    ends: dict[str, int] = {}
+    laid = []
+    for area, memory in found:
+        begin = -(-ends.get(memory.name, memory.origin) // _ALIGNMENT) * _ALIGNMENT
+        address = begin + area.begin % _ALIGNMENT
+        ends[memory.name] = address + len(area)
+        laid.append(Part(area, memory, address))
+    return laid
+
+
+def told(board: Board, laid: Sequence[Part]) -> Iterator[str]:
+    """Lines of the plugin's setup that tell of the board's memories (templates/harness/profile_plugin.c)."""
+    caches = {cache.name: i for i, cache in enumerate(board.caches)}
+    for cache in board.caches:
+        yield f"cache {cache.sets} {cache.ways} {cache.line} {cache.hit_wait_states} {int(cache.keeps_prefetched)}"
+    numbers: Mapping[str, int] = {memory.name: i for i, memory in enumerate(waiting(board))}
+    for memory in waiting(board):
+        line, word = (board.wait_cycles(memory, nbytes) for nbytes in (memory.line_bytes, 4))
+        yield f"memory {memory.line_bytes} {line} {word} {int(memory.prefetch)}"
+        for index, kind in enumerate(_KINDS):
+            before = board.cache(memory, kind)
+            if before:
+                whole = board.wait_cycles(memory, max(before.line, memory.line_bytes))
+                first = line if before.critical_word_first else whole
+                yield f"through {index} {caches[before.name]} {first} {whole}"
+    for part in laid:
+        if part.memory.name in numbers:
+            where = f"{part.area.begin:x} {part.area.end:x} {numbers[part.memory.name]} {part.address:x}"
+            yield f"region {where}"
+
+
+def read_wait(board: Board, values: Sequence[int]) -> Wait:
+    """Return the counts that the plugin wrote for one memory."""
+    number, *counts = values
+    return Wait(waiting(board)[number].name, *counts)
