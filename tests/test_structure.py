@@ -78,7 +78,9 @@ def test_imports_go_one_way() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("folder", ["hir", "lir", "memory", "kernels", "codegen", "simulation", "evaluation", "reporting"])
+@pytest.mark.parametrize(
+    "folder", ["hir", "lir", "memory", "kernels", "codegen", "simulation", "evaluation", "reporting"]
+)
 def test_rooms_below_the_passes_know_no_operator(folder: str) -> None:
     for path in (PACKAGE / folder).rglob("*.py"):
         text = path.read_text()
