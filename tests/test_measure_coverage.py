@@ -26,7 +26,7 @@ def test_rooms_and_all(tmp_path: Path):
     files = {
         "mcugen/memory/plan.py": figures(90, 100, 3, 4),
         "mcugen/memory/order.py": figures(5, 100, 0, 0),
-        "mcugen/cli/app.py": figures(1, 1000, 0, 0),
+        "mcugen/__main__.py": figures(1, 1000, 0, 0),
     }
     (tmp_path / "report.json").write_text(json.dumps({"files": files}))
     assert python_table(tmp_path / "report.json").splitlines()[2:] == [

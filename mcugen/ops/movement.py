@@ -281,8 +281,11 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
         if not builder.any_size and turns_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
-            source = [dense_strides(node.input(0).type.shape)[axis] for axis in self.perm]
-            emit_copy(node, builder, 0, node.output.type.shape, Side(source))
+            emit_copy(node, builder, 0, node.output.type.shape, Side([self._strides(node)[axis] for axis in self.perm]))
+
+    def _strides(self, node: Node) -> Sequence[int]:
+        """Return the strides of the input in elements: some columns of a matrix lie as far apart as its rows."""
+        return dense_strides(node.input(0).type.shape) if self.whole is None else (self.whole, 1)
 
 
 def _turned(layout: Layout, perm: Permutation) -> Layout:

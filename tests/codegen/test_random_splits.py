@@ -221,7 +221,10 @@ def frames_on_two_threads(
     given = np.frombuffer((folder / "output.bin").read_bytes(), np.int8).reshape(len(frames), -1)
     ends = np.cumsum([port.nbytes for port in bundle.outputs])
     return [
-        {p.name: part.reshape(p.shape) for p, part in zip(bundle.outputs, np.split(each, ends[:-1]), strict=True)}
+        {
+            p.name: part.view(p.dtype).reshape(p.shape)
+            for p, part in zip(bundle.outputs, np.split(each, ends[:-1]), strict=True)
+        }
         for each in given
     ]
 
@@ -266,6 +269,43 @@ def check_pipeline(seed: int, board: str, folder: Path, monkeypatch: pytest.Monk
     for feeds, found in zip(frames, frames_on_two_threads(model, frames, folder), strict=True):
         for name, expected in interpret(model.graph, feeds).items():
             np.testing.assert_array_equal(found[name], expected)
+
+
+class EveryCut(Splits):
+    """Takes the place of the search: each layer is divided into two portions, at the place of its number."""
+
+    def fork(self, node: Node) -> Forked | None:
+        """Return the layer with a first portion of `count + 1` parts, modulo the number of places."""
+        (division, *_) = divisions(node.op, node.sig, node.inputs)
+        cut = 1 + self.count % (division.length - 1)
+        return forked(node, division, [((0, cut, False), (cut, division.length, False))])
+
+    def side_by_side(self, graph: Graph) -> list[Node]:
+        """Return no branches."""
+        return []
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int16, np.int8])
+def test_columns_of_matrices_are_transposed(dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portion of one column is a row of the result, whose elements lie apart in the input."""
+    without_searches(monkeypatch)
+    splits, net = EveryCut(0), Net(opset=17)
+    unit = 4 // np.dtype(dtype).itemsize
+    shapes = [(rows, parts * unit) for rows in (2, 3, 5, 104) for parts in (2, 3, 4, 7) for _ in range(1, parts)]
+    for number, shape in enumerate(shapes):
+        net.output(net.op("Transpose", net.input(f"x{number}", *shape, dtype=dtype), perm=[1, 0]), dtype=dtype)
+    monkeypatch.setattr(
+        search,
+        "shared_program",
+        lambda graph, whole, forms, build, room: splits.shared_program(graph, whole, forms, build),
+    )
+    model = compile_model(net.model(), two_cores("rp2350"), CompileOptions("net", cores=2))
+    assert splits.count == len(shapes)
+    numbers = np.random.default_rng(1)
+    feeds = {v.name: numbers.integers(-100, 100, v.type.shape).astype(dtype) for v in model.graph.inputs}
+    found = on_two_threads(model, feeds, tmp_path)
+    for array, name in zip(feeds.values(), model.graph.output_names, strict=True):
+        np.testing.assert_array_equal(found[name], array.T)
 
 
 @pytest.mark.spread(2)
