@@ -364,18 +364,22 @@ def _as_given(case: Case, name: str, real: np.ndarray, dtype: str) -> np.ndarray
 
 
 def border_quantization(model: onnx.ModelProto, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Scale and zero point of the conversion behind an input, or before an output, of a file.
+    """Return scale and zero point of the conversion behind an input, or before an output, of a file.
 
-    Movements may lie between the output and the conversion.
+    Movements may lie between the input or output and the conversion.
     """
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     makers = {out: node for node in model.graph.node for out in node.output}
-    source = name
-    while source in makers and makers[source].op_type in MOVEMENTS:
-        source = makers[source].input[0]
+
+    def moved(value: str) -> str:
+        """Return the value that movements alone turn into this one."""
+        while value in makers and makers[value].op_type in MOVEMENTS:
+            value = makers[value].input[0]
+        return value
+
     for node in model.graph.node:
-        is_input = node.op_type == "QuantizeLinear" and node.input[0] == name
-        if is_input or (node.op_type == "DequantizeLinear" and node.output[0] == source):
+        is_behind = node.op_type == "QuantizeLinear" and moved(node.input[0]) == name
+        if is_behind or (node.op_type == "DequantizeLinear" and node.output[0] == moved(name)):
             zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros((), np.int8)
             return constants[node.input[1]], zero
     return None

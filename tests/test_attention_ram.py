@@ -143,3 +143,21 @@ def test_several_rows_are_taken_where_weights_are_read_or_packed() -> None:
     net.output(net.op("Sigmoid", net.op("MatMul", x, net.const(np.ones((8, 8)))), out="y"), shape=(1, 32, 8))
     forms = {node.op.name: row_form(node.op, node.sig) for node in optimized(net.model()).nodes}
     assert {name: form.rows for name, form in forms.items() if form and name != "reshape"} == {"dense": 4, "sigmoid": 1}
+
+
+RESHAPED = [(0, 1, 8, 8), (0, 8, 1, 8), (0, 2, 4, 8), (-1, 8), (0, 64), (1, 0, 8, 8)]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("shape", RESHAPED, ids=lambda shape: "x".join(map(str, shape)))
+def test_products_of_batches_may_be_reshaped(batch: int, shape: tuple[int, ...]) -> None:
+    """The search that divides products of matrices looks at what reads them, too."""
+    net = Net()
+    scores = net.op("MatMul", net.input("x", batch, 8, 8), net.input("k", batch, 8, 8))
+    sizes = [batch if size == 0 else size for size in shape]
+    net.output(net.op("Tanh", net.op("Reshape", scores, net.const(sizes, np.int64))))
+    model = net.model()
+    plain, feeds = optimized(model), random_feeds(model)
+    expected = interpret(plain, feeds)
+    assert_close(interpret(heads_apart(plain), feeds), expected)
+    assert_close(outputs_in_c(compile_model(model, options=LEAST), feeds), expected)

@@ -491,7 +491,7 @@ def test_output_9(model: Path, tmp_path: Path):
 def test_internal_error_1():
     """What is no McugenError is a bug: it is shown whole."""
     code = (
-        "import sys; from mcugen import cli, compiler\n"
+        "import sys; from mcugen import cli; from mcugen.driver import compiler\n"
         "compiler.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from mcugen.core.errors import ModelError
 from mcugen.hir.operator import (
     Channels,
     Division,
@@ -325,6 +326,14 @@ def divisions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> S
     return () if form is None or len(sig.outputs) > 1 else each_for_itself(form, sig)
 
 
+def _makes_any_rows(form: RowForm, sig: Signature) -> bool:
+    """Return whether the form's operator makes all rows from whole inputs; others make a fixed number of rows."""
+    try:
+        return form.op.infer(*sig.inputs)[0].shape == sig.output.shape
+    except ModelError:  # a reshape names the shape of its result
+        return False
+
+
 def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
     """Return the division by rows, if each output row needs only the same rows of the inputs; else an empty tuple."""
     windows = [window for window in form.windows if window is not None]
@@ -334,7 +343,7 @@ def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
     shapes += [(sig.input(i).shape, w.axis) for i, w in enumerate(form.windows) if w is not None]
     if any(math.prod(shape[:axis]) != 1 for shape, axis in shapes):
         return ()
-    if form.op.infer(*sig.inputs)[0].shape != sig.output.shape:  # it makes one row, and not any number of them
+    if not _makes_any_rows(form, sig):
         return ()
 
     def portion(start: int, stop: int) -> Portion:
