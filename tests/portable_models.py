@@ -29,8 +29,8 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.kernels import learning
-from mcugen.kernels.declared import kernels_of
+from mcugen.kernels.common.declared import kernels_of
+from mcugen.kernels.portable import learning
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN

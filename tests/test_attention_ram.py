@@ -14,7 +14,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import row_axis
 from mcugen.hir.traits import row_form
 from mcugen.lir.program import Control
-from mcugen.search.heads import heads_apart
+from mcugen.search.head_splitting import heads_apart
 
 LEAST = CompileOptions(optimize="ram")
 

@@ -23,7 +23,7 @@ from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
 from mcugen.search import AS_ASKED, FALLBACKS
 from mcugen.search.budget import STACK, Attempt, Budget, Use, cheapest
-from mcugen.search.streaming import Streamings
+from mcugen.search.line_buffering import Streamings
 
 BOARD = "stm32f746"
 

@@ -19,10 +19,10 @@ from mcugen.core.board import load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import ENOUGH
-from mcugen.kernels.coded import Code, code_of, digits_of
+from mcugen.kernels.portable.compressed_weights import Code, code_of, digits_of
 from mcugen.lir.program import DECODE_WEIGHTS, Instr
 from mcugen.search.budget import use_of
-from mcugen.search.decoding import TILE
+from mcugen.search.weight_decompression import TILE
 from mcugen.simulation import Setup, simulate
 
 FLASH = CompileOptions("net", optimize="flash")

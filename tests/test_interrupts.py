@@ -28,7 +28,7 @@ from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.core.errors import VerificationError
 from mcugen.driver.compiled import CompiledModel
-from mcugen.kernels.packed import DENSE_PACKED_TILE
+from mcugen.kernels.portable.packed import DENSE_PACKED_TILE
 from mcugen.simulation.build import build_target
 from mcugen.simulation.execute import execute, qemu_program
 from mcugen.simulation.machines import Region, find_machine

@@ -14,8 +14,8 @@ from lint_variants import cpu_of, forms
 from mcugen.codegen.environment import environment
 from mcugen.core.board import load_board
 from mcugen.core.resources import resource_dir
-from mcugen.kernels import learning
-from mcugen.kernels.declared import kernels_of
+from mcugen.kernels.common.declared import kernels_of
+from mcugen.kernels.portable import learning
 from mcugen.reporting.kernels import declared_kernels
 
 TEMPLATES = resource_dir("templates")

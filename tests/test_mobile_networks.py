@@ -19,7 +19,7 @@ from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.verify import verify_graph
 from mcugen.lir.program import Control
-from mcugen.search.patches import in_patches
+from mcugen.search.spatial_tiling import in_patches
 
 
 def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:

@@ -28,8 +28,8 @@ from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels import learning
-from mcugen.kernels.declared import kernels_of
+from mcugen.kernels.common.declared import kernels_of
+from mcugen.kernels.portable import learning
 from mcugen.lir.kernel import Kernel
 from mcugen.simulation import Setup, simulate
 

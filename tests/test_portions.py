@@ -17,7 +17,7 @@ from mcugen.core.board import Board, load_board
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Program
-from mcugen.memory.reading import waits_for_constants
+from mcugen.memory.constant_stalls import waits_for_constants
 
 RT1060 = load_board("rt1060")
 FLASH = CompileOptions("net", place=Places(weights="flash"))

@@ -18,7 +18,7 @@ from mcugen.core.options import AUTO, CMSIS_NN, FAMILIES, OWN
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
-from mcugen.kernels.library import references
+from mcugen.kernels.common.library import references
 
 pytestmark = pytest.mark.shared
 

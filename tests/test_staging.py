@@ -35,9 +35,9 @@ from mcugen.lir.program import (
     Control,
     Program,
 )
+from mcugen.memory.constant_stalls import waits_for_constants
 from mcugen.memory.place import copied_bytes
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search import build_program
 from mcugen.simulation import simulate
@@ -460,7 +460,7 @@ def test_copies_of_a_part_save_cycles(monkeypatch: pytest.MonkeyPatch):
         return made.total
 
     with_part = cycles()
-    monkeypatch.setattr(mcugen.search.staging, "_a_part", lambda program, board, options, arena: options)
+    monkeypatch.setattr(mcugen.search.weight_staging, "_a_part", lambda program, board, options, arena: options)
     assert with_part < 0.97 * cycles()
 
 
@@ -621,7 +621,7 @@ def test_rows_and_kernels_together_take_a_quarter_more_at_most() -> None:
 def test_an_arena_counts_beside_copies_that_are_made_anyway() -> None:
     """A group of rows halves that of a network in float, whose weights start-up copies in any case.
 
-    Its program is that before it is compared with `speed` (mcugen.search.pace), which is much faster here.
+    Its program is that before it is compared with `speed` (mcugen.search.slowdown_cap), which is much faster here.
     """
     model = compile_model(MODELS / "resnet8_cifar10_f32.onnx", "rt1060", CompileOptions("net"))
     fit = build_program(model.graph, target_of(model.board, CompileOptions()), CompileOptions())

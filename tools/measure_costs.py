@@ -5,7 +5,7 @@ A model of many layers is compiled once for every kernel that fits some of them.
 each core on memory that never lets it wait, are fitted to the terms of mcugen.kernels.cost by non-negative least
 squares of relative errors; code is what the functions of most calls take, with all that they call: what is named after
 the kernel is each function's own, what begins with mcugen_ is there once for all of them. What memories let the CPU
-wait for constants is no matter of the fits: it follows from the board (mcugen.memory.reading).
+wait for constants is no matter of the fits: it follows from the board (mcugen.memory.constant_stalls).
 
 With a library (--cmsis-nn-include, --cmsis-nn-lib) its kernels are measured too, each of their ways by itself, and
 those of our own that stand against them and are the operators' only ones.
@@ -44,8 +44,8 @@ from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
+from mcugen.kernels.common.library import own_kernel
 from mcugen.kernels.cost import TERMS, work
-from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.lir.spec import library_kernels_of, own_kernels

@@ -15,7 +15,7 @@ import typer
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array
-from mcugen.kernels.coded import best_code
+from mcugen.kernels.portable.compressed_weights import best_code
 
 LONGEST = 10
 """Bits of a Huffman code, whose table of decoding has two bytes for each combination of so many."""

@@ -14,7 +14,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.memory.peak import shortened
 from mcugen.reporting.figures import StepFigures, layer_title
-from mcugen.search.streaming import undivided_layers
+from mcugen.search.line_buffering import undivided_layers
 
 MOST_TRIALS = 4
 """Programs that are made, one after the other: other kernels may be chosen where layers are divided."""

@@ -27,7 +27,7 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.core.version import __version__
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, BRINGING, READ_ROWS, Control, Instr, Program
-from mcugen.memory.joint import Joint, Pair, join, verify_joint
+from mcugen.memory.shared_arena import Joint, Pair, join, verify_joint
 
 
 @dataclass(frozen=True)

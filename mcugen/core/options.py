@@ -216,19 +216,19 @@ class CompileOptions:
     data (mcugen.pipelines): code for that is generated, and samples are raw. `max_cycles`, or `max_latency` in seconds,
     is the longest that a call may take on the board, by estimated cycles; `most_instructions`, by the estimate that
     kernels are chosen by, is what that leads to (see mcugen.autotuning.latency). `copy_price`: cycles that a byte of a
-    copy in RAM counts for which start-up may make (see mcugen.search.staging). With `tune`, so many kernels of each
-    layer run in the simulator (see mcugen.autotuning.measured_kernels), which leads to `times`, by the names of layers
-    and kernels. With two `cores`, both compute portions of a layer at once where that takes less time (see
-    mcugen.search.cores); for `throughput`, which `optimize` THROUGHPUT stands for, or parts of two frames, where that
-    gives more frames (see mcugen.search.frames). `place` says what lies in which memory. With `weights_blob` the run
-    function reads the weights from a file of theirs that the caller has put somewhere in memory. `updatable` puts all
-    else into it that training changes, and its `weights_version`, so that a model that was trained again is another
-    file for the same code. With `weights_reader` no pointer reaches the file: a function of the caller's reads each
-    layer's part into the arena. `copy_ahead`: the firmware copies weights of the next layer to the arena while one
-    runs, where that pays (see docs/memory.md). `library` is what the code is linked with where it runs, if it calls a
-    library; it shapes no code. `validation` adds the firmware's part of `mcugen validate`, and changes no other file.
-    With `stack_bound` the header tells the most stack that a call takes when the board's compiler builds it (see
-    mcugen.measurement.stack_bounds). The self-test has at most `self_test` samples, chosen for what they find (see
+    copy in RAM counts for which start-up may make (see mcugen.search.weight_staging). With `tune`, so many kernels of
+    each layer run in the simulator (see mcugen.autotuning.measured_kernels), which leads to `times`, by the names of
+    layers and kernels. With two `cores`, both compute portions of a layer at once where that takes less time (see
+    mcugen.search.core_partition); for `throughput`, which `optimize` THROUGHPUT stands for, or parts of two frames,
+    where that gives more frames (see mcugen.search.frame_pipeline). `place` says what lies in which memory. With
+    `weights_blob` the run function reads the weights from a file of theirs that the caller has put somewhere in memory.
+    `updatable` puts all else into it that training changes, and its `weights_version`, so that a model that was trained
+    again is another file for the same code. With `weights_reader` no pointer reaches the file: a function of the
+    caller's reads each layer's part into the arena. `copy_ahead`: the firmware copies weights of the next layer to the
+    arena while one runs, where that pays (see docs/memory.md). `library` is what the code is linked with where it runs,
+    if it calls a library; it shapes no code. `validation` adds the firmware's part of `mcugen validate`, and changes no
+    other file. With `stack_bound` the header tells the most stack that a call takes when the board's compiler builds it
+    (see mcugen.measurement.stack_bounds). The self-test has at most `self_test` samples, chosen for what they find (see
     mcugen.measurement.selftests), or one. `check_weights`: functions that compare the constants with checksums,
     `check_parameters`: those that lie beside a file of weights, `checked_arena`: ones that take the arena's size, or
     look at canaries. With `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise.

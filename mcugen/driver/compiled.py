@@ -25,7 +25,7 @@ from mcugen.evaluation.oracle import OracleModel, OracleRun, run_oracle
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array
-from mcugen.kernels.library import references
+from mcugen.kernels.common.library import references
 from mcugen.lir.program import Program
 from mcugen.quantization.quantize import Quantization
 from mcugen.reporting.figures import Report

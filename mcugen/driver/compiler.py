@@ -49,7 +49,8 @@ from mcugen.hir.traits import Widenable
 from mcugen.lir.kernel import CHECKED, HALVES, UPDATABLE
 from mcugen.lir.program import Control, Program
 from mcugen.lir.weights import largest_read
-from mcugen.memory.loops import wished_loops
+from mcugen.memory.activation_stalls import waits_for_arena
+from mcugen.memory.loop_tuning import wished_loops
 from mcugen.memory.place import (
     Placement,
     copied_bytes,
@@ -60,7 +61,6 @@ from mcugen.memory.place import (
     place,
 )
 from mcugen.memory.plan import Planned
-from mcugen.memory.waiting import waits_for_arena
 from mcugen.numerics.threads import one_thread
 from mcugen.pipelines import bind
 from mcugen.quantization.precisions import precisions_of_given
@@ -69,9 +69,9 @@ from mcugen.reporting.basis import Basis
 from mcugen.reporting.figures import InputFigures, Report, describe, memory_use
 from mcugen.search import build_program
 from mcugen.search.budget import Budget, Fit
-from mcugen.search.hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
-from mcugen.search.pace import Made, keeping_pace
-from mcugen.search.staging import time_of_copies
+from mcugen.search.option_hints import codes_of, hint_of_codes, hint_of_copies_ahead, hint_of_places, hint_of_types
+from mcugen.search.slowdown_cap import Made, keeping_pace
+from mcugen.search.weight_staging import time_of_copies
 from mcugen.training.lesson import teach
 
 

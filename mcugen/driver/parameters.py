@@ -16,8 +16,8 @@ from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, are_halves
-from mcugen.kernels.packed import Packed
-from mcugen.kernels.weighted import NIBBLES
+from mcugen.kernels.common.weighted_layers import NIBBLES
+from mcugen.kernels.portable.packed import Packed
 from mcugen.memory.place import weights_memories
 from mcugen.ops.packed import PackedDense
 from mcugen.quantization.float_model import FloatModel

@@ -19,7 +19,7 @@ from mcugen.codegen.environment import environment
 from mcugen.core.errors import UsageError
 from mcugen.core.limits import cpu_seconds, open_regular
 from mcugen.core.resources import resource_dir
-from mcugen.kernels.declared import kernels_of
+from mcugen.kernels.common.declared import kernels_of
 from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
 
 _KERNELS = "kernels"

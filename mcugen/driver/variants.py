@@ -21,7 +21,7 @@ from mcugen.driver.plugins import registry_of
 from mcugen.frontend.onnx import import_model, size_output
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, Shape
-from mcugen.kernels.library import references
+from mcugen.kernels.common.library import references
 from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program

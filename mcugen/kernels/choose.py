@@ -18,10 +18,10 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import AUTO, OWN
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import Widenable
+from mcugen.kernels.common.library import alone, library_kernels, own_kernel
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.weighted_layers import half_weights
 from mcugen.kernels.cost import CostTable, rough_time
-from mcugen.kernels.library import alone, library_kernels, own_kernel
-from mcugen.kernels.loops import FloatLoops
-from mcugen.kernels.weighted import half_weights
 from mcugen.lir.kernel import HALVES, SHORT_LOOPS, SPENDING, Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Control, Instr, Program

@@ -15,10 +15,10 @@ from typing import Any
 from mcugen.core.resources import resource_dir
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
-from mcugen.kernels.loops import FloatLoops, sums_apart
+from mcugen.kernels.common.loop_options import FloatLoops, sums_apart
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import DECODE_WEIGHTS, Program
-from mcugen.memory.loops import SLOW_FMA
+from mcugen.memory.loop_tuning import SLOW_FMA
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
 """What instructions grow with: `gathered` are elements of im2col, `extra` is what a kernel says of itself."""
@@ -55,7 +55,7 @@ class KernelCost:
 
 
 FMA_STALLS = 2
-"""Cycles beyond its own that VFMA takes on cores that reward sums apart from products (mcugen.memory.loops)."""
+"""Cycles beyond its own that VFMA takes on cores that reward sums apart from products (mcugen.memory.loop_tuning)."""
 
 ONCE = 0.5
 """Of the bytes of a function that several layers call, what one takes that is called once, where none was measured."""
@@ -152,7 +152,7 @@ class CostTable:
         return (FMA_STALLS - self.sums_apart * (FMA_STALLS - 1)) * node.op.macs(node.sig)
 
     def decoding(self, weights: int) -> float:
-        """Instructions that it takes to decode so many weights of a layer (mcugen.search.decoding), by estimate."""
+        """Return the estimated instructions that decode so many weights of a layer."""
         per = self._cost(DECODE_WEIGHTS).per[""]
         return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
 

@@ -27,7 +27,7 @@ from mcugen.core.errors import UsageError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.samples import spread
 from mcugen.hir.types import Array
-from mcugen.kernels.library import references
+from mcugen.kernels.common.library import references
 from mcugen.quantization.samples import in_own_order
 from mcugen.reporting.figures import SelfTestFigures, SelfTestLayer, layer_title
 from mcugen.simulation.flips import SAME, Flips, run_flips

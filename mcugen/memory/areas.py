@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from mcugen.core.board import Board, Memory
 from mcugen.lir.program import Buffer, Program, aligned
+from mcugen.memory.activation_stalls import share_bytes, waits_for_arena
 from mcugen.memory.exact import deterministic_solver
 from mcugen.memory.plan import Planned, plan_memory
 from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.memory.waiting import share_bytes, waits_for_arena
 
 ROUNDS = 16
 """Largest number of retries with less space for areas whose plans came out too large."""
@@ -30,9 +30,9 @@ EFFORT = 0.5
 def split(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
     """Plans `program`, whose arena is one area as yet, so that each area fits one of the memories with so much room.
 
-    The CPU waits as little as can be, by estimate (mcugen.memory.waiting), in all ways in which buffers fit. Room is
-    judged by the bytes alive at once; if a plan needs more, a round with less room follows. Returns the memory of each
-    area, or None if no way was found; then buffers lie as before.
+    The CPU waits as little as can be, by estimate (mcugen.memory.activation_stalls), in all ways in which buffers fit.
+    Room is judged by the bytes alive at once; if a plan needs more, a round with less room follows. Returns the memory
+    of each area, or None if no way was found; then buffers lie as before.
     """
     if program.handover is not None:
         return None  # its two parts lie in one area

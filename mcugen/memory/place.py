@@ -12,10 +12,10 @@ from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import AUTO_PLACE, Places
 from mcugen.lir.program import Buffer, Program, Space, aligned
 from mcugen.memory.areas import split, waits_of
+from mcugen.memory.constant_stalls import saved_by_copies
 from mcugen.memory.knapsack import most_valuable
 from mcugen.memory.peak import busiest, largest, moments
 from mcugen.memory.plan import Planned
-from mcugen.memory.reading import saved_by_copies
 from mcugen.memory.traffic import traffic
 
 NOWHERE = Places()

@@ -14,7 +14,7 @@ from mcugen.hir.graph import Graph, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Array
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Range
 from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.lines import affine_form

@@ -13,7 +13,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, TensorType
-from mcugen.kernels.audio import DFT, DftOptions, DftParams
+from mcugen.kernels.portable.audio import DFT, DftOptions, DftParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import real_param

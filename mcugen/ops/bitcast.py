@@ -12,7 +12,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.movement import BITCAST, Bytes
+from mcugen.kernels.portable.movement import BITCAST, Bytes
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.ops.conversion import Cast

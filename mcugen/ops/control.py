@@ -22,10 +22,10 @@ from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Partial, Stepwise
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.cmsis.lstm import LstmStep
-from mcugen.kernels.movement import COPY, Loops
-from mcugen.kernels.walks import dense_strides
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.cmsis_nn.lstm import LstmStep
+from mcugen.kernels.common.strided_loops import dense_strides
+from mcugen.kernels.portable.movement import COPY, Loops
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import Offsets
 from mcugen.lir.kernel import Call, Kernel
@@ -164,7 +164,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
     """
 
     mnemonic: ClassVar[str] = "repeat"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.REPEAT
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.REPEAT
     body: Graph = field(repr=False)
     steps: int
     states: int

@@ -28,9 +28,9 @@ from mcugen.hir.traits import (
     run_along,
 )
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.direct import Arithmetic, direct_call
-from mcugen.kernels.specs import ConvSpec, WeightedSpec
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
+from mcugen.kernels.portable.direct_conv import Arithmetic, direct_call
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Buffer
@@ -89,7 +89,7 @@ class Conv(
 
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CONV
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1

@@ -16,9 +16,10 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Simplifiable, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.kernels import cmsis, single
-from mcugen.kernels.direct import ChannelGroups, spread_call
-from mcugen.kernels.transposed import CONV_TRANSPOSE, TransposedSpec
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.portable import few_output_channels
+from mcugen.kernels.portable.direct_conv import ChannelGroups, spread_call
+from mcugen.kernels.portable.transposed import CONV_TRANSPOSE, TransposedSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
@@ -246,8 +247,8 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
-    kernels: ClassVar[tuple[Kernel, ...]] = (*single.CONV_TRANSPOSE, *CONV_TRANSPOSE)
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV_TRANSPOSE
+    kernels: ClassVar[tuple[Kernel, ...]] = (*few_output_channels.CONV_TRANSPOSE, *CONV_TRANSPOSE)
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
     clamp: Range | None = None

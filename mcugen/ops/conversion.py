@@ -16,8 +16,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.borders import emit_codes
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.borders import emit_codes
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.numerics.reciprocal import Reciprocal, WholeScale

@@ -12,8 +12,8 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.pattern import CUMULATIVE, CumulativeOptions
-from mcugen.kernels.walks import AxisWalk
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.kernels.portable.positions import CUMULATIVE, CumulativeOptions
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.traversal import Traversal, overlap

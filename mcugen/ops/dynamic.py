@@ -18,7 +18,8 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import ComputedSize, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels.dynamic import (
+from mcugen.kernels.common.strided_loops import AxisWalk, numbered
+from mcugen.kernels.portable.dynamic import (
     COMPRESS,
     NONMAXSUPPRESSION,
     NONZERO,
@@ -30,7 +31,6 @@ from mcugen.kernels.dynamic import (
     SuppressionParams,
     UniqueOptions,
 )
-from mcugen.kernels.walks import AxisWalk, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Buffer

@@ -20,7 +20,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Simplifiable
 from mcugen.hir.types import Array, Layout, Shape, TensorType
-from mcugen.kernels.gather import (
+from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
+from mcugen.kernels.portable.gather import (
     GATHER,
     GATHER_ELEMENTS,
     REVERSE_SEQUENCE,
@@ -35,7 +36,6 @@ from mcugen.kernels.gather import (
     SlicedAxes,
     SliceOptions,
 )
-from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.fixedpoint import same_codes

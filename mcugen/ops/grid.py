@@ -15,7 +15,8 @@ from mcugen.core.limits import check_size
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.kernels.sampling import (
+from mcugen.kernels.common.strided_loops import dense_strides, numbered
+from mcugen.kernels.portable.sampling import (
     DEFORM_CONV,
     GRID_SAMPLE,
     DeformOptions,
@@ -25,7 +26,6 @@ from mcugen.kernels.sampling import (
     GridParams,
     PlaneAxes,
 )
-from mcugen.kernels.walks import dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.window import Window

@@ -13,7 +13,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, TensorType
-from mcugen.kernels.inverse import INVERSE, InverseOptions, InverseParams
+from mcugen.kernels.portable.inverse import INVERSE, InverseOptions, InverseParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 

@@ -12,7 +12,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.learning import (
+from mcugen.kernels.portable.learning import (
     CODED_PRODUCT,
     DESCEND,
     DESCEND_CODES,
@@ -20,7 +20,7 @@ from mcugen.kernels.learning import (
     DescentOptions,
     ProductLoops,
 )
-from mcugen.kernels.portable import Rows
+from mcugen.kernels.portable.weighted import Rows
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.numerics.sums import exact_product, real_product

@@ -16,8 +16,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.activations import emit_prelu
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.activations import emit_prelu
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.numerics.curves import limited
 from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized, largest_code

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType, QuantParams
-from mcugen.kernels.cmsis.lstm import LstmStep
-from mcugen.kernels.weighted import clamp_of
+from mcugen.kernels.cmsis_nn.lstm import LstmStep
+from mcugen.kernels.common.weighted_layers import clamp_of
 from mcugen.ops.elementwise import Interpolate, Stack
 from mcugen.ops.movement import Slice
 from mcugen.ops.pointwise import Binary

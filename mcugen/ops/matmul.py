@@ -26,10 +26,10 @@ from mcugen.hir.traits import (
     each_for_itself,
 )
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.direct import dense_call
-from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
-from mcugen.kernels.specs import ConvSpec, MatMulSpec
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.common.specs import ConvSpec, MatMulSpec
+from mcugen.kernels.portable.direct_conv import dense_call
+from mcugen.kernels.portable.matmul import DET, MATMUL, DetOptions, DetParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
 from mcugen.lir.spec import HasKernels
@@ -61,7 +61,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.DENSE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     takes_groups: ClassVar[bool] = True
@@ -244,7 +244,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     mnemonic: ClassVar[str] = "matmul"
     factor: float = 1.0
     kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.MATMUL
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Product of the last two axes."""

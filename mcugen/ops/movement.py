@@ -30,9 +30,10 @@ from mcugen.hir.operator import (
 )
 from mcugen.hir.traits import Channelwise, Divisible, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
-from mcugen.kernels.movement import (
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.cmsis_nn.movement import ConcatSpec, PadSpec
+from mcugen.kernels.common.strided_loops import dense_strides
+from mcugen.kernels.portable.movement import (
     TRANSPOSE,
     TRANSPOSE_INPLACE,
     Loops,
@@ -42,7 +43,6 @@ from mcugen.kernels.movement import (
     emit_fill,
     turns_matrices,
 )
-from mcugen.kernels.walks import dense_strides
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import WORD, Access
@@ -213,7 +213,7 @@ class Transpose(HasKernels, Rowwise, Divisible, Simplifiable, Expressible, Movem
     whole: int | None = field(default=None, kw_only=True)
     """Elements from row to row of a matrix, where only some of its columns are turned."""
     kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.TRANSPOSE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.TRANSPOSE
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Permuted shape; per-channel axes follow."""
@@ -446,7 +446,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONCAT
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.CONCAT
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -531,7 +531,7 @@ class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
     """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
 
     mnemonic: ClassVar[str] = "pad"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.PAD
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.PAD
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     value: float = 0.0

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.ngrams import NGRAMS, NgramsOptions, NgramsParams
+from mcugen.kernels.portable.ngrams import NGRAMS, NgramsOptions, NgramsParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.ops.movement import Reshape

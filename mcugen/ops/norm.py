@@ -15,8 +15,8 @@ from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels.normalize import Rows, call_normalize, call_normalize_codes
-from mcugen.kernels.walks import dense_strides
+from mcugen.kernels.common.strided_loops import dense_strides
+from mcugen.kernels.portable.normalize import Rows, call_normalize, call_normalize_codes
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.numerics.normalize import FixedNormalize

@@ -11,8 +11,8 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.pattern import TOP_K, TopOptions, TopParams
-from mcugen.kernels.walks import AxisWalk
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.kernels.portable.positions import TOP_K, TopOptions, TopParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.ops.movement import normalize_axis

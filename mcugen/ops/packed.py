@@ -16,10 +16,12 @@ from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
 from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.floats import UpperLimit, clamp_options
-from mcugen.kernels.loops import FloatLoops
-from mcugen.kernels.packed import (
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import FloatLimits
+from mcugen.kernels.fpu.fpu_conv import UpperLimit, clamp_options
+from mcugen.kernels.portable.packed import (
     DENSE_PACKED,
     DENSE_PACKED_TILE,
     LANES,
@@ -35,8 +37,6 @@ from mcugen.kernels.packed import (
     largest_group_sums,
     tile_sizes,
 )
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import FloatLimits
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Params, Site
 from mcugen.lir.program import Overlap

@@ -12,9 +12,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Simplifiable
 from mcugen.hir.types import Array, Shape, TensorType
-from mcugen.kernels.movement import Side, emit_copy
-from mcugen.kernels.padding import EXTEND, FILL_WITH, Count, ExtendOptions, ExtendWalk, Extension
-from mcugen.kernels.walks import dense_strides, numbered
+from mcugen.kernels.common.strided_loops import dense_strides, numbered
+from mcugen.kernels.portable.movement import Side, emit_copy
+from mcugen.kernels.portable.padding import EXTEND, FILL_WITH, Count, ExtendOptions, ExtendWalk, Extension
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Access

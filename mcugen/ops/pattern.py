@@ -13,8 +13,9 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels.movement import emit_fill
-from mcugen.kernels.pattern import (
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.kernels.portable.movement import emit_fill
+from mcugen.kernels.portable.positions import (
     ONE_HOT,
     RANGE,
     TRILU,
@@ -24,7 +25,6 @@ from mcugen.kernels.pattern import (
     TriluOptions,
     TriluParams,
 )
-from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.traversal import Traversal, overlap

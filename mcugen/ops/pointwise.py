@@ -30,9 +30,16 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.activations import BinarySpec, RowsOfInt8, dense_int8, emit_product, emit_sum, emit_sum_of_halves
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.portable.activations import (
+    BinarySpec,
+    RowsOfInt8,
+    dense_int8,
+    emit_product,
+    emit_sum,
+    emit_sum_of_halves,
+)
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
@@ -506,7 +513,7 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.BINARY
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.BINARY
     function: str = field(default="", repr=False)
     clamp: Range | None = None
 

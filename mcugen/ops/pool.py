@@ -15,8 +15,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, Portion, RowForm, Signature
 from mcugen.hir.traits import Channelwise, Columnwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.pool import (
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.common.strided_loops import WindowWalk, dense_strides, numbered
+from mcugen.kernels.portable.pool import (
     POOL_DIRECT,
     UNPOOL,
     AverageSpec,
@@ -30,7 +31,6 @@ from mcugen.kernels.pool import (
     call_max_pool,
     first_taps,
 )
-from mcugen.kernels.walks import WindowWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import real_param
@@ -147,7 +147,7 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Divisible, Paddable, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.MAX_POOL
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.MAX_POOL
     moves_data: ClassVar[bool] = True
 
     def _pool(self, sig: Signature, x: Array) -> Array:
@@ -187,7 +187,7 @@ class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.AVERAGE_POOL
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.AVERAGE_POOL
     counted_before: Shape = ()
     counted_after: Shape = ()
     """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""

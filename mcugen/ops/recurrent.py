@@ -20,8 +20,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Cell, Partial, Stepwise
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.loops import FloatLoops
-from mcugen.kernels.recurrent import (
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.portable.recurrent import (
     GRU,
     LSTM,
     RNN,

@@ -14,8 +14,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.pool import (
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.kernels.portable.pool import (
     MAX_POOL,
     AverageSpec,
     PoolSpec,
@@ -24,8 +25,7 @@ from mcugen.kernels.pool import (
     call_mean_of_sums,
     call_row_sums,
 )
-from mcugen.kernels.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
-from mcugen.kernels.walks import AxisWalk
+from mcugen.kernels.portable.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Wide, real_param
@@ -105,7 +105,7 @@ _EXTREMES = ("max", "min")
 class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, Operator):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.REDUCE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.REDUCE
     function: str = field(default="", repr=False)
     axes: tuple[int, ...] = ()
 

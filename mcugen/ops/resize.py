@@ -14,7 +14,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Interpolating, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels.resize import (
+from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
+from mcugen.kernels.portable.resize import (
     MOST_LANE_BITS,
     RESAMPLE,
     RESIZE_LINEAR,
@@ -32,7 +33,6 @@ from mcugen.kernels.resize import (
     Rescaling,
     RowOptions,
 )
-from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Buffer

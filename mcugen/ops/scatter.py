@@ -18,7 +18,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels.scatter import (
+from mcugen.kernels.common.strided_loops import dense_strides, merge_walks, numbered
+from mcugen.kernels.portable.scatter import (
     SCATTER_ELEMENTS,
     SCATTER_ND,
     TENSOR_SCATTER,
@@ -31,7 +32,6 @@ from mcugen.kernels.scatter import (
     TensorScatterOptions,
     TensorScatterParams,
 )
-from mcugen.kernels.walks import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params
 from mcugen.ops.conversion import Cast

@@ -13,8 +13,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels import cmsis
-from mcugen.kernels.softmax import SoftmaxSpec, call_softmax
+from mcugen.kernels import cmsis_nn
+from mcugen.kernels.portable.softmax import SoftmaxSpec, call_softmax
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import HasKernels
@@ -31,7 +31,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
     length 1: what it hides counts as −∞.
     """
 
-    library: ClassVar[tuple[Kernel, ...]] = cmsis.SOFTMAX
+    library: ClassVar[tuple[Kernel, ...]] = cmsis_nn.SOFTMAX
     axis: int = 0
     log: bool = False
 

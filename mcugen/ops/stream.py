@@ -20,7 +20,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, RowWindow, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.stream import (
+from mcugen.kernels.common.row_windows import (
     FILL_ROWS,
     SHIFT_ROWS,
     STREAM_GET,

@@ -13,7 +13,7 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, TensorType
-from mcugen.kernels.sampling import (
+from mcugen.kernels.portable.sampling import (
     MAX_ROI_POOL,
     ROI_ALIGN,
     AlignOptions,

@@ -15,7 +15,7 @@ from mcugen.expressions import functions as fn
 from mcugen.expressions.nodes import Convert, Expression, call
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.ops.elementwise import Elementwise
 
 _WORD = 32

@@ -11,7 +11,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Bounds, TensorType
-from mcugen.kernels.weighted import clamp_of
+from mcugen.kernels.common.weighted_layers import clamp_of
 from mcugen.numerics.fixedpoint import clamp_range
 
 

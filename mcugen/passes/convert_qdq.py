@@ -21,8 +21,8 @@ from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
 from mcugen.ops.pointwise import Binary, Clamp
-from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
+from mcugen.passes.simplify import simplify
 
 
 @pattern()

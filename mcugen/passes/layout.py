@@ -14,8 +14,8 @@ from mcugen.hir.operator import Permutation
 from mcugen.hir.traits import Permutable, carried, permuted
 from mcugen.hir.types import Shape
 from mcugen.ops.movement import Reshape, Transpose, inverse, to_channels_last
-from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
+from mcugen.passes.simplify import simplify
 
 
 @pattern(Permutable)

@@ -12,7 +12,7 @@ from mcugen.backends.cpu.pipeline import find_constant_channels, optimize
 from mcugen.hir.graph import Graph
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, Layout
-from mcugen.kernels.weighted import NIBBLES
+from mcugen.kernels.common.weighted_layers import NIBBLES
 from mcugen.quantization.qdq import stored_name
 
 

@@ -25,7 +25,7 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.onnx_node import BUILT_IN, Registry
-from mcugen.passes.clean import fold_dequantized
+from mcugen.passes.simplify import fold_dequantized
 from mcugen.quantization.equalize import equalize
 from mcugen.quantization.normalized import even_out
 from mcugen.quantization.onnx_writer import OnnxWriter

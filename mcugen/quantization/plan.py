@@ -68,7 +68,7 @@ class Plan:
     two_bits: frozenset[str] = frozenset()
     compensated: bool = False
     code_bits: Mapping[str, float] = field(default_factory=dict)
-    """Of layers with weights of 8 bits, by name: what a code (mcugen.kernels.coded) may take on average of each."""
+    """Of layers with weights of 8 bits, by name: what a code (compressed_weights) may take on average of each."""
     shared: Mapping[str, int] = field(default_factory=dict)
     """The number of the set of layers whose weights and scales are equal, by name: they have the same codes."""
     constants: Mapping[str, Array] = field(default_factory=dict)

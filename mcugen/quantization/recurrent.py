@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams, Shape
-from mcugen.kernels.recurrent import Sizes
+from mcugen.kernels.portable.recurrent import Sizes
 from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, STATE_ROLES, B, Gru, Lstm, R, Recurrent, Rnn, W, X
 from mcugen.quantization.onnx_writer import tensor_info

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.kernels.coded import LEAST_SAVED
+from mcugen.kernels.portable.compressed_weights import LEAST_SAVED
 from mcugen.quantization.few_bits import LEAST_BITS, counted
 from mcugen.quantization.plan import Codes, Plan
 from mcugen.quantization.weights import stored_bits

@@ -12,7 +12,7 @@ from mcugen.core.options import TWO_BITS
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, takes_groups, weight_axes
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.coded import best_code
+from mcugen.kernels.portable.compressed_weights import best_code
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import Conv
 from mcugen.ops.packed import packs

@@ -10,7 +10,7 @@ from functools import cache
 
 import mcugen.kernels
 import mcugen.ops
-from mcugen.kernels.declared import kernels_of
+from mcugen.kernels.common.declared import kernels_of
 from mcugen.lir.kernel import CHECKED, UPDATABLE, Kernel
 from mcugen.ops.onnx_node import BUILT_IN
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mcugen.search.contention import of_stalls
-from mcugen.search.cores import BARRIER
+from mcugen.search.core_partition import BARRIER
 
 FIRST, OTHER = 0, 1
 

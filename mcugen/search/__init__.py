@@ -31,18 +31,20 @@ from mcugen.search.budget import (
     waits_when_placed,
 )
 from mcugen.search.budget import code_of as likely_code
+from mcugen.search.channel_tiling import LEAST_SAVED, in_portions
 from mcugen.search.contention import of_arena
-from mcugen.search.cores import Forms, Side
-from mcugen.search.decoding import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
-from mcugen.search.frames import pipelined_program
-from mcugen.search.groups import Stretch, each_by_rows, ram_of, with_groups
-from mcugen.search.heads import heads_apart
-from mcugen.search.patches import in_patches
-from mcugen.search.portions import LEAST_SAVED, in_portions
-from mcugen.search.recompute import recomputing
-from mcugen.search.sharing import MOST_RAM, STACK, Room, shared, shared_program
-from mcugen.search.sharing import Build as Shared
-from mcugen.search.staging import (
+from mcugen.search.core_assignment import MOST_RAM, STACK, Room, shared, shared_program
+from mcugen.search.core_assignment import Build as Shared
+from mcugen.search.core_partition import Forms, Side
+from mcugen.search.frame_pipeline import pipelined_program
+from mcugen.search.head_splitting import heads_apart
+from mcugen.search.line_buffer_groups import Stretch, each_by_rows, ram_of, with_groups
+from mcugen.search.line_buffer_tradeoff import grouped
+from mcugen.search.line_buffering import Streaming, Streamings
+from mcugen.search.rematerialization import recomputing
+from mcugen.search.spatial_tiling import in_patches
+from mcugen.search.weight_decompression import SURELY_BETTER, Codes, better_of, codes_of, in_tiles, with_codes
+from mcugen.search.weight_staging import (
     beside_copies,
     copies_enough,
     copies_for,
@@ -51,8 +53,6 @@ from mcugen.search.staging import (
     staged,
     waits_most,
 )
-from mcugen.search.streaming import Streaming, Streamings
-from mcugen.search.trade import grouped
 
 AS_ASKED = "as asked"
 IN_RAM = "kernels chosen for weights in RAM"

@@ -14,11 +14,11 @@ from mcugen.core.options import CompileOptions, Places
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
 from mcugen.memory.areas import waits_of
+from mcugen.memory.constant_stalls import constants_of
 from mcugen.memory.peak import busiest, largest, moments, shortened
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
-from mcugen.memory.reading import constants_of
-from mcugen.search.copies import Copies
+from mcugen.search.weight_copies import Copies
 
 BASE = 512
 """Bytes of code that any model takes, and of what most need of the C library."""

@@ -28,8 +28,8 @@ from mcugen.hir.traits import divisions
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
 from mcugen.ops.fork import Cut, Stages, forked
-from mcugen.search.cores import Forms, Side
-from mcugen.search.sharing import MOST_RAM, STACK
+from mcugen.search.core_assignment import MOST_RAM, STACK
+from mcugen.search.core_partition import Forms, Side
 
 DEAD = 11  # MCUGEN_ERROR_CORE
 TOLD = {

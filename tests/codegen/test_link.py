@@ -26,7 +26,7 @@ from mcugen.api.compilation import Compilation
 from mcugen.cli.app import app
 from mcugen.core.errors import DoesNotFitError, McugenError, UsageError, VerificationError
 from mcugen.deploy.linking import Linking
-from mcugen.memory.joint import Joint, join, verify_joint
+from mcugen.memory.shared_arena import Joint, join, verify_joint
 from mcugen.simulation import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

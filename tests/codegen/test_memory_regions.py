@@ -25,7 +25,7 @@ from mcugen.core.board import Board, Memory, Parallel, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.lir.program import Space, aligned
 from mcugen.memory.place import hottest
-from mcugen.search.everywhere import ANYWHERE
+from mcugen.search.ram_placement import ANYWHERE
 from mcugen.simulation import Setup, simulate
 from mcugen.simulation.build import HARNESS, build_target
 from mcugen.simulation.execute import qemu_program

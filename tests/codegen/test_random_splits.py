@@ -35,7 +35,7 @@ from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked, forked
-from mcugen.search import cores
+from mcugen.search import core_partition
 
 CHAINS = 24
 """Of a model: three layers each, every one divided if it can be."""
@@ -58,7 +58,13 @@ class Pipelines:
         self.random = Random(seed)
 
     def pipelined_program(
-        self, graph: Graph, whole: Program, forms: cores.Forms, lower: search.frames.Lower, limit: int, time: float
+        self,
+        graph: Graph,
+        whole: Program,
+        forms: core_partition.Forms,
+        lower: search.frame_pipeline.Lower,
+        limit: int,
+        time: float,
     ) -> Program:
         fitting_ones = {n: fitting_kernels(n, forms.first.features, any_size=False) for n in graph.nodes}
         program = lower({node: self.random.choice(found) for node, found in fitting_ones.items() if found})
@@ -77,7 +83,9 @@ class Splits:
         self.random = Random(seed)
         self.count = 0
 
-    def shared_program(self, graph: Graph, whole: Program, forms: cores.Forms, build: search.sharing.Build) -> Program:
+    def shared_program(
+        self, graph: Graph, whole: Program, forms: core_partition.Forms, build: search.core_assignment.Build
+    ) -> Program:
         other, kernels = graph.copy(), dict[Node, Kernel]()
         for made in self.side_by_side(other):
             self.count += 1

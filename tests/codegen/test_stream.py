@@ -20,7 +20,7 @@ from mcugen.codegen.draft import Provenance, Sample
 from mcugen.codegen.render import render
 from mcugen.core.board import Board, load_board
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.pool import MeanOptions
+from mcugen.kernels.portable.pool import MeanOptions
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
 from mcugen.memory.place import place
 from mcugen.memory.plan import plan_memory

@@ -39,7 +39,7 @@ from mcugen.expressions.parts import headers, parameters
 from mcugen.expressions.values import evaluate
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.curves import CODES, Line, interpolation
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, _argument

@@ -18,9 +18,9 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Choice, Limits
+from mcugen.kernels.common.library import own_kernel
+from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
-from mcugen.kernels.library import own_kernel
-from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as working
 from mcugen.ops.matmul import Dense

@@ -12,8 +12,8 @@ from onnx_models import Net, optimized
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.specs import ConvSpec
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.sums import folded_bias, largest_sums, requantizer
 from mcugen.ops.matmul import Dense

@@ -9,7 +9,7 @@ from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
-from mcugen.kernels.dsp_conv import STALLS
+from mcugen.kernels.dsp.dsp_conv import STALLS
 from mcugen.reporting.kernels import declared_kernels
 
 BOARDS = {"cortex-m4": "stm32l4r5", "cortex-m33": "stm32u575", "cortex-m7": "stm32h7a3"}

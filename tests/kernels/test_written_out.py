@@ -8,7 +8,7 @@ import pytest
 from onnx_models import Net, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.kernels.dsp_conv import CONV
+from mcugen.kernels.dsp.dsp_conv import CONV
 from mcugen.lir.spec import spec_of
 
 KERNEL = "conv2d_s8_dsp_few"

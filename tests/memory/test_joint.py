@@ -10,8 +10,8 @@ import pytest
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
 from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
-from mcugen.memory.joint import Joint, join, verify_joint
-from mcugen.memory.loops import wished_loops
+from mcugen.memory.loop_tuning import wished_loops
+from mcugen.memory.shared_arena import Joint, join, verify_joint
 
 SIZES = (100, 48, 16, 33)
 PAIRS = list(combinations(range(4), 2))

@@ -13,7 +13,7 @@ from onnx_models import Net, random_feeds
 from mcugen import CompileOptions, compile_model
 from mcugen.core.board import Cache, load_board
 from mcugen.lir.program import Instr, Program
-from mcugen.memory.reading import constants_of
+from mcugen.memory.constant_stalls import constants_of
 from mcugen.simulation import simulate
 
 NRF52840 = load_board("nrf52840")

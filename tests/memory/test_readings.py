@@ -14,8 +14,8 @@ from mcugen.core.board import Cache
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Gathered, Operand, Program, Space
-from mcugen.memory.reading import Constant, constants_of, saved_by_copies, waits_for_constants
-from mcugen.memory.waiting import Reading, readings_of, share_bytes, waits_for_arena
+from mcugen.memory.activation_stalls import Reading, readings_of, share_bytes, waits_for_arena
+from mcugen.memory.constant_stalls import Constant, constants_of, saved_by_copies, waits_for_constants
 
 IN, OUT, INOUT, SCRATCH = Access.IN, Access.OUT, Access.INOUT, Access.SCRATCH
 CACHE = Cache("d", ("ram",), "data", size=1024, line=32, ways=4)

@@ -14,8 +14,8 @@ from programs import Sketch, chain
 from mcugen.core.board import Board, Memory, load_board
 from mcugen.lir.program import Buffer, aligned
 from mcugen.memory import areas
+from mcugen.memory.activation_stalls import share_bytes, waits_for_arena
 from mcugen.memory.plan import Planned, plan_memory
-from mcugen.memory.waiting import share_bytes, waits_for_arena
 
 FAST, SLOW = Memory("fast", "ram", 0x2000_0000, 64, 1), Memory("slow", "ram", 0x3000_0000, 256, 3)
 BOARD: Board = replace(load_board("rt1060"), memories=(FAST, SLOW), arena_memory="fast", caches=())

@@ -8,8 +8,8 @@ from programs import Sketch, chain
 
 from mcugen.core.board import load_board
 from mcugen.lir.program import WORD, Gathered
+from mcugen.memory.activation_stalls import waits_for_arena
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.waiting import waits_for_arena
 
 RT1060 = load_board("rt1060")
 SDRAM, DTCM = RT1060.memory("sdram"), RT1060.memory("dtcm")

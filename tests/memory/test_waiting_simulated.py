@@ -15,7 +15,7 @@ from shared_models import MODELS, SHARED
 
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.core.board import Board, load_board
-from mcugen.memory.waiting import waits_for_arena
+from mcugen.memory.activation_stalls import waits_for_arena
 from mcugen.simulation import simulate
 
 MOST = 1.5

@@ -13,7 +13,7 @@ import pytest
 from mcugen.expressions.nodes import Argument, Expression, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.curves import CODES, Line, Segments, interpolation, limited
 
 CODE = Argument("q", DType.INT16, exact=True)

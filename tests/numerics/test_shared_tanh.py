@@ -12,7 +12,7 @@ import pytest
 from mcugen.expressions.nodes import Argument, Expression, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.curves import CODES, TANH_TABLE, SharedTanh
 
 ALL = CODES[:-1].astype(np.int16)

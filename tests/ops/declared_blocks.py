@@ -18,7 +18,7 @@ from test_streamed import NETS, groups
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import divisions
-from mcugen.kernels.library import alone
+from mcugen.kernels.common.library import alone
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import Control, Program
 from mcugen.lir.spec import library_kernels_of, own_kernels
@@ -27,7 +27,7 @@ from mcugen.ops.fork import Forked, forked
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
 from mcugen.reporting.kernels import declared_kernels
-from mcugen.search.groups import Stretch, with_groups
+from mcugen.search.line_buffer_groups import Stretch, with_groups
 
 BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
 """One for each family of kernels."""

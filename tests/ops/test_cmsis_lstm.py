@@ -17,7 +17,7 @@ from mcugen import CompileOptions, compile_model
 from mcugen.core.options import CMSIS_NN
 from mcugen.hir.interpreter import interpret, run
 from mcugen.hir.types import DType
-from mcugen.kernels.cmsis.lstm import evaluate
+from mcugen.kernels.cmsis_nn.lstm import evaluate
 from mcugen.quantization.scheme import Scheme
 
 BY_LAYER, BY_ROW = Scheme(DType.INT8, per_channel=False), Scheme(DType.INT8)

@@ -18,9 +18,9 @@ from mcugen.expressions.values import evaluate
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.kernels.cmsis.s16 import LONGEST_SHIFT, Scaling
-from mcugen.kernels.cmsis.s16_activations import RoundedSum
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.cmsis_nn.s16 import LONGEST_SHIFT, Scaling
+from mcugen.kernels.cmsis_nn.s16_activations import RoundedSum
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.ops.pointwise import FixedSum
 from mcugen.quantization.quantize import float_model, quantizer

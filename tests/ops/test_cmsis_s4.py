@@ -13,7 +13,7 @@ from test_conv import Case
 from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.cmsis.common import packed_nibbles
+from mcugen.kernels.cmsis_nn.common import packed_nibbles
 from mcugen.lir.program import Space
 
 pytestmark = pytest.mark.qemu

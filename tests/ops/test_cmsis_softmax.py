@@ -12,7 +12,7 @@ from mcugen.core.options import CMSIS_NN, CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.kernels.cmsis.softmax import LONGEST, Softmax8
+from mcugen.kernels.cmsis_nn.softmax import LONGEST, Softmax8
 from mcugen.numerics.softmax import FixedSoftmax
 
 PROBABILITY = (1 / 256, -128)

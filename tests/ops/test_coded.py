@@ -14,7 +14,7 @@ from test_dsp_conv import Layers
 
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.coded import LONGEST_PREFIX, READ_AHEAD, REMAINDERS, best_code, encode
+from mcugen.kernels.portable.compressed_weights import LONGEST_PREFIX, READ_AHEAD, REMAINDERS, best_code, encode
 
 CODED = ("dense_coded",)
 

@@ -19,7 +19,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.traits import divisions
-from mcugen.search import cores
+from mcugen.search import core_partition
 from mcugen.simulation import Setup, simulate
 
 BOARDS = {
@@ -127,7 +127,9 @@ def compiled(layers: list[Layer], kernel: str, board: str, two_cores: bool = Fal
 @pytest.mark.parametrize(("kernel", "board"), SOME_CHANNELS)
 def test_some_channels_of_pixels(kernel: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions for two cores, which skip the other's channels: odd numbers of fours, padding on some sides."""
-    monkeypatch.setattr(cores, "divisions", lambda *of: [d for d in divisions(*of) if d.portion(0, 1).makes.pitch])
+    monkeypatch.setattr(
+        core_partition, "divisions", lambda *of: [d for d in divisions(*of) if d.portion(0, 1).makes.pitch]
+    )
     window = (5, 3) if "taps" in kernel or "planes" in kernel else (3, 3)
     layers = [
         Layer(11, 9, 20, window),

@@ -18,8 +18,8 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.dsp.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.lir.program import Access
 from mcugen.simulation import Setup, simulate
 

@@ -19,7 +19,7 @@ from mcugen.expressions.nodes import Argument, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.numerics.curves import CODES, TANH_TABLE, Line, interpolation
 from mcugen.numerics.softmax import fixed_log2
 from mcugen.ops.pointwise import UNARY

@@ -17,7 +17,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
-from mcugen.kernels.packed import GroupRequantizer, Packed
+from mcugen.kernels.portable.packed import GroupRequantizer, Packed
 
 SMALL = CompileOptions(optimize="flash")
 

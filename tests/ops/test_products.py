@@ -11,7 +11,7 @@ from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.kernels.matmul import STRIP
+from mcugen.kernels.portable.matmul import STRIP
 from mcugen.simulation import Setup, simulate
 
 BOARDS = {"dsp": "nrf52840", "mve": "corstone300", "thumb1": "rp2040"}

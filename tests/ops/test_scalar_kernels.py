@@ -18,7 +18,7 @@ from mcugen.core.board import Board, load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.scalar import CHUNK_SUM, LONGEST_CHUNK, chunks
+from mcugen.kernels.scalar.scalar_conv import CHUNK_SUM, LONGEST_CHUNK, chunks
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from mcugen.lir.program import Control
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
-from mcugen.search import streaming
-from mcugen.search.streaming import Streaming, Stretch, in_order_of_rows, with_groups
+from mcugen.search import line_buffering
+from mcugen.search.line_buffering import Streaming, Stretch, in_order_of_rows, with_groups
 
 STEP = 0.05
 ROWS = CompileOptions(optimize="ram")
@@ -510,7 +510,7 @@ def test_groups_are_made_as_plans_are_asked_for() -> None:
 
 @pytest.mark.parametrize("most", [0, 2, 5])
 def test_no_more_groups_are_looked_at_than_a_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "MOST_GROUPS", most)
+    monkeypatch.setattr(line_buffering, "MOST_GROUPS", most)
     found = _streaming("residual")
     for plan in found.plans():
         assert [s.first for s in plan] == [0, *(s.end for s in plan[:-1])]

@@ -20,7 +20,7 @@ from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
-from mcugen.kernels.winograd import CONV, pairs, transformed
+from mcugen.kernels.dsp.winograd import CONV, pairs, transformed
 from mcugen.lir.kernel import SHORT_LOOPS
 
 KERNELS = [kernel.name for kernel in CONV]

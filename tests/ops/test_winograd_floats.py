@@ -16,7 +16,7 @@ from test_float_kernels import CLAMPS, Layers, check_on, check_plain
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
-from mcugen.kernels.winograd_floats import CONV, transformed
+from mcugen.kernels.fpu.fpu_winograd import CONV, transformed
 
 KERNEL, DIRECT = "conv2d_f32_winograd", "conv2d_f32_fpu"
 BOARDS = ["nrf52840", "rt1060", "nrf5340", "corstone300", "rv32imafc"]

@@ -13,7 +13,7 @@ from onnx_models import Net, apply, imported, operators, random_feeds, remove_de
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.ops.movement import Reshape, Transpose
-from mcugen.passes.clean import fold_dequantized, merge_equal_nodes, simplify
+from mcugen.passes.simplify import fold_dequantized, merge_equal_nodes, simplify
 
 Build = Callable[[Net], str]
 

@@ -11,7 +11,6 @@ from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
 from mcugen.ops.conv import Conv
 from mcugen.ops.matmul import MatMul
-from mcugen.passes.clean import fold_dequantized, simplify
 from mcugen.passes.fuse import (
     fold_affine,
     fold_clamp,
@@ -23,6 +22,7 @@ from mcugen.passes.fuse import (
     sink_reshape,
 )
 from mcugen.passes.layout import channels_last
+from mcugen.passes.simplify import fold_dequantized, simplify
 
 Build = Callable[[Net, str], str]
 

@@ -11,8 +11,8 @@ from dynamic_chains import dynamic_chain
 from onnx import TensorProto
 from onnx_models import Net, apply, check_everywhere, operators, optimized
 
-from mcugen.passes.clean import simplify
 from mcugen.passes.layout import channels_last, sink_transposes
+from mcugen.passes.simplify import simplify
 
 PIPELINE = (channels_last, simplify, sink_transposes, simplify)
 

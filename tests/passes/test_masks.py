@@ -26,9 +26,9 @@ from onnx_models import (
 
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.passes.clean import simplify
+from mcugen.passes.composite_operators import assume_mask, recognize_mask
 from mcugen.passes.magnitudes import Magnitudes
-from mcugen.passes.recognize import assume_mask, recognize_mask
+from mcugen.passes.simplify import simplify
 
 CAUSAL = np.triu(np.ones((6, 6), np.bool_), 1)
 SOME = np.asarray([0, 0, 1, 0, 1, 0], np.bool_)

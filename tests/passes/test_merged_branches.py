@@ -9,8 +9,8 @@ from onnx_models import Net, apply, check_everywhere, operators, optimized
 
 from mcugen.hir.parser import parse_graph
 from mcugen.passes.branches import merge_branches
+from mcugen.passes.composite_operators import recognize_affine
 from mcugen.passes.fuse import fold_affine
-from mcugen.passes.recognize import recognize_affine
 
 RANDOM = np.random.default_rng(4)
 

@@ -8,8 +8,8 @@ import pytest
 from onnx_models import Net, apply, check_everywhere, check_quantized, operators, optimized
 
 from mcugen.ops.norm import Normalize
-from mcugen.passes.clean import simplify
-from mcugen.passes.recognize import recognize_groups, recognize_normalization, recognize_shifted
+from mcugen.passes.composite_operators import recognize_groups, recognize_normalization, recognize_shifted
+from mcugen.passes.simplify import simplify
 
 SHAPE = (2, 5, 8)
 

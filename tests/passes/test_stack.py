@@ -10,7 +10,7 @@ import pytest
 from onnx_models import Net, apply, check_everywhere, check_quantized, operators
 
 from mcugen.backends.cpu.pipeline import convert_integers
-from mcugen.passes.stack import MAX_STEPS, stack_elementwise, stack_unary, tabulate
+from mcugen.passes.operator_stacking import MAX_STEPS, stack_elementwise, stack_unary, tabulate
 
 
 def net_of_x(*shape: int) -> Net:

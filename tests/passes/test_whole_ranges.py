@@ -11,7 +11,7 @@ import pytest
 import mcugen.ops  # noqa: F401  (operators are known to the parser once their modules are imported)
 from mcugen.hir.parser import parse_graph
 from mcugen.ops.conversion import Quantize
-from mcugen.passes.whole import Range, _range, recognize_whole
+from mcugen.passes.integer_valued_floats import Range, _range, recognize_whole
 
 INPUTS = """graph net {
   input %x : 2x4 float32

@@ -19,7 +19,7 @@ from mcugen.memory.plan import plan_memory
 from mcugen.reporting.drawing import draw
 from mcugen.reporting.listing import print_memory
 from mcugen.reporting.memory import MemoryMap, memory_map
-from mcugen.search.streaming import whole_layers
+from mcugen.search.line_buffering import whole_layers
 
 HOSTILE = "</title><script>alert(1)</script>\x1b[2J&amp;\"'\u202e"
 

@@ -14,7 +14,7 @@ from mcugen.reporting.figures import Stall
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import totals
 from mcugen.reporting.two_cores import Helped, Memories, Span, two_cores
-from mcugen.search.cores import BARRIER
+from mcugen.search.core_partition import BARRIER
 
 
 @dataclass(frozen=True)

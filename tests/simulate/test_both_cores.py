@@ -18,8 +18,8 @@ from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
 from mcugen.measurement.evaluate import on_helper, timed
 from mcugen.memory.place import CODE, in_its_image
-from mcugen.search.cores import BARRIER, MOST_FLASH
-from mcugen.search.sharing import MOST_RAM, STACK
+from mcugen.search.core_assignment import MOST_RAM, STACK
+from mcugen.search.core_partition import BARRIER, MOST_FLASH
 from mcugen.simulation import simulate
 from mcugen.simulation.both_cores import run_on_both_cores
 

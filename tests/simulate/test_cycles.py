@@ -15,7 +15,7 @@ from tiny_models import add_one, assembled, tiny
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import VerificationError
-from mcugen.memory.loops import SLOW_FMA
+from mcugen.memory.loop_tuning import SLOW_FMA
 from mcugen.simulation import simulate
 from mcugen.simulation.build import build_target
 from mcugen.simulation.cycles import Code, cycles_of, estimate_cycles

@@ -31,21 +31,16 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program, Space, aligned
 from mcugen.lir.weights import with_read_weights
+from mcugen.memory.activation_stalls import waits_for_arena
+from mcugen.memory.constant_stalls import waits_for_constants
 from mcugen.memory.order import reorder
 from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.memory.waiting import waits_for_arena
-from mcugen.passes import clean, fuse, layout, stack
+from mcugen.passes import fuse, layout, operator_stacking, simplify
 from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.branches import merge_branches
-from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
-from mcugen.passes.effect import Effect, observed
-from mcugen.passes.halve import round_weights
-from mcugen.passes.pack import keep_packed
-from mcugen.passes.prune import constant_channels, drop_channels
-from mcugen.passes.recognize import (
+from mcugen.passes.composite_operators import (
     assume_mask,
     recognize_affine,
     recognize_groups,
@@ -53,13 +48,18 @@ from mcugen.passes.recognize import (
     recognize_normalization,
     recognize_shifted,
 )
+from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
+from mcugen.passes.float16_weights import round_weights
+from mcugen.passes.integer_valued_floats import code_integers, cut_channels, recognize_cut, recognize_whole
+from mcugen.passes.packed_weights import keep_packed
+from mcugen.passes.pass_effect import Effect, observed
+from mcugen.passes.prune import constant_channels, drop_channels
 from mcugen.passes.rewrite import Log, Rewriting
-from mcugen.passes.whole import code_integers, cut_channels, recognize_cut, recognize_whole
 
 Pass = Callable[[Graph], bool]
 
 _LAYERS: tuple[tuple[Pass, str], ...] = (
-    (clean.simplify, "exporters write identities and compute constants; patterns must see through them"),
+    (simplify.simplify, "exporters write identities and compute constants; patterns must see through them"),
     (recognize_shifted, "a mean that is scaled before it is taken away hides a normalization"),
     (recognize_normalization, "what older exporters spell out has one range and one integer form"),
     (recognize_groups, "normalized between reshapes, channels would have to come first"),
@@ -75,7 +75,7 @@ _FOLDS: tuple[tuple[Pass, str], ...] = (
     (merge_branches, "what was trained as several layers is one that has their sum"),
     (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
-    (stack.stack_unary, "several functions of one int8 tensor make one table"),
+    (operator_stacking.stack_unary, "several functions of one int8 tensor make one table"),
 )
 FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
 """Passes on a float network whose ranges quantization takes then (mcugen.quantization)."""
@@ -91,7 +91,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_pad, "conversions stood between padding and its window"),
     (keep_sums, "the last layer's weights need not become floats because its result does"),
     (keep_packed, "weights of few bits are short in flash, whatever they are multiplied with"),
-    (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
+    (simplify.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
     (fuse.fold_affine, "and so are its biases"),
@@ -102,20 +102,23 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGERS,
-    (stack.tabulate, "what exporters round between two steps is a function of one int8 tensor nevertheless"),
+    (
+        operator_stacking.tabulate,
+        "what exporters round between two steps is a function of one int8 tensor nevertheless",
+    ),
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
-    (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
+    (simplify.merge_equal_nodes, "readers of one tensor share its transposition"),
     (layout.sink_transposes, "the others move on until they meet and cancel"),
     (fuse.fold_pad, "padding may have waited for a transposition"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
     (fuse.fold_transpose_into_row, "a row meets computed weights as they lie"),
-    (clean.simplify, "permuted weights are constants"),
-    (clean.merge_equal_nodes, "equal computations are done once"),
-    (clean.take_states, "what only the last step gives need not be kept of all"),
-    (stack.pool_first, "a window of four leaves a quarter to compute"),
+    (simplify.simplify, "permuted weights are constants"),
+    (simplify.merge_equal_nodes, "equal computations are done once"),
+    (simplify.take_states, "what only the last step gives need not be kept of all"),
+    (operator_stacking.pool_first, "a window of four leaves a quarter to compute"),
     (drop_channels, "what is constant or unread need not be computed"),
     (drop_clamps, "an activation that nothing reaches costs a comparison"),
-    (stack.stack_elementwise, "one loop instead of many"),
+    (operator_stacking.stack_elementwise, "one loop instead of many"),
     (round_weights, "the user may have asked for it, and nothing is folded into weights any more"),
 )
 

@@ -33,7 +33,7 @@ def inspect(
     from mcugen.reporting.listing import print_memory, print_model
     from mcugen.reporting.memory import memory_map
     from mcugen.reporting.network import network_page
-    from mcugen.search.streaming import whole_layers
+    from mcugen.search.line_buffering import whole_layers
 
     ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
     asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]

@@ -20,7 +20,7 @@ from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError, sh
 from mcugen.deploy.linking.figures import LinkReport, Sum, memories_use, require_room
 from mcugen.driver.compiled import CompiledModel
 from mcugen.measurement.evaluate import step_cycles
-from mcugen.memory.joint import Pair
+from mcugen.memory.shared_arena import Pair
 from mcugen.simulation.simulation import linked_sizes, roots_of
 
 

@@ -9,8 +9,10 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import DType
-from mcugen.kernels.conv_shape import ConvGeometry
-from mcugen.kernels.dsp_conv import ungrouped
+from mcugen.kernels.common.conv_shape import ConvGeometry
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import of_four_bits, to_int8_codes, uint8_example
+from mcugen.kernels.dsp.dsp_conv import ungrouped
 from mcugen.kernels.helium import conv, layer
 from mcugen.kernels.helium import depthwise as patches
 from mcugen.kernels.helium.layer import (
@@ -26,9 +28,7 @@ from mcugen.kernels.helium.layer import (
     short_sums,
 )
 from mcugen.kernels.helium.wide import WIDE, WIDE_DEPTHWISE
-from mcugen.kernels.portable import depthwise, single_row
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import of_four_bits, to_int8_codes, uint8_example
+from mcugen.kernels.portable.weighted import depthwise, single_row
 from mcugen.lir.kernel import Call, Kernel, Role, Site, Trained, reads, scratch
 from mcugen.lir.traversal import Traversal
 

@@ -10,7 +10,10 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import Array
-from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.reading_order import in_turn, rows, windows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import four_bits
 from mcugen.kernels.helium.layer import (
     BLOCK,
     VECTOR,
@@ -27,9 +30,6 @@ from mcugen.kernels.helium.layer import (
     padding,
     strip_of,
 )
-from mcugen.kernels.reading_order import in_turn, rows, windows
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import four_bits
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 
 LONGEST_ROW = 12

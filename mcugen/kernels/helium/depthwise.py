@@ -9,7 +9,10 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import Array
-from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.reading_order import by_image, rows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import four_bits
 from mcugen.kernels.helium.layer import (
     VECTOR,
     Frame,
@@ -20,9 +23,6 @@ from mcugen.kernels.helium.layer import (
     padding,
     strip_of,
 )
-from mcugen.kernels.reading_order import by_image, rows
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import four_bits
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 

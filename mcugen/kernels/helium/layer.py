@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import four_bits, nine_bits
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import four_bits, nine_bits
 from mcugen.lir.kernel import Call, Options, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal

@@ -9,14 +9,14 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import DType
-from mcugen.kernels.conv_shape import ConvGeometry
-from mcugen.kernels.dsp_conv import shifted_high_word, ungrouped
+from mcugen.kernels.common.conv_shape import ConvGeometry
+from mcugen.kernels.common.reading_order import in_turn, pixels_in_lanes, windows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import int8_weights, int16_tensors
+from mcugen.kernels.dsp.dsp_conv import shifted_high_word, ungrouped
 from mcugen.kernels.helium.conv import dense_pixels, in_a_row
 from mcugen.kernels.helium.layer import BLOCK, Loop, Table, pack_vectors
-from mcugen.kernels.portable import depthwise
-from mcugen.kernels.reading_order import in_turn, pixels_in_lanes, windows
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import int8_weights, int16_tensors
+from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 LANES = 8

@@ -15,7 +15,7 @@ from mcugen.expressions.parts import parts
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, TensorType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.program import real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise

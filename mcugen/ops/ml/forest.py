@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.trees import Line
+from mcugen.kernels.portable.trees import Line
 from mcugen.lir.program import real_param
 from mcugen.ops.onnx_node import Refusal
 

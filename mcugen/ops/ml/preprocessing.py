@@ -14,8 +14,8 @@ from mcugen.expressions.nodes import Expression, equal, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.elementwise import Scalars
-from mcugen.kernels.ml import TRANSLATE, TranslateOptions, TranslateParams
+from mcugen.kernels.portable.elementwise import Scalars
+from mcugen.kernels.portable.ml import TRANSLATE, TranslateOptions, TranslateParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import element_param, real_param

@@ -19,7 +19,7 @@ from mcugen.expressions.nodes import Constant, Convert, Entry, Expression, call,
 from mcugen.hir.graph import Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.program import Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise

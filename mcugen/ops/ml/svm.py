@@ -15,7 +15,16 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.ml import RBF, SVM_COUPLING, SVM_DUELS, SVM_WINNER, DuelsParams, Iteration, Pairs, RbfParams
+from mcugen.kernels.portable.ml import (
+    RBF,
+    SVM_COUPLING,
+    SVM_DUELS,
+    SVM_WINNER,
+    DuelsParams,
+    Iteration,
+    Pairs,
+    RbfParams,
+)
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Buffer

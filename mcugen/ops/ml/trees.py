@@ -14,8 +14,8 @@ from mcugen.expressions.nodes import Expression, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.elementwise import Scalars
-from mcugen.kernels.trees import (
+from mcugen.kernels.portable.elementwise import Scalars
+from mcugen.kernels.portable.trees import (
     TREES_CODE,
     TREES_TABLE,
     CodeOptions,

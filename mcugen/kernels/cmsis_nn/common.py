@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Common parts of calls of CMSIS-NN: the library's variant, its requantization, and its scratch memory.
+
+The library requantizes by q = round(round(v · 2^left · M / 2^31) / 2^right), or, if built for single rounding, by
+round(v · M / 2^(31 − shift)), both with M < 2^31 and shift = left − right. With right = 0 both round once, half up, as
+our own formula does (mcugen.numerics.fixedpoint). With our multipliers and no right shift the library therefore gives
+our bits on any CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from mcugen.core.options import CMSIS_NN
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.specs import WeightedSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
+from mcugen.lir.kernel import scratch as scratch_role
+from mcugen.lir.program import Buffer
+from mcugen.numerics.fixedpoint import Requantizer
+
+MOST_SIZE = 2**15 - 1
+"""Largest length of an axis: the library counts positions in 16 bits, partly signed."""
+
+MOST_WEIGHTS = 2**16 - 1
+"""Largest number of weights of a filter: the library counts them in 16 bits."""
+
+MOST_SHIFTED = 2**30
+"""Sums, shifted to the left as their requantization begins, stay below: for Helium and single rounding, the library
+shifts them by one bit more."""
+
+MOST_RESULT = 2**30
+"""Requantized sums stay below, so that neither a zero point nor the rounding overflows in the library."""
+
+
+def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
+    """Return a kernel of the library. With `evaluate` it rounds differently from the operator."""
+    return Kernel(name, emit=emit, library=CMSIS_NN, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch(Params):
+    """The library's working memory."""
+
+    scratch_size: Annotated[int | None, "bytes of scratch"] = None
+
+
+SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zeros(Params):
+    """Zero points."""
+
+    x_zero: Annotated[Trained, "zero point of x"]
+    y_zero: Annotated[Trained, "zero point of y"]
+
+    @staticmethod
+    def of(spec: WeightedSpec) -> Zeros:
+        """Return the zero points of a layer."""
+        return Zeros(x_zero=spec.x.q.zero_point, y_zero=spec.y.q.zero_point)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScale(Params):
+    """Parameters of the library's requantization of a whole tensor."""
+
+    multiplier: Annotated[Trained, "with 31 bits behind the point"]
+    shift: Annotated[Trained, "bits by which they are shifted to the left before; to the right, if negative"]
+
+
+def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
+    """Return the number for the library's variant on this CPU."""
+    if "mve" in features:
+        return mve
+    return dsp if "dsp" in features else plain
+
+
+def multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
+    """M and shift of each channel, int32: no shift to the right."""
+    multiplier = np.broadcast_to(requantize.multiplier, channels).astype(np.int32)
+    return multiplier, np.full(channels, 31 - requantize.shift, np.int32)
+
+
+def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Role, ...]:
+    """x, weights, bias, multiplier, shift and y of a layer."""
+    return (
+        reads("x", "input, channels last", x),
+        reads("w", "weights", DType.INT8),
+        reads("bias", "bias by channel", *{DType.INT32, bias}),
+        reads("multiplier", "multiplier by channel", DType.INT32),
+        reads("shift", "bits by which sums are shifted to the left, by channel", DType.INT32),
+        writes("y", "output, channels last", y or x),
+    )
+
+
+def layer_constants(
+    spec: WeightedSpec, site: Site, weights: Array, bias: Array, *, per_tensor: bool = False, multiple: int = 1
+) -> dict[str, Buffer]:
+    """Return the operands w, bias, multiplier and shift of a layer.
+
+    Args:
+        spec: The layer.
+        site: The call.
+        weights: Weights in the library's layout.
+        bias: Bias of each output channel.
+        per_tensor: Whether there is a single multiplier.
+        multiple: Number of channels is padded to a multiple of it, for functions that read beyond the last channel;
+            channels must be the last axis of the weights.
+    """
+    channels = len(bias)
+    beyond = -channels % multiple
+    multiplier, shift = multipliers(spec.requantizer, 1 if per_tensor else channels)
+    constants = {"w": np.pad(weights.reshape(-1), (0, beyond)), "bias": np.pad(bias.astype(np.int32), (0, beyond))}
+    constants["multiplier"] = multiplier if per_tensor else np.pad(multiplier, (0, beyond))
+    operands = {role: site.const(role, array) for role, array in constants.items()}
+    shifts = np.pad(shift, (0, beyond if not per_tensor else 0), mode="edge")
+    return operands | {"shift": site.growing_const("shift", shifts)}
+
+
+def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[str, Buffer]:
+    """Return the operands with `size` bytes of scratch memory for the library."""
+    return {**operands, "scratch": site.scratch("scratch", DType.INT8, size)}
+
+
+def packed_nibbles(weights: Array) -> Array:
+    """Two weights of 4 bits a byte, in their order, the first in the lower half; int8."""
+    flat = weights.reshape(-1).astype(np.int8)
+    pairs = np.pad(flat, (0, flat.size % 2)).view(np.uint8).reshape(-1, 2)
+    packed: Array = (pairs[:, 0] & 0xF | pairs[:, 1] << 4).astype(np.uint8).view(np.int8)
+    return packed
+
+
+# ------------------------------------------------------------------------------- conditions
+
+
+def int8_layer(spec: WeightedSpec) -> bool:
+    """int8 tensors and weights, sums of 32 bits"""
+    if not spec.is_int8:
+        return False
+    sums, requantize = spec.largest_sums, spec.requantizer
+    left = 31 - requantize.shift
+    largest = int((sums.astype(np.float64) * requantize.multiplier).max(initial=0)) >> requantize.shift
+    return left >= 0 and spec.largest_sum << left < MOST_SHIFTED and largest < MOST_RESULT
+
+
+def small_axes(spec: WeightedSpec) -> bool:
+    """axes below 32768, filters of fewer than 65536 weights"""
+    shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
+    is_short = all(0 < size <= MOST_SIZE for shape in shapes for size in shape)
+    return is_short and spec.depth <= MOST_WEIGHTS

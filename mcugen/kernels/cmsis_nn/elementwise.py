@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's elementwise functions: arm_elementwise_add_s8, arm_elementwise_mul_s8, arm_maximum_s8, arm_minimum_s8.
+
+All of them give our own bits. A sum is requantized thrice: each operand, (x − zero) · 2^LEFT, by its factor · 2^(31 −
+LEFT), which is exact, then the sum of both by 2^(31 − shift), which is our own only rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.kernels.cmsis_nn.common import TensorScale, library_kernel
+from mcugen.kernels.portable.activations import BinarySpec
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
+from mcugen.lir.program import Buffer
+from mcugen.lir.traversal import collapse
+from mcugen.numerics.fixedpoint import same_codes
+
+LEFT = 22
+"""Bits by which a sum's operands are shifted to the left. They fit 32 bits even doubled, as the library for Helium does
+it if built for single rounding; with DSP it takes 16 at least, as only the lower half of a difference is shifted."""
+
+IN_PLACE = (("y", "x0"), ("y", "x1"))
+"""Element by element, forward: functions that want no overlaps say so, and these do not."""
+
+
+# ------------------------------------------------------------------------------------------ conditions
+
+
+def is_sum(spec: BinarySpec) -> bool:
+    """a sum or difference of int8 tensors of one shape"""
+    return spec.fixed_sum is not None and spec.are(DType.INT8)
+
+
+def is_product(spec: BinarySpec) -> bool:
+    """a product of int8 tensors of one shape"""
+    if spec.product is None or not spec.are(DType.INT8):
+        return False
+    return spec.largest_product << (32 - spec.product.shift) < 2**31
+
+
+def is_maximum(spec: BinarySpec) -> bool:
+    """the larger codes of two matrices"""
+    return spec.function == "Max" and _are_matrices(spec)
+
+
+def is_minimum(spec: BinarySpec) -> bool:
+    """the smaller codes of two matrices"""
+    return spec.function == "Min" and _are_matrices(spec)
+
+
+def _are_matrices(spec: BinarySpec) -> bool:
+    """Equal scales, and operands that are broadcast along rows or columns at most."""
+    y = spec.y
+    same = y.dtype is DType.INT8 and same_codes(spec.x0, y) and same_codes(spec.x1, y)
+    return same and len(_walks(spec)[0]) <= 2
+
+
+def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
+    return collapse(spec.y.shape, [spec.x0.shape, spec.x1.shape])
+
+
+# ------------------------------------------------------------------------------------- sums and products
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes8(Params):
+    """Parameters of int8 tensors of one shape."""
+
+    count: Annotated[int, "elements"]
+    x0_zero: Annotated[Trained, "zero point of x0"]
+    x1_zero: Annotated[Trained, "zero point of x1"]
+    y_zero: Annotated[Trained, "zero point of y"]
+    low: Annotated[Trained, "the least code of y"]
+    high: Annotated[Trained, "the largest code of y"]
+
+    @staticmethod
+    def of(spec: BinarySpec) -> Codes8:
+        """Return the parameters of a layer."""
+        (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
+        zeros = {"x0_zero": x0.zero_point, "x1_zero": x1.zero_point, "y_zero": y.zero_point}
+        return Codes8(count=spec.y.count, low=low, high=high, **zeros)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumScales(Params):
+    """The library requantizes each operand of a sum, then the sum."""
+
+    m0: Annotated[Trained, "multiplier of x0, with 31 bits behind the point"]
+    m1: Annotated[Trained, "multiplier of x1"]
+    left: Annotated[Trained, "bits by which operands are shifted to the left before"]
+    m_y: Annotated[Trained, "multiplier of the sum"]
+
+
+def operands(site: Site) -> dict[str, Buffer]:
+    """x0, x1 and y."""
+    return {"x0": site.input(0), "x1": site.input(1), "y": site.y}
+
+
+def emit_add(spec: BinarySpec, site: Site) -> Call:
+    """Emit a sum, or a difference, whose second factor is negative."""
+    fixed = spec.fixed_sum
+    assert fixed is not None
+    m0, m1 = (factor << (31 - LEFT) for factor in fixed.factors)
+    scales = SumScales(m0=m0, m1=m1, left=LEFT, m_y=1 << (31 - fixed.shift))
+    return site.call(operands(site), [Codes8.of(spec), scales], inplace=IN_PLACE)
+
+
+def emit_mul(spec: BinarySpec, site: Site) -> Call:
+    """One requantization, ours."""
+    requantize = spec.product
+    assert requantize is not None
+    scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
+    return site.call(operands(site), [Codes8.of(spec), scale], inplace=IN_PLACE)
+
+
+# -------------------------------------------------------------------------------------------- extremes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrices(Params):
+    """Matrices, of which operands may lack rows, columns or both."""
+
+    y_rows: Annotated[int, "rows of y"]
+    y_columns: Annotated[int, "columns of y"]
+    x0_rows: Annotated[int, "rows of x0: as many, or 1"]
+    x0_columns: Annotated[int, "columns of x0: as many, or 1"]
+    x1_rows: Annotated[int, "rows of x1: as many, or 1"]
+    x1_columns: Annotated[int, "columns of x1: as many, or 1"]
+
+    @staticmethod
+    def of(spec: BinarySpec) -> Matrices:
+        """Return the parameters of a layer."""
+        dims, strides = _walks(spec)
+        sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
+        (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)
+        return Matrices(y_rows=y_h, y_columns=y_w, x0_rows=x0_h, x0_columns=x0_w, x1_rows=x1_h, x1_columns=x1_w)
+
+
+def emit_extreme(spec: BinarySpec, site: Site) -> Call:
+    """Element by element, where an operand is whole."""
+    whole = [pair for pair, x in zip(IN_PLACE, (spec.x0, spec.x1), strict=True) if x.count == spec.y.count]
+    return site.call(operands(site), [Matrices.of(spec)], inplace=whole)
+
+
+# --------------------------------------------------------------------------------------------- kernels
+
+
+def binary_operands(dtype: DType) -> tuple[Role, ...]:
+    """x0, x1 and y of that type."""
+    return reads("x0", "one operand", dtype), reads("x1", "the other", dtype), writes("y", "output", dtype)
+
+
+def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> Kernel:
+    function = name.replace("cmsis", "arm")
+    return library_kernel(
+        name,
+        what=f"the {which} codes of two int8 matrices, one of which may be a row, a column or a number: {function}",
+        operands=binary_operands(DType.INT8),
+        params=(Matrices,),
+        when=(condition,),
+        emit=emit_extreme,
+    )
+
+
+BINARY: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_elementwise_add_s8",
+        what="the sum of two int8 tensors of one shape: arm_elementwise_add_s8",
+        operands=binary_operands(DType.INT8),
+        params=(Codes8, SumScales),
+        when=(is_sum,),
+        emit=emit_add,
+    ),
+    library_kernel(
+        "cmsis_elementwise_mul_s8",
+        what="the product of two int8 tensors of one shape: arm_elementwise_mul_s8",
+        operands=binary_operands(DType.INT8),
+        params=(Codes8, TensorScale),
+        when=(is_product,),
+        emit=emit_mul,
+    ),
+    _extreme("cmsis_maximum_s8", "larger", is_maximum),
+    _extreme("cmsis_minimum_s8", "smaller", is_minimum),
+)

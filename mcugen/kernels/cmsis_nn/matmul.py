@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's product of two activations: arm_batch_matmul_s8, which takes the second one's columns as rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.kernels.cmsis_nn.common import (
+    MOST_RESULT,
+    MOST_SHIFTED,
+    SCRATCH,
+    TensorScale,
+    by_variant,
+    library_kernel,
+    with_scratch,
+)
+from mcugen.kernels.common.specs import MatMulSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
+
+
+def int8_product(spec: MatMulSpec) -> bool:
+    """int8 operands and result, sums of 32 bits"""
+    if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
+        return False
+    most, requantize = int(spec.largest_sums[0]), spec.requantizer
+    left, largest = 31 - requantize.shift, most * int(requantize.multiplier[0]) >> requantize.shift
+    return left >= 0 and most << left < MOST_SHIFTED and largest < MOST_RESULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductSize(Params):
+    """Sizes of a product of two activations."""
+
+    batch: Annotated[int, "products"]
+    rows: Annotated[int, "rows of a and y"]
+    depth: Annotated[int, "columns of a, rows of b"]
+    columns: Annotated[int, "columns of b and y"]
+
+    @staticmethod
+    def of(spec: MatMulSpec) -> ProductSize:
+        """Return the sizes of a layer."""
+        return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductCodes(Params):
+    """Parameters of int8 operands."""
+
+    sums_size: Annotated[int, "bytes of scratch that are the library's; b with rows for columns lies behind them"]
+    a_zero: Annotated[Trained, "zero point of a"]
+    b_zero: Annotated[Trained, "zero point of b"]
+    y_zero: Annotated[Trained, "zero point of y"]
+
+
+def product_operands(dtype: DType) -> tuple[Role, ...]:
+    """Return the roles a, b and y with this type."""
+    return reads("a", "left operand", dtype), reads("b", "right operand", dtype), writes("y", "output", dtype)
+
+
+def emit(spec: MatMulSpec, site: Site) -> Call:
+    """One matrix of a batch at a time, so that only one has to be turned; Helium sums its columns first."""
+    requantize = spec.requantizer
+    sums = by_variant(site.features, 0, 0, 4 * spec.columns)
+    zeros = {"a_zero": spec.a.q.zero_point, "b_zero": spec.b.q.zero_point, "y_zero": spec.y.q.zero_point}
+    scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
+    size = sums + spec.depth * spec.columns
+    return site.call(
+        with_scratch({"a": site.input(0), "b": site.input(1), "y": site.y}, site, size),
+        [ProductSize.of(spec), ProductCodes(sums_size=sums, **zeros), scale],
+    )
+
+
+MATMUL: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_batch_matmul_s8",
+        what="the product of two int8 activations: arm_batch_matmul_s8",
+        operands=(*product_operands(DType.INT8), SCRATCH),
+        params=(ProductSize, ProductCodes, TensorScale),
+        when=(int8_product,),
+        emit=emit,
+    ),
+)

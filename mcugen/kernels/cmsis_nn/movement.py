@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's movements of int8 elements: arm_pad_s8, arm_transpose_s8, arm_concatenation_s8_y.
+
+They are called where our own lowering would copy elements with strides. What it moves as one run mostly vanishes: the
+planner lets both sides lie in one place, and a call would take time and memory instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated
+
+from mcugen.hir.types import DType, TensorType
+from mcugen.kernels.cmsis_nn.common import library_kernel
+from mcugen.kernels.portable.movement import TransposeSpec
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, writes
+from mcugen.lir.program import Access
+
+AXES = "nhwc"
+"""The library's names of axes, outermost first."""
+
+MOST_SIZE = 2**16 - 1
+"""Largest length of an axis that the functions accept."""
+
+MOST_COLUMNS = MOST_SIZE // 7
+"""Largest number of columns of a transposed matrix: with Helium, offsets of eight rows have 16 bits."""
+
+
+_X, _Y = reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)
+_OPERANDS: tuple[Role, ...] = (_X, _Y)
+
+
+# ---------------------------------------------------------------------------------------------------- padding
+
+
+@dataclass(frozen=True)
+class _Padded:
+    """Elements along an axis, and those that are added."""
+
+    size: int
+    before: int
+    after: int
+
+    @property
+    def grows(self) -> bool:
+        return self.before + self.after > 0
+
+    def of_runs(self, length: int) -> _Padded:
+        """Return the axis with each element replaced by a run of elements."""
+        return _Padded(length * self.size, length * self.before, length * self.after)
+
+
+@dataclass(frozen=True, eq=False)
+class PadSpec:
+    """A padding with a constant: elements `before` and `after`, by axis, that are `value`."""
+
+    x: TensorType
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    value: float
+
+    @cached_property
+    def axes(self) -> list[_Padded]:
+        """The fewest. Of an axis without padding, all elements are one run of the axis before it."""
+        merged = list[_Padded]()
+        for axis in map(_Padded, self.x.shape, self.before, self.after):
+            if merged and not axis.grows:
+                merged.append(merged.pop().of_runs(axis.size))
+            elif axis.grows or axis.size > 1:
+                merged.append(axis)
+        return merged
+
+
+def pads_bytes(spec: PadSpec) -> bool:
+    """int8 elements"""
+    return spec.x.dtype is DType.INT8
+
+
+def pads_runs(spec: PadSpec) -> bool:
+    """not in one run, along four axes at most"""
+    return 1 < len(spec.axes) <= len(AXES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadParams(Params):
+    """Parameters of a padding, with the library's axes and names."""
+
+    value: Annotated[int, "what is added"]
+    n: Annotated[int, "elements of x along the outermost axis"]
+    before_n: Annotated[int, "elements added before them"]
+    after_n: Annotated[int, "elements added behind them"]
+    h: Annotated[int, "elements of x along the second axis"]
+    before_h: Annotated[int, "elements added before them"]
+    after_h: Annotated[int, "elements added behind them"]
+    w: Annotated[int, "elements of x along the third axis"]
+    before_w: Annotated[int, "elements added before them"]
+    after_w: Annotated[int, "elements added behind them"]
+    c: Annotated[int, "elements of x along the innermost axis"]
+    before_c: Annotated[int, "elements added before them"]
+    after_c: Annotated[int, "elements added behind them"]
+
+
+def emit_pad(spec: PadSpec, site: Site) -> Call:
+    """Axis by axis."""
+    axes = [_Padded(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
+    sizes: dict[str, int] = {}
+    for name, axis in zip(AXES, axes, strict=True):
+        sizes |= {name: axis.size, f"before_{name}": axis.before, f"after_{name}": axis.after}
+    return site.call({"x": site.x, "y": site.y}, [PadParams(value=int(spec.value), **sizes)])
+
+
+PAD: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_pad_s8",
+        what="a tensor within a constant: arm_pad_s8",
+        operands=_OPERANDS,
+        params=(PadParams,),
+        when=(pads_bytes, pads_runs),
+        emit=emit_pad,
+    ),
+)
+
+# ----------------------------------------------------------------------------------------------- transposition
+
+
+def turned(spec: TransposeSpec) -> tuple[list[int], list[int]]:
+    """Sizes of the input's axes and the permutation; axes that stay side by side are merged."""
+    shape = spec.x.shape
+    moved = [axis for axis in spec.perm if shape[axis] != 1]
+    places = [sorted(moved).index(axis) for axis in moved]
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(places), 1) if b != a + 1)]
+    groups = [moved[start:end] for start, end in zip(starts, [*starts[1:], len(moved)], strict=True)]
+    order = sorted(groups)
+    return [math.prod(shape[axis] for axis in group) for group in order], [order.index(group) for group in groups]
+
+
+def turns_bytes(spec: TransposeSpec) -> bool:
+    """int8 elements"""
+    return spec.x.dtype is DType.INT8
+
+
+def turns_axes(spec: TransposeSpec) -> bool:
+    """two to four axes change places"""
+    sizes, _ = turned(spec)
+    return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
+
+
+def rows(spec: TransposeSpec) -> int:
+    """Return the number of rows of the input."""
+    return spec.x.count // turned(spec)[0][-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransposeParams(Params):
+    """The axes of x, named as the library names them."""
+
+    n: Annotated[int, "elements along the outermost axis"]
+    h: Annotated[int, "elements along the second axis"]
+    w: Annotated[int | None, "elements along the third axis; None of matrices"] = None
+    c: Annotated[int | None, "elements along the innermost axis; None of matrices"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransposeOptions(Options):
+    """Template options of a transposition."""
+
+    perm: Annotated[list[int], "axis of x by axis of y"]
+
+
+def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
+    """Matrices have a way of their own, in which the library knows two axes."""
+    sizes, perm = turned(spec)
+    if len(sizes) > 2:
+        missing = len(AXES) - len(sizes)
+        sizes, perm = [1] * missing + sizes, [*range(missing), *(axis + missing for axis in perm)]
+    params = TransposeParams(**dict(zip(AXES, sizes, strict=False)))
+    order = "".join(AXES[axis] for axis in perm)
+    return site.call({"x": site.x, "y": site.y}, [params], [TransposeOptions(perm=perm)], variant=order)
+
+
+TRANSPOSE: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_transpose_s8",
+        what="a tensor with its axes in another order: arm_transpose_s8",
+        operands=_OPERANDS,
+        params=(TransposeParams,),
+        options=(TransposeOptions,),
+        when=(turns_bytes, turns_axes),
+        emit=emit_transpose,
+        extra=rows,
+    ),
+)
+
+# ----------------------------------------------------------------------------------------------- concatenation
+
+
+@dataclass(frozen=True, eq=False)
+class ConcatSpec:
+    """Parts joined along an axis."""
+
+    parts: tuple[TensorType, ...]
+    y: TensorType
+    axis: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Return the sizes of y before the axis, along it, and behind it."""
+        y = self.y.shape
+        return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])
+
+
+def joins_bytes(spec: ConcatSpec) -> bool:
+    """int8 elements"""
+    return spec.y.dtype is DType.INT8
+
+
+def joins_rows(spec: ConcatSpec) -> bool:
+    """parts that lie in several runs"""
+    return spec.sizes[0] > 1 and all(0 < size <= MOST_SIZE for size in spec.sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartParams(Params):
+    """Position of one part of a concatenation."""
+
+    outer: Annotated[int, "runs of a part"]
+    y_depth: Annotated[int, "elements of y along the axis"]
+    inner: Annotated[int, "elements behind the axis"]
+    depth: Annotated[int, "elements of the part along the axis"]
+    offset: Annotated[int, "where it begins in y along the axis"]
+
+
+def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
+    """Emit a call for each part."""
+    (outer, along, inner), offset = spec.sizes, 0
+    calls = []
+    for index, part in enumerate(spec.parts):
+        depth = part.shape[spec.axis]
+        params = PartParams(outer=outer, y_depth=along, inner=inner, depth=depth, offset=offset)
+        access = {"y": Access.INOUT} if index else {}
+        calls.append(Call(site.kernel, {"x": site.input(index), "y": site.y}, [params], access=access))
+        offset += depth
+    return calls
+
+
+CONCAT: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_concatenation_s8",
+        what="one part of a concatenation: arm_concatenation_s8_y",
+        operands=_OPERANDS,
+        params=(PartParams,),
+        when=(joins_bytes, joins_rows),
+        emit=emit_concat,
+    ),
+)

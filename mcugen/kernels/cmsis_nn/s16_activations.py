@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's functions of int16 tensors without weights: sums, products, the sigmoid.
+
+The library's softmax of int16 is not among them: with exponentials of 15 bits and a table of reciprocals it misses ours
+by up to as many steps as a row has elements. Neither is its hyperbolic tangent, which misses by two or three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.cmsis_nn.common import library_kernel
+from mcugen.kernels.cmsis_nn.curves import sigmoid
+from mcugen.kernels.cmsis_nn.elementwise import IN_PLACE, SumScales, binary_operands, operands
+from mcugen.kernels.cmsis_nn.s16 import Scaling
+from mcugen.kernels.portable.activations import BinarySpec, CurveSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
+from mcugen.lir.spec import spec_of
+from mcugen.numerics.fixedpoint import dequantize, quantize
+
+# ------------------------------------------------------------------------------- sums and products
+
+LEFT = 15
+"""Bits by which the operands of a sum are shifted to the left: all that they have room for, even doubled."""
+
+MOST_FACTOR = 2.0**8
+"""Largest factor of a sum's operands for which our sum has enough bits."""
+
+_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
+
+
+@dataclass(frozen=True)
+class RoundedSum:
+    """q = (a(x) + a(y) + 2^(shift−1)) >> shift, where a(v) = (v · 2^LEFT · m + 2^30) >> 31: three roundings, half up.
+
+    With as many bits more than the result as 30 bits have room for, the first two hardly matter.
+    """
+
+    factors: tuple[int, int]
+    shift: int
+
+    @staticmethod
+    def of(x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int]) -> RoundedSum | None:
+        """For these types; None where it could be more than a step from ours."""
+        ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
+        if max(map(abs, ratios)) > MOST_FACTOR:
+            return None
+        for shift in range(30, 3, -1):
+            m0, m1 = (round(ratio * 2.0 ** (31 - LEFT + shift)) for ratio in ratios)
+            if max(abs(m0), abs(m1)) < 2**31 and (abs(m0) + abs(m1)) >> (16 - LEFT) < 2**30 - 2:
+                return RoundedSum((m0, m1), shift)
+        return None
+
+    def __call__(self, x: Array, y: Array) -> Array:
+        """Return the sum of two arrays of quantized values, bit by bit as the library specifies it."""
+        a, b = (((v.astype(np.int64) << LEFT) * m + 2**30) >> 31 for v, m in zip((x, y), self.factors, strict=True))
+        q: Array = (a + b + (1 << (self.shift - 1))) >> self.shift
+        return q
+
+
+def _sum(spec: BinarySpec) -> RoundedSum | None:
+    return RoundedSum.of(spec.x0, spec.x1, spec.y, _SIGNS[spec.function])
+
+
+def _product(spec: BinarySpec) -> Scaling:
+    assert spec.product is not None
+    return Scaling.near(spec.product, 31, 31)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes16(Params):
+    """Parameters of int16 tensors of one shape."""
+
+    low: Annotated[Trained, "the least code of y"]
+    high: Annotated[Trained, "the largest code of y"]
+    count: Annotated[int, "elements"]
+
+    @staticmethod
+    def of(spec: BinarySpec) -> Codes16:
+        """Return the parameters of a layer."""
+        return Codes16(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor(Params):
+    """Parameter of the library's scaling of a product."""
+
+    multiplier: Annotated[Trained, "scales of the operands / scale of y, with 31 bits behind the point"]
+
+
+def emit_add(spec: BinarySpec, site: Site) -> Call:
+    """Operands in units of the result's / 2^shift; their sum is then only shifted."""
+    fixed = _sum(spec)
+    assert fixed is not None
+    m0, m1 = fixed.factors
+    scales = SumScales(m0=m0, m1=m1, left=LEFT, m_y=1 << (31 - fixed.shift))
+    return site.call(operands(site), [scales, Codes16.of(spec)], inplace=IN_PLACE)
+
+
+def emit_mul(spec: BinarySpec, site: Site) -> Call:
+    """Emit a product."""
+    factor = Factor(multiplier=int(_product(spec).multiplier[0]))
+    return site.call(operands(site), [factor, Codes16.of(spec)], inplace=IN_PLACE)
+
+
+def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Return the library's sum."""
+    spec: BinarySpec = spec_of(node)
+    fixed = _sum(spec)
+    assert fixed is not None
+    return (np.clip(fixed(*arrays), *spec.limits),)
+
+
+def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Return the library's product. Its multiplier has fewer bits than ours, which makes at most a quarter of a step.
+
+    Built for Helium and for single rounding, the library doubles a product, for which −32768 · −32768 has no room.
+    """
+    spec: BinarySpec = spec_of(node)
+    x, y = (array.astype(np.int64) for array in arrays)
+    return (_product(spec)(x * y, *spec.limits),)
+
+
+def int16_operands(spec: BinarySpec) -> bool:
+    """int16 tensors of one shape"""
+    return spec.are(DType.INT16)
+
+
+def sum_of_near_scales(spec: BinarySpec) -> bool:
+    """a sum or difference of operands up to 256 times as coarse as the result"""
+    return spec.function in _SIGNS and _sum(spec) is not None
+
+
+def fine_product(spec: BinarySpec) -> bool:
+    """a product whose codes are coarser than those of its operands by each other"""
+    return spec.product is not None and bool((_product(spec).shift == 31).all())
+
+
+# ---------------------------------------------------------------------------------------- sigmoid
+
+_CODES = np.arange(-(2**15), 2**15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument(Params):
+    """Parameters of a function of one tensor."""
+
+    count: Annotated[int, "elements"]
+    left: Annotated[Trained, "bits by which x is shifted to the left to have 12 behind the point"]
+
+
+def _left(spec: CurveSpec) -> int:
+    """Return the argument's scale as an exponent of 2, plus 12."""
+    return round(math.log2(spec.x.q.scale[0])) + 12
+
+
+def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
+    """Emit the library's sigmoid, which has a table of its own."""
+    argument = Argument(count=spec.y.count, left=_left(spec))
+    return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
+
+
+def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Return the library's sigmoid."""
+    return (sigmoid(arrays[0], _left(spec_of(node))),)
+
+
+def int16_sigmoid(spec: CurveSpec) -> bool:
+    """a sigmoid of int16 that is within one step of the exact one for all codes"""
+    if spec.function != "sigmoid" or not spec.is_constant or not -16 < _left(spec) < 14:
+        return False
+    if not spec.x.dtype is spec.y.dtype is DType.INT16:
+        return False
+    exact = quantize(1 / (1 + np.exp(-dequantize(_CODES, spec.x.q).astype(np.float64))), spec.y.q, DType.INT16)
+    return bool(np.abs(exact.astype(np.int64) - sigmoid(_CODES, _left(spec))).max() <= 1)
+
+
+# ---------------------------------------------------------------------------------------- kernels
+
+BINARY: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_elementwise_add_s16",
+        what="the sum of two int16 tensors of one shape: arm_elementwise_add_s16",
+        operands=binary_operands(DType.INT16),
+        params=(SumScales, Codes16),
+        when=(int16_operands, sum_of_near_scales),
+        emit=emit_add,
+        evaluate=evaluate_add,
+    ),
+    library_kernel(
+        "cmsis_elementwise_mul_s16",
+        what="the product of two int16 tensors of one shape: arm_elementwise_mul_s16",
+        operands=binary_operands(DType.INT16),
+        params=(Factor, Codes16),
+        when=(int16_operands, fine_product),
+        emit=emit_mul,
+        evaluate=evaluate_mul,
+    ),
+)
+"""Kernels of operators with two operands."""
+
+CURVE: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_sigmoid_s16",
+        what="the sigmoid of an int16 tensor: arm_nn_activation_s16",
+        operands=(reads("x", "input", DType.INT16), writes("y", "output", DType.INT16)),
+        params=(Argument,),
+        when=(int16_sigmoid,),
+        emit=emit_sigmoid,
+        evaluate=evaluate_sigmoid,
+    ),
+)
+"""Kernels of functions of one tensor."""

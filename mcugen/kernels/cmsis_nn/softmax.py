@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's softmax: arm_softmax_s8.
+
+The library's users, TensorFlow Lite's kernels among them, give it the input's scale as multiplier · 2^(shift − 31) in
+units of 2^−26, so that differences have five bits before the point, and the lowest difference that stays above −31
+there. The output's scale is 1/256, its zero point −128.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.cmsis_nn.common import library_kernel
+from mcugen.kernels.portable.softmax import SoftmaxSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
+from mcugen.lir.spec import spec_of
+from mcugen.numerics.fixedpoint import is_quantized
+
+FRACTION = 26
+"""Bits behind the point of a difference's exponent."""
+
+SUM_FRACTION = 19
+"""Bits behind the point of a sum."""
+
+LONGEST = 2 ** (28 - SUM_FRACTION) - 1
+"""Elements of a row: sums below 2^28, as quotients are shifted by less than 32 bits."""
+
+
+@dataclass(frozen=True)
+class Softmax8:
+    """The library's softmax of rows: exp(difference · multiplier · 2^(shift − 31 − FRACTION)) over their sum."""
+
+    multiplier: int
+    shift: int
+    diff_min: int
+
+    @staticmethod
+    def of(x: TensorType) -> Softmax8 | None:
+        """For a tensor of that scale; None: too small or too large a one."""
+        mantissa, shift = math.frexp(x.q.scale[0] * 2.0**FRACTION)
+        multiplier = round(mantissa * 2**31)
+        if multiplier == 2**31:
+            multiplier, shift = 2**30, shift + 1
+        if not 0 <= shift <= 30:
+            return None
+        return Softmax8(multiplier, shift, -((31 << FRACTION) >> shift))
+
+    def __call__(self, x: Array) -> Array:
+        """int8 codes along the last axis."""
+        diff = x.astype(np.int64) - x.max(-1, keepdims=True)
+        counts = diff >= self.diff_min
+        exponent = _times(np.where(counts, diff, 0) << self.shift, self.multiplier)
+        e = np.where(counts, _exp(exponent), 0)
+        total = _divided(e, 31 - SUM_FRACTION).sum(-1, keepdims=True)
+        headroom = 32 - np.frexp(total.astype(np.float64))[1].astype(np.int64)
+        scale = _one_over_one_plus((total << headroom) - 2**31)
+        q = _divided(_times(scale, e), 54 - SUM_FRACTION - headroom) - 128
+        result: Array = np.where(counts, np.clip(q, -128, 127), -128).astype(np.int8)
+        return result
+
+
+def _times(a: Array | int, b: Array | int) -> Array:
+    """Products of numbers with 31 bits behind the point, rounded half up."""
+    product: Array = (np.asarray(a, np.int64) * b + 2**30) >> 31
+    return product
+
+
+def _divided(v: Array, exponent: Array | int) -> Array:
+    """v / 2^exponent, ties away from 0."""
+    half = np.where(np.asarray(exponent) > 0, 1 << np.maximum(np.asarray(exponent) - 1, 0), 0)
+    quotient: Array = np.sign(v) * ((np.abs(v) + half) >> exponent)
+    return quotient
+
+
+_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+"""The exponential of -2^i / 4, · 2^31."""
+
+
+def _exp(v: Array) -> Array:
+    """exp(v / 2^FRACTION) · 2^31 for v ≤ 0: a polynomial within the last quarter, times the powers that make up v."""
+    quarter = 1 << (FRACTION - 2)
+    rest = (v & (quarter - 1)) - quarter
+    remainder = rest - v
+    x = (rest << 5) + 2**28  # around −1/8
+    square = _times(x, x)
+    cube = _divided(_times(square, square), 2) + _times(square, x)
+    terms = x + _divided(_times(cube, _THIRD) + square, 1)
+    e = _EIGHTH + _times(_EIGHTH, terms)
+    for i, power in enumerate(_POWERS):
+        e = np.where(remainder & (quarter << i), _times(e, power), e)
+    return np.where(v == 0, 2**31 - 1, e)
+
+
+_EIGHTH, _THIRD = 1895147668, 715827883
+"""The exponential of -1/8, and 1/3; · 2^31."""
+
+
+def _one_over_one_plus(v: Array) -> Array:
+    """2^31 / (1 + v / 2^31) for 0 ≤ v < 2^31, by three steps of Newton's method from 48/17 − 32/17 · d."""
+    d = (v + 2**31) >> 1  # half of 1 + v / 2^31
+    x = 1515870810 + _times(d, -1010580540)  # with 29 bits behind the point
+    for _ in range(3):
+        x = x + _saturated(_times(x, 2**29 - _times(d, x)) << 2)
+    return _saturated(x << 1)
+
+
+def _saturated(v: Array) -> Array:
+    return np.clip(v, -(2**31), 2**31 - 1)
+
+
+# ------------------------------------------------------------------------------------------------- the kernel
+
+
+def int8_rows(spec: SoftmaxSpec) -> bool:
+    """int8 rows of up to 511 elements, to probabilities in steps of 1/256"""
+    x, y = spec.x, spec.y
+    if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
+        return False
+    is_codes = x.dtype is y.dtype is DType.INT8 and y.q.zero_point == -128 and abs(256 * y.q.scale[0] - 1) < 1e-3
+    return is_codes and spec.walk.inner == 1 and spec.walk.depth <= LONGEST and Softmax8.of(x) is not None
+
+
+def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Return the library's softmax of int8 rows along the operator's axis."""
+    (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
+    assert fixed is not None
+    spec: SoftmaxSpec = spec_of(node)
+    return (fixed(x.reshape(-1, spec.walk.depth)).reshape(x.shape),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsParams(Params):
+    """Rows, and the scale of x as the library has it."""
+
+    rows: Annotated[int, "rows"]
+    depth: Annotated[int, "elements of a row"]
+    multiplier: Annotated[Trained, "scale of x, with 5 + shift bits before the point"]
+    shift: Annotated[Trained, "bits by which differences from the largest are shifted to the left"]
+    diff_min: Annotated[Trained, "the lowest difference that counts"]
+
+
+def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
+    """Row by row."""
+    fixed, depth = Softmax8.of(spec.x), spec.walk.depth
+    assert fixed is not None
+    scale = {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
+    return site.call({"x": site.x, "y": site.y}, [RowsParams(rows=spec.x.count // depth, depth=depth, **scale)])
+
+
+SOFTMAX: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_softmax_s8",
+        what="probabilities of int8 rows in steps of 1/256: arm_softmax_s8",
+        operands=(reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)),
+        params=(RowsParams,),
+        when=(int8_rows,),
+        emit=emit_softmax,
+        evaluate=softmax,
+    ),
+)

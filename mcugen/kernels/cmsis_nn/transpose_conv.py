@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's transposed convolution: arm_transpose_conv_wrapper_s8.
+
+It has two ways, by strides and input channels. One is a convolution, with the weights turned around, of the input with
+zeros between its pixels. The other adds each input row's products to a ring of rows of sums; before version 7.1 it goes
+wrong unless the padding above is a multiple of the stride. Rows and columns of zeros make any kernel one that is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import DType
+from mcugen.kernels.cmsis_nn.common import (
+    SCRATCH,
+    Scratch,
+    Zeros,
+    by_variant,
+    int8_layer,
+    layer_operands,
+    library_kernel,
+    multipliers,
+    small_axes,
+    with_scratch,
+)
+from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import CodeLimits
+from mcugen.lir.kernel import Call, Kernel, Params, Site
+
+MOST_CHANNELS_IN_ROWS = 16
+"""Largest number of input channels for which the library does not compute a convolution, at strides up to 2."""
+
+
+def is_convolved(shape: ConvShape) -> bool:
+    """Whether the library goes the way of the convolution."""
+    return max(shape.stride_h, shape.stride_w) <= 2 and shape.in_c > MOST_CHANNELS_IN_ROWS
+
+
+def zeros_above(shape: ConvShape) -> int:
+    """Rows of weights that make the padding above a multiple of the stride."""
+    return 0 if is_convolved(shape) else -shape.pad_h % shape.stride_h
+
+
+def widened(shape: ConvShape) -> ConvShape:
+    """With a kernel, widened by zeros, for which the library's sums are right."""
+    above = zeros_above(shape)
+    high, wide, pad_h = shape.k_h + above, shape.k_w, shape.pad_h + above
+    if is_convolved(shape):  # pads by kernel - 1 - padding
+        return replace(shape, k_h=max(high, pad_h + 1), k_w=max(wide, shape.pad_w + 1))
+    below = shape.out_h + pad_h - (shape.in_h - 1) * shape.stride_h  # the rows of sums must reach the last output
+    right = shape.out_w + shape.pad_w - (shape.in_w - 1) * shape.stride_w
+    return replace(shape, k_h=max(high, below), k_w=max(wide, right), pad_h=pad_h)
+
+
+def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
+    """Bytes of the two buffers: columns of the input and the weights turned around, or rows of sums and nothing."""
+    depth = shape.k_h * shape.k_w * shape.in_c
+    if is_convolved(shape):
+        columns = 4 * (-(-depth // 4) * 4)
+        return by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
+    spread = max(shape.k_w, shape.stride_w, shape.stride_h)  # the library asks by one stride and takes by the other
+    row = ((shape.in_w - 1) * shape.stride_w + spread) * shape.out_c
+    return 4 * row * max(shape.k_h, shape.stride_h), 0
+
+
+def is_plain(spec: ConvSpec) -> bool:
+    """one group, no dilation"""
+    shape = spec.shape
+    return shape.groups == 1 and all(d == 1 or k == 1 for d, k in _dilated(shape))
+
+
+def stays_inside(spec: ConvSpec) -> bool:
+    """no rows before the first input or beyond the output"""
+    wide = widened(spec.shape)
+    return is_convolved(wide) or 0 <= wide.in_h * wide.stride_h - wide.pad_h <= wide.out_h
+
+
+def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
+    return (shape.dilation_h, shape.k_h), (shape.dilation_w, shape.k_w)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstScratch(Params):
+    """Of two buffers in the library's working memory."""
+
+    first_size: Annotated[int, "bytes of the first"]
+
+
+def emit(spec: ConvSpec, site: Site) -> Call:
+    """Weights [O, H, W, I], widened by zeros."""
+    shape, wide, above = spec.shape, widened(spec.shape), zeros_above(spec.shape)
+    weights = spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
+    below = (above, wide.k_h - shape.k_h - above)
+    weights = np.pad(weights, ((0, 0), below, (0, wide.k_w - shape.k_w), (0, 0)))
+    multiplier, shift = multipliers(spec.requantizer, shape.out_c)
+    first, second = scratch_of(wide, site.features)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", weights),
+        "bias": site.const("bias", spec.integer_bias),
+        "multiplier": site.const("multiplier", multiplier),
+        "shift": site.const("shift", shift),
+        "y": site.y,
+    }
+    sizes = FirstScratch(first_size=first), Scratch(scratch_size=first + second)
+    return site.call(
+        with_scratch(operands, site, first + second),
+        [wide.geometry, sizes[0], Zeros.of(spec), CodeLimits.of(spec.limits), sizes[1]],
+    )
+
+
+def way(spec: ConvSpec) -> str:
+    """Which of the library's two ways it is."""
+    return "convolved" if is_convolved(spec.shape) else "rows"
+
+
+def products(spec: ConvSpec) -> int:
+    """Of the convolution, with the zeros between pixels; else rows of windows that are added to rows of sums."""
+    shape = spec.shape
+    if is_convolved(shape):
+        return spec.y.count * shape.k_h * shape.k_w * shape.in_c
+    return shape.batch * shape.in_h * shape.in_w * shape.k_h * shape.k_w
+
+
+CONV_TRANSPOSE: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_transpose_conv_s8",
+        what="a transposed convolution of int8 tensors: arm_transpose_conv_wrapper_s8",
+        operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
+        params=(ConvGeometry, FirstScratch, Zeros, CodeLimits, Scratch),
+        without=frozenset({"dilation_h", "dilation_w"}),
+        when=(int8_layer, is_plain, stays_inside, small_axes),
+        emit=emit,
+        way=way,
+        extra=products,
+    ),
+)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The orders in which kernels of convolutions read x and write y."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.types import Array
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.lir.traversal import Traversal
+
+
+def in_turn(pixels: int, at_once: int) -> Array:
+    """Pixels in blocks of `at_once`, [blocks, at_once]; the last one again where a block is not full."""
+    starts = np.arange(0, pixels, at_once)
+    blocks: Array = np.minimum(starts[:, None] + np.arange(at_once), pixels - 1)
+    return blocks
+
+
+def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
+    """Output pixels in `blocks` [blocks, pixels], group after group: at each, what lies under the kernel is read.
+
+    It is copied before anything is written, or, with `last`, read again for each few channels, of which `last` are
+    written after all reads.
+    """
+    group = np.arange(shape.groups)
+    first = _first_elements(shape)[blocks].min(1)[:, None] + group * (shape.in_c // shape.groups)
+    end = blocks.max(1)[:, None] * shape.out_c + (group + 1) * (shape.out_c // shape.groups)
+    first, end = first.reshape(-1), end.reshape(-1)
+    if 0 < last < shape.out_c:
+        first, end = np.repeat(first, 2), np.stack([end - last, end], 1).reshape(-1)
+    return by_image(shape, first, end)
+
+
+def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
+    """Output rows of a depthwise convolution: `count` channels from each of `starts` on, pixel after pixel."""
+    space = (shape.out_h, 1, shape.out_w)
+    first = _first_elements(shape).reshape(space) + starts[:, None]
+    end = np.arange(shape.out_h * shape.out_w).reshape(space) * shape.out_c + starts[:, None] + count
+    return by_image(shape, first.reshape(-1), end.reshape(-1))
+
+
+def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
+    """Output pixels of a depthwise convolution, at each `count` channels after the other, the last perhaps fewer."""
+    starts, pixels = np.arange(0, shape.out_c, count), np.arange(shape.out_h * shape.out_w)[:, None]
+    first = _first_elements(shape)[:, None] + starts
+    end = pixels * shape.out_c + np.minimum(starts + count, shape.out_c)
+    return by_image(shape, first.reshape(-1), end.reshape(-1))
+
+
+def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
+    """Output rows, `at_once` together: input rows are copied before them, as far as the kernel reaches then.
+
+    `writes` tells where what is written ends after each such step, if not with its rows.
+    """
+    oy = np.arange(0, shape.out_h, at_once)
+    span = (shape.k_h - 1) * shape.dilation_h + 1
+    reach = (oy + at_once - 1) * shape.stride_h + span - shape.pad_h
+    row, column = (_read_positions(shape, axis) for axis in "hw")
+    row, column = (np.unique(position[position < size]) for position, size in ((row, shape.in_h), (column, shape.in_w)))
+    next_row = np.append(row, shape.in_h)[np.searchsorted(row, np.append(0, reach[:-1]))]
+    first = (next_row * shape.in_w + column.min(initial=shape.in_w)) * shape.in_c
+    end = np.minimum(oy + at_once, shape.out_h) * shape.out_w * shape.out_c
+    return by_image(shape, first, end if writes is None else writes)
+
+
+def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
+    """The same for each image of a batch."""
+    in_size, out_size = shape.in_h * shape.in_w * shape.in_c, shape.out_h * shape.out_w * shape.out_c
+    image = np.arange(shape.batch)[:, None]
+    reads = np.where(first < in_size, first + image * in_size, shape.batch * in_size)
+    return Traversal(reads.reshape(-1), (end + image * out_size).reshape(-1))
+
+
+def _first_elements(shape: ConvShape) -> Array:
+    """By output pixel: the first element under the kernel, or more than there are if all of it lies outside."""
+    top, left = (_read_positions(shape, axis).min(1) for axis in "hw")
+    outside = (top == shape.in_h)[:, None] | (left == shape.in_w)
+    first = np.where(outside, shape.in_h * shape.in_w, top[:, None] * shape.in_w + left) * shape.in_c
+    return first.reshape(-1)
+
+
+def _read_positions(shape: ConvShape, axis: str) -> Array:
+    """Along an axis, [outputs, taps]: where a tap reads; the axis' size for those outside."""
+    size, out, taps, stride, dilation, pad = shape.along(axis)
+    at = np.arange(out)[:, None] * stride + np.arange(taps) * dilation - pad
+    within: Array = np.where((at >= 0) & (at < size), at, size)
+    return within

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of layers with constant weights share: packing, what becomes of the sums, conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Protocol, cast
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.specs import WeightedSpec
+from mcugen.lir.kernel import UPDATABLE, Kernel, Options, Params, Trained
+from mcugen.lir.program import Wide
+from mcugen.numerics.fixedpoint import Range
+
+BLOCK = 4
+"""Output channels that the portable inner loops compute together; weights are interleaved by it."""
+
+
+def interleave(weights: Array) -> Array:
+    """[N, K] → flat: blocks of BLOCK rows as [K][BLOCK], then the remaining rows as they are."""
+    whole = len(weights) // BLOCK * BLOCK
+    blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
+    return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
+
+
+NIBBLES = (-8, 7)
+"""What weights of 4 bits lie within."""
+
+TWO_BITS = (-2, 1)
+"""And those of 2."""
+
+
+def nibbles(first: Array, second: Array) -> Array:
+    """Two weights a byte, each plus 8, the first in the lower half: uint8 of their shape."""
+    packed: Array = (first - NIBBLES[0] | (second - NIBBLES[0]) << 4).astype(np.uint8)
+    return packed
+
+
+def paired_nibbles(rows: Array) -> Array:
+    """[N, K] → [N, bytes]: neighbours of a row share bytes."""
+    padded = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
+    return nibbles(padded[:, 0::2], padded[:, 1::2])
+
+
+def interleave_nibbles(weights: Array) -> Array:
+    """[N, K] → flat bytes: blocks of BLOCK rows as [K][BLOCK / 2], then the remaining rows by two as [K]."""
+    rows = len(weights) + len(weights) % 2
+    pairs = np.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(rows // 2, 2, -1)
+    packed = nibbles(pairs[:, 0], pairs[:, 1])
+    whole = len(weights) // BLOCK * 2
+    blocks = packed[:whole].reshape(-1, 2, weights.shape[1]).transpose(0, 2, 1)
+    return np.concatenate([blocks.reshape(-1), packed[whole:].reshape(-1)])
+
+
+EIGHT = 8
+"""Output channels whose weights of 4 bits share a word."""
+
+
+def words_of_nibbles(weights: Array) -> Array:
+    """[N, K] → flat words, each weight plus 8, from the lowest bits on: blocks of EIGHT rows as [K], then the remaining
+    rows one by one, eight of a row a word."""
+    whole = len(weights) // EIGHT * EIGHT
+    blocks = weights[:whole].reshape(-1, EIGHT, weights.shape[1]).transpose(0, 2, 1)
+    rest = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % EIGHT)))
+    eights = np.concatenate([blocks.reshape(-1, EIGHT), rest.reshape(-1, EIGHT)]).astype(np.int64) - NIBBLES[0]
+    packed: Array = (eights << 4 * np.arange(EIGHT)).sum(1).astype(np.uint32)
+    return packed
+
+
+def interleave_quarters(weights: Array) -> Array:
+    """[N, K] of 2 bits → flat bytes, each plus 2: blocks of BLOCK rows, the last one of what remains, as [K]."""
+    rows = np.pad(weights, ((0, -len(weights) % BLOCK), (0, 0))).reshape(-1, BLOCK, weights.shape[1])
+    packed: Array = ((rows.astype(np.int64) - TWO_BITS[0]) << 2 * np.arange(BLOCK)[:, None]).sum(1)
+    return packed.astype(np.uint8).reshape(-1)
+
+
+def clamp_of(node: Node) -> Range | None:
+    """What its result is clamped to."""
+    return cast("_Clamped", node.op).clamp
+
+
+class _Clamped(Protocol):
+    clamp: Range | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requantization(Params):
+    """From sums of products of codes to codes, where the result is not the sums themselves."""
+
+    x_zero: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    run: Annotated[int | None, "products whose sum fits 32 bits, where sums have 64"] = None
+    low: Annotated[Trained | None, "the lowest code of y"] = None
+    high: Annotated[Trained | None, "the highest code of y"] = None
+    offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeLimits(Params):
+    """Of the output."""
+
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
+
+    @staticmethod
+    def of(limits: tuple[int, int]) -> CodeLimits:
+        """Of a pair."""
+        low, high = limits
+        return CodeLimits(low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeStore(Params):
+    """From sums of codes to codes."""
+
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
+    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+
+    @classmethod
+    def of(cls, spec: WeightedSpec) -> CodeStore:
+        """Of a layer that is requantized."""
+        low, high = spec.limits
+        return cls(x_zero=spec.x.q.zero_point, low=low, high=high, offset=Wide(spec.high_word.offset))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatLimits(Params):
+    """What sums of floats are clamped to: −∞ below in layers without activation, which share the code with ReLU."""
+
+    low: Annotated[float, "the least result"]
+    high: Annotated[float | None, "the largest result, where there is one"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementTypes(Options):
+    """Of tensors and weights."""
+
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerStore(Options):
+    """What becomes of sums of codes."""
+
+    store: Annotated[str, "requantize, or plain: sums are the result"]
+    acc_t: Annotated[str, "C type of the sums"]
+    shift: Annotated[int, "of products with the multiplier to the right; 0 if plain"] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatStore(Options):
+    """What becomes of sums of floats."""
+
+    store: Annotated[str, "clamp"]
+    high: Annotated[bool, "whether there is an upper limit"]
+
+
+@dataclass(frozen=True)
+class Store:
+    """What becomes of the sums: constants by role, and the groups of parameters and options that say it."""
+
+    constants: Mapping[str, Array]
+    params: Requantization | FloatLimits
+    options: IntegerStore | FloatStore
+    variant: str = ""
+
+
+def store_of(spec: WeightedSpec) -> Store:
+    """Floats are clamped, codes requantized."""
+    return float_store(spec) if spec.x.quant is None else integer_store(spec)
+
+
+def integer_store(spec: WeightedSpec) -> Store:
+    """Sums with their bias, in 64 bits where they need to be; requantized where the output is not int32."""
+    acc = spec.acc
+    bias = {"bias": spec.folded_bias.astype(acc.numpy)}
+    most = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
+    zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
+    sums = Requantization(x_zero=zero, run=(2**31 - 1) // most if acc is DType.INT64 else None)
+    if not spec.is_requantized:
+        return Store(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
+    requantize, (low, high) = spec.high_word, spec.limits
+    params = replace(sums, low=low, high=high, offset=Wide(requantize.offset))
+    options = IntegerStore(store="requantize", acc_t=acc.c, shift=requantize.shift)
+    variant = "long" if acc is DType.INT64 else ""
+    return Store(bias | {"multiplier": spec.multipliers}, params, options, variant)
+
+
+def float_store(spec: WeightedSpec) -> Store:
+    """Sums with their bias, clamped."""
+    high = not math.isinf(spec.float_limits[1])
+    return Store({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
+
+
+def float_limits(spec: WeightedSpec) -> FloatLimits:
+    """What a layer of floats is clamped to."""
+    low, high = spec.float_limits
+    return FloatLimits(low=low, high=None if math.isinf(high) else high)
+
+
+def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
+    """Of a layer with its weights as they are stored."""
+    return ElementTypes(x_t=spec.x.dtype.c, w_t=DType.of(weights).c, y_t=spec.y.dtype.c)
+
+
+# ------------------------------------------------------------------------------- conditions of kernels
+
+
+class Typed(Protocol):
+    """A spec, or a node: what has types."""
+
+    @property
+    def sig(self) -> Signature:
+        """Its types."""
+
+
+def float_tensors(layer: Typed) -> bool:
+    """float32 tensors"""
+    return layer.sig.input(0).dtype is DType.FLOAT32
+
+
+def double_tensors(layer: Typed) -> bool:
+    """float64 tensors"""
+    return layer.sig.input(0).dtype is DType.FLOAT64
+
+
+def plain_integers(layer: Typed) -> bool:
+    """integers without scale, which wrap"""
+    return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
+
+
+def int8_tensors(layer: Typed) -> bool:
+    """int8 tensors"""
+    return layer.sig.input(0).dtype is DType.INT8
+
+
+def int8_weights(layer: Typed) -> bool:
+    """int8 weights"""
+    return layer.sig.input(1).dtype is DType.INT8
+
+
+def uint8_example(channels: int, results: int, group: int = 1) -> str:
+    """A convolution with uint8 weights about a zero point, the last of which int8 does not hold, as text."""
+    shape = (results, channels // group, 3, 3)
+    codes = ", ".join([*(str(37 * n % 227) for n in range(math.prod(shape) - 1)), "255"])
+    return f"""<ir_version: 10, opset_import: ["": 21]>
+    net (int8[1, {channels}, 10, 11] a) => (int8[1, {results}, 10, 11] y)
+    <float s = {{0.0625}}, int8 z = {{0}}, uint8 m = {{100}}, uint8[{", ".join(map(str, shape))}] c = {{{codes}}}> {{
+      x = DequantizeLinear(a, s, z)
+      w = DequantizeLinear(c, s, m)
+      sums = Conv<group = {group}, pads = [1, 1, 1, 1]>(x, w)
+      y = QuantizeLinear(sums, s, z)
+    }}"""
+
+
+def to_int8_codes(spec: WeightedSpec) -> bool:
+    """int8 results"""
+    return spec.y.dtype is DType.INT8
+
+
+def nine_bits(spec: WeightedSpec) -> bool:
+    """int8 by weights that are int8 plus a number of their channel"""
+    if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
+        return False
+    wide = (spec.depth << 15) + int(np.abs(spec.folded_bias).max(initial=0)) >= 2**31
+    return not wide and int(np.ptp(spec.rows, axis=1).max(initial=0)) < 256
+
+
+def four_bits(spec: WeightedSpec) -> bool:
+    """weights of 4 bits"""
+    return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
+
+
+def two_bits(spec: WeightedSpec) -> bool:
+    """weights of 2 bits"""
+    return bool(spec.weights.min(initial=0) >= TWO_BITS[0] and spec.weights.max(initial=0) <= TWO_BITS[1])
+
+
+def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
+    """A kernel of int8 with two weights a byte, which are taken apart in registers; `when` are more conditions."""
+    return replace(
+        kernel,
+        name=kernel.name.replace("s8", "s4"),
+        what=f"{kernel.what}, two weights a byte",
+        lacks=kernel.lacks | {UPDATABLE},  # others may need more bits
+        when=(*kernel.when, four_bits, *when),
+        **changes,
+    )
+
+
+def half_weights(spec: WeightedSpec) -> bool:
+    """weights that are float16 numbers"""
+    return spec.has_half_weights
+
+
+def int16_tensors(layer: Typed) -> bool:
+    """int16 tensors"""
+    return layer.sig.input(0).dtype is DType.INT16
+
+
+def int16_operands(layer: Typed) -> bool:
+    """an int16 operand"""
+    return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

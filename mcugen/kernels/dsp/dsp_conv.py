@@ -1,0 +1,843 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions and dense layers with the DSP extension (Armv7E-M, Armv8-M Mainline): two products an instruction.
+
+The schemes of the inner loops stand in templates/kernels/dsp.j2; here is how weights are laid out for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.common.loop_options import Loops
+from mcugen.kernels.common.reading_order import in_turn, windows
+from mcugen.kernels.common.reading_order import rows as ring_rows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import NIBBLES, four_bits, int8_tensors, int16_tensors
+from mcugen.kernels.portable.weighted import shared_channels
+from mcugen.lir.kernel import (
+    SHORT_LOOPS,
+    UPDATABLE,
+    Call,
+    Kernel,
+    Options,
+    Params,
+    Site,
+    Trained,
+    reads,
+    scratch,
+    writes,
+)
+from mcugen.lir.traversal import Traversal
+
+GROUP = 4
+"""Products that lie together in patches and streams."""
+
+WIDENED = (0, 2, 1, 3)
+"""The order of int8 activations in a group: SXTB16 takes bytes 0 and 2 of a word, then, of the word turned, 1 and 3."""
+
+CENTER = 2
+"""Elements of a patch, of int16, that hold what the 8 of nibbles adds to the sums of a pixel."""
+
+MOST_SHIFT = 40
+"""Of products with multipliers: 256 times what is added to their upper words has 32 bits."""
+
+MOST_WRITTEN_OUT = 18
+"""Groups of a kernel without an inner loop."""
+
+_DSP = frozenset({"dsp"})
+
+
+# ------------------------------------------------------------------------------------------------- streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class HighWord(Params):
+    """From sums to codes by the upper words of products; a limited result is saturated twice."""
+
+    zero: Annotated[Trained, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
+    lift: Annotated[Trained, "by which results are raised before the first saturation: codes that limits cut off"]
+    drop: Annotated[Trained, "by which they are lowered then: the highest code less all codes"]
+    second: Annotated[
+        Trained,
+        "the shift behind the upper word, or of sums before it; without one, for pairs of channels 256 * zero + 128",
+    ]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What becomes of the accumulators: folded biases and (if they become codes) multipliers by channel, and the
+    loop's constants.
+
+    `gain` is a left shift of weights and biases that brings the multipliers to their shift of 32.
+    """
+
+    bias: Array
+    multiplier: Array | None
+    gain: int
+    params: HighWord
+
+
+def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums:
+    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second.
+
+    Weights of `nibbles` have no room for a gain: the sums are shifted by `second`.
+    """
+    if spec.is_sums:
+        return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
+    shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
+    most, more = highest - least, shift - 32
+    zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
+    gain = max(-more, 0)
+    second = 256 * zero + 128 if packed else gain * nibbles
+    if more > 0:
+        zero, second = (zero << more) + (1 << (more - 1)), more
+    params = HighWord(zero=zero, lift=most - (high - low), drop=high - most, second=second)
+    return Sums(spec.folded_bias, spec.multipliers, gain, params)
+
+
+def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
+    """Weights [N, groups, 4] as int32 words in reading order: biases of `channels`, their groups, their
+    multipliers if any.
+
+    `packed` puts two int8 channels into 16 bits as 256 · odd + even, and biases likewise where sums begin joined.
+    """
+    missing = -len(weights) % channels
+    blocks = len(weights) + missing
+    w = np.pad(weights.astype(np.int64) << sums.gain, ((0, missing), (0, 0), (0, 0)))
+    bias = np.pad(sums.bias.astype(np.int64) << sums.gain, (0, missing))
+    if packed:
+        w = w[0::2] + 256 * w[1::2]
+        if are_sums_joined:
+            bias[1::2] = (256 * bias[1::2] + bias[0::2]).astype(np.int32)
+    halves = w.reshape(blocks // channels, -1, *w.shape[1:]).transpose(0, 2, 1, 3).astype("<i2")
+    words = np.ascontiguousarray(halves).view("<i4").reshape(len(halves), -1)
+    return _in_blocks(bias.reshape(-1, channels), words, sums)
+
+
+def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
+    """By block of channels [blocks, words]: what their sums start with, their weights, their multipliers if any."""
+    parts = [bias, words]
+    if sums.multiplier is not None:
+        missing = bias.size - len(sums.multiplier)
+        parts.append(np.pad(sums.multiplier.astype(np.int64), (0, missing)).reshape(bias.shape))
+    return np.concatenate(parts, axis=1).astype(np.uint32).view(np.int32)
+
+
+def nibbles_of_pairs(weights: Array, sums: Sums) -> Array:
+    """Weights [N, groups, 4] of 4 bits as the stream of two channels: a word for each group, see dsp.j2."""
+    pairs = _whole_blocks(weights.astype(np.int64), 2) - NIBBLES[0]
+    words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
+    return _in_blocks(_whole_blocks(sums.bias.astype(np.int64), 2), words, sums)
+
+
+def nibbles_of_fours(weights: Array, sums: Sums) -> Array:
+    """The same of four channels: two words for each group. Sums start so that each has those before it to take off."""
+    fours = _whole_blocks(weights.astype(np.int64), 4)
+    codes = np.concatenate([fours[:, :3] - NIBBLES[0], fours[:, 3:] & 15], axis=1)
+    halves = codes.reshape(len(codes), 4, -1, 2)  # two elements of a group share a word
+    words = _joined(halves, np.add.outer([0, 4, 8, 12], [0, 16])[:, None], (1, 3))
+    bias = np.cumsum(_whole_blocks(sums.bias.astype(np.int64), 4) << [0, 4, 8, 12], axis=1)
+    return _in_blocks(bias, words, sums)
+
+
+def _whole_blocks(by_channel: Array, channels: int) -> Array:
+    """[N, ...] as [blocks, channels, ...], with zeros for those that are missing."""
+    padding = [(0, -len(by_channel) % channels), *[(0, 0)] * (by_channel.ndim - 1)]
+    return np.pad(by_channel, padding).reshape(-1, channels, *by_channel.shape[1:])
+
+
+def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
+    """Words of codes that begin at these bits, summed along `axes`: [blocks, words]."""
+    words: Array = (codes << bits).sum(axes)
+    return words
+
+
+# ---------------------------------------------------------------------------------------------- conditions
+
+
+def ungrouped(spec: ConvSpec) -> bool:
+    """one group"""
+    return spec.shape.groups == 1
+
+
+def high_word(spec: ConvSpec) -> bool:
+    """sums as they are, or codes by the high word of a 64-bit product"""
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
+    return spec.is_sums or codes
+
+
+def high_word_of_raised(spec: ConvSpec) -> bool:
+    """sums as they are, or codes by the high word of a 64-bit product with sums that may be shifted before"""
+    is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MOST_SHIFT and is_short
+    return spec.is_sums or codes
+
+
+def high_word_of_widened(spec: ConvSpec) -> bool:
+    """sums as they are, or codes by the high word of a 64-bit product"""
+    if spec.is_sums:
+        return True
+    if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
+        return False
+    gain = max(32 - _shift(spec), 0)
+    most = int(np.abs(spec.weights.astype(np.int64)).max(initial=0))
+    return gain <= 8 and most << gain < 2**15 and _short_sums(spec, gain)
+
+
+def shifted_high_word(spec: ConvSpec) -> bool:
+    """32-bit sums, as they are, or codes by the shifted high word of a 64-bit product"""
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
+    return spec.is_sums or codes
+
+
+def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
+    """[N, ...] with channels of zeros behind each group that is no whole number of blocks, if there are several."""
+    groups = spec.shape.groups
+    missing = -(spec.channels // groups) % block
+    if groups == 1 or missing == 0:
+        return by_channel
+    grouped = by_channel.reshape(groups, -1, *by_channel.shape[1:])
+    padded = np.pad(grouped, [(0, 0), (0, missing), *[(0, 0)] * (by_channel.ndim - 1)])
+    return padded.reshape(-1, *by_channel.shape[1:])
+
+
+def pairs_of_weights(spec: ConvSpec) -> bool:
+    """sums of 24 bits: two int8 weights lie in 16"""
+    odd = in_pairs(spec, spec.rows.astype(np.int64))[1::2]
+    products = np.stack([code * odd for code in spec.x.dtype.limits])
+    most, least = products.max(0).sum(1), products.min(0).sum(1)
+    first = in_pairs(spec, spec.folded_bias)[1::2]
+    return pairs_in_parts(spec) and bool((first + least >= -(2**23)).all() and (first + most < 2**23).all())
+
+
+def pairs_in_parts(spec: ConvSpec) -> bool:
+    """two int8 weights lie in 16 bits"""
+    weights = in_pairs(spec, spec.rows.astype(np.int64))
+    even, odd = weights[0::2], weights[1::2]
+    joined = 256 * odd + even[: len(odd)]  # only -128 beside a negative one has no 16 bits
+    return bool(np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all())
+
+
+PART = 448
+"""Inputs of a part of a long row: seven turns of a loop that takes 64; whatever they are, their sums have 24 bits."""
+
+
+def separate_nibbles(spec: ConvSpec) -> bool:
+    """sums of 31 bits, 27, 23 and 19 of each four channels: products with the weights of several are taken at once"""
+    rows = np.abs(in_pairs(spec, spec.rows.astype(np.int64), 4))
+    places, bias = np.arange(len(rows)) % 4, np.abs(in_pairs(spec, spec.folded_bias, 4))
+    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + bias
+    return bool((most < 1 << (31 - 4 * places)).all())
+
+
+def _shift(spec: ConvSpec) -> int:
+    """Of products with multipliers, to the right."""
+    return spec.high_word.shift
+
+
+def _has_codes(spec: ConvSpec, *dtypes: DType) -> bool:
+    return spec.y.quant is not None and spec.y.dtype in dtypes
+
+
+def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
+    return spec.largest_sum << gain < 2**31
+
+
+# --------------------------------------------------------------------------------------------- convolutions
+
+
+UNREAD = frozenset({"k_w", "stride_w", "dilation_w", "pad_w"})
+"""Sizes that runs tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk(Params):
+    """How the driver walks over rows and pixels."""
+
+    runs_w: Annotated[int, "runs of neighbouring elements in a row of the window"]
+    run_step: Annotated[int, "elements from run to run"]
+    units: Annotated[int, "pieces in which a run is read"]
+    unit: Annotated[int, "elements of a piece: 4 or 8"]
+    is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
+    ring_h: Annotated[int, "rows of the ring, or of x"]
+    pitch: Annotated[int, "elements from row to row, there"]
+    margin: Annotated[int, "elements of a row of the ring before those of x"]
+    before: Annotated[int, "elements of a row before the first window; negative where that begins outside of it"]
+    pair_h: Annotated[int, "rows of y that a pair of pixels takes: 2 for one above the other"]
+    right: Annotated[int, "elements from window to window within a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerLoop(Params):
+    """Sizes of the patch of two pixels that the weights pass by."""
+
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    depth: Annotated[int, "bytes of a pixel's patch"]
+    steps: Annotated[int, "turns of the inner loop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupCount(Params):
+    """Of channels."""
+
+    groups: Annotated[int | None, "groups of channels, if there are several"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(Options):
+    """Of all kernels that read a stream of weights."""
+
+    y_t: Annotated[str, "C type of the output"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+    shifted: Annotated[bool, "whether the upper words of products are shifted on"]
+
+    @staticmethod
+    def of(spec: ConvSpec) -> StreamOptions:
+        """Of a layer."""
+        shifted = not spec.is_sums and spec.high_word.shift > 32
+        return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=shifted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised(Options):
+    """Of weights of 4 bits."""
+
+    raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenOut(Options):
+    """Of convolutions: how patches are made."""
+
+    x_t: Annotated[str, "C type of the input"]
+    few: Annotated[
+        Mapping[str, int] | None, "runs, units, unit, rest of a patch that is written out; whether of pixels"
+    ]
+    steps: Annotated[int, "groups that are written out; 0: a loop"]
+    grouped: Annotated[bool, "whether channels are in several groups"]
+    edged: Annotated[bool, "whether windows leave the rows of x, which are read where they lie"] = False
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How the packer reads what lies under the kernel: `count` runs of `length` neighbouring elements.
+
+    It takes `unit` elements at once. What a run has beyond `units` of them is either read with what follows (and
+    multiplied by 0), or `gathered`: such elements of four runs share groups behind all others.
+    """
+
+    count: int
+    length: int
+    unit: int
+    gathered: bool = False
+
+    @property
+    def rest(self) -> int:
+        """Gathered elements of a run."""
+        return self.length % self.unit if self.gathered else 0
+
+    @property
+    def units(self) -> int:
+        """Of a run, as the packer takes them."""
+        return (self.length - self.rest + self.unit - 1) // self.unit
+
+    @property
+    def groups(self) -> int:
+        """Of a patch, four elements each."""
+        return self.count * self.units * (self.unit // GROUP) + self.rest * -(-self.count // GROUP)
+
+    @property
+    def are_exact(self) -> bool:
+        """Whether the packer reads their elements only."""
+        return self.units * self.unit + self.rest == self.length
+
+    def elements(self, slots: tuple[int, ...]) -> Array:
+        """By group and place in it: the element of the kernel in natural order, or −1."""
+        order = np.full((self.groups, GROUP), -1)
+        per_run = self.units * (self.unit // GROUP)
+        for run in range(self.count):
+            for k in range(self.length - self.rest):
+                order[run * per_run + k // GROUP, slots.index(k % GROUP)] = run * self.length + k
+            for i in range(self.rest):
+                group = self.count * per_run + i + self.rest * (run // GROUP)
+                order[group, run % GROUP] = run * self.length + per_run * GROUP + i
+        return order
+
+
+def runs_of(shape: ConvShape, few: bool) -> Runs:
+    """Whole kernel rows where their elements are neighbours, else taps, of which each group of channels has its own."""
+    joined, channels = shape.groups == 1 and (shape.dilation_w == 1 or shape.k_w == 1), shape.in_c // shape.groups
+    count, length = (shape.k_h, shape.k_w * shape.in_c) if joined else (shape.k_h * shape.k_w, channels)
+    padded = Runs(count, length, 8 if channels % 8 == 0 else GROUP)
+    gathered = replace(padded, gathered=True)
+    return gathered if few and gathered.groups < padded.groups else padded
+
+
+def few_elements(spec: ConvSpec) -> bool:
+    """a kernel of few elements, written out"""
+    runs = runs_of(spec.shape, few=True)
+    return runs.groups <= MOST_WRITTEN_OUT
+
+
+def plain_pixels(shape: ConvShape) -> ConvShape:
+    """The same convolution; where output pixels are input pixels, with all of them in one row."""
+    if not shape.reads_pixels or shape.stride_h != 1 or shape.stride_w != 1 or shape.in_c % GROUP:
+        return shape
+    pixels = shape.batch * shape.in_h * shape.in_w
+    return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
+
+
+def is_of_pixels(shape: ConvShape) -> bool:
+    """Whether all windows of one in plain_pixels are pixels, one after the other."""
+    return shape.reads_pixels and shape.in_h == shape.stride_w == shape.groups == 1 and shape.in_c % GROUP == 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where convolution rows are read: in x itself, or in a ring of padded copies; sizes in rows and elements."""
+
+    is_padded: bool
+    ring_h: int
+    pitch: int
+    margin: int
+    """Elements of a row before those of x: at least the padding; a multiple of four, for whole words."""
+    pair_h: int
+    """Output rows that a pair of pixels takes: 2 for one above the other, where that leaves fewer single ones.
+
+    An odd last row then has its pairs side by side.
+    """
+    is_edged: bool = False
+    """Whether windows leave the rows of x: what lies outside is put into their patches."""
+
+    @property
+    def ring(self) -> int:
+        """Elements of the ring."""
+        return self.ring_h * self.pitch if self.is_padded else 0
+
+
+def rows_of(shape: ConvShape, few: bool = False) -> Rows:
+    """Without copies where no window leaves x, nor reads words that x may not have."""
+    pair_h = 2 if shape.out_h % 2 * shape.out_w < shape.out_w % 2 * shape.out_h else 1
+    span_h = (shape.k_h - 1) * shape.dilation_h + 1
+    right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
+    if shape.is_inside and runs_of(shape, few).are_exact:
+        return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
+    if _leaves_sides_only(shape) and runs_of(shape, few).are_exact:
+        return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, 1, is_edged=True)
+    margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
+    extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
+    pitch = -(-(extent + GROUP - 1) // GROUP) * GROUP
+    return Rows(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
+
+
+def _leaves_sides_only(shape: ConvShape) -> bool:
+    """Whether windows of one row of outputs leave x to the left and to the right only, and tap by tap."""
+    span_h = (shape.k_h - 1) * shape.dilation_h + 1
+    return shape.groups > 1 and shape.out_h == 1 and not shape.pad_h and span_h <= shape.in_h
+
+
+def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
+    """Pairs of pixels, whose windows are read where they lie, or rows by way of the ring."""
+    if rows.is_padded:
+        return ring_rows(shape, rows.pair_h)
+    stacked = shape.out_h // 2 * 2 if rows.pair_h == 2 else 0
+    pixels = np.arange(shape.out_h * shape.out_w).reshape(shape.out_h, shape.out_w)
+    pairs = [pixels[oy : oy + 2].T for oy in range(0, stacked, 2)]
+    pairs += [row[in_turn(shape.out_w, 2)] for row in pixels[stacked:]]
+    return windows(shape, np.concatenate(pairs))
+
+
+def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
+    """The weights as [N, groups, 4] like the activations in a patch; an even number of groups where steps take two."""
+    order = runs.elements(WIDENED if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
+    if twos:
+        order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
+    flat = spec.rows
+    return np.where(order >= 0, flat[:, order], 0)
+
+
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
+    """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
+    packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
+    nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
+    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
+    runs, rows, pixels = runs_of(shape, few), rows_of(shape, few), few and is_of_pixels(shape)
+    laid = in_patch_order(spec, runs, packed or nibbles)
+    block = 4 if fours else 2
+    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier, block)
+    paired = replace(sums, bias=in_pairs(spec, sums.bias, block), multiplier=multiplier)
+    by_blocks = in_pairs(spec, laid, block)
+    interleave = nibbles_of_fours if fours else nibbles_of_pairs
+    words = interleave(by_blocks, paired) if nibbles else stream(by_blocks, paired, 2, packed)
+    depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", words),
+        "y": site.y,
+        **({} if pixels or rows.is_edged else {"ring": site.scratch("ring", spec.x.dtype, rows.ring)}),
+        "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
+        "table": site.scratch("table", DType.INT32, 2 * runs.count),
+    }
+    loop = InnerLoop(x_zero=spec.x.q.zero_point, depth=2 * depth, steps=steps)
+    types = StreamOptions.of(spec)
+    patch = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest, "pixels": pixels}
+    written, turns = (patch, steps) if few else (None, 0)
+    grouped, edged = shape.groups if shape.groups > 1 else None, rows.is_edged
+    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=turns, grouped=grouped is not None, edged=edged)
+    free = spec.overlaps(traversal_of(shape, rows))
+    raised = nibbles and sums.gain > 0
+    variant = _variant(spec, runs, few, raised, edged)
+    options = [types, Loops.of(site), unrolled, *[Raised(raised=raised)] * nibbles]
+    walk = [] if pixels else [_walk(shape, runs, rows)]
+    params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
+    return site.call(operands, params, options, overlaps=free, variant=variant)
+
+
+def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
+    """Of the inner loop: groups of four products of two pixels and two channels, or four."""
+    shape = plain_pixels(spec.shape)
+    pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
+    blocks = shape.groups * -(-shape.out_c // shape.groups // channels)
+    return pixels * blocks * runs_of(shape, few).groups
+
+
+def four_steps(spec: ConvSpec) -> int:
+    """The same of four channels."""
+    return conv_steps(spec, channels=4)
+
+
+def few_steps(spec: ConvSpec) -> int:
+    """The same of kernels that are written out."""
+    return conv_steps(spec, few=True)
+
+
+def few_code(spec: ConvSpec) -> int:
+    """Bytes of a function that is written out: of its steps, and of what is around them, a layer's parameters included;
+    windows take more of that (as nm tells of layers on a Cortex-M4: tests/kernels/test_written_out.py).
+    """
+    shape = plain_pixels(spec.shape)
+    around = PIXELS_AROUND if is_of_pixels(shape) else WINDOWS_AROUND
+    return around + WRITTEN_STEP * runs_of(shape, few=True).groups
+
+
+WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
+
+
+def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
+    return Walk(
+        runs_w=runs.count // shape.k_h,
+        run_step=shape.dilation_w * shape.in_c,
+        units=runs.units,
+        unit=runs.unit,
+        is_padded=int(rows.is_padded),
+        ring_h=rows.ring_h,
+        pitch=rows.pitch,
+        margin=rows.margin,
+        before=rows.margin - shape.pad_w * shape.in_c if rows.is_padded or rows.is_edged else 0,
+        pair_h=rows.pair_h,
+        right=shape.stride_w * shape.in_c,
+    )
+
+
+def _variant(spec: ConvSpec, runs: Runs, few: bool, raised: bool, is_edged: bool) -> str:
+    size = f"{runs.count}x{runs.length}" if few else ""
+    grouped = "edged" if is_edged else "grouped" if spec.shape.groups > 1 else ""
+    shifted = "raised" if raised else ""
+    return "_".join(part for part in (size, grouped, shifted, "clamped" if spec.is_clamped else "") if part)
+
+
+# -------------------------------------------------------------------------------------------------- dense
+
+
+def one_row(spec: ConvSpec) -> bool:
+    """one row of outputs, each of all inputs"""
+    shape = spec.shape
+    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
+
+
+def whole_steps(spec: ConvSpec) -> bool:
+    """inputs in groups of eight"""
+    return spec.depth % 8 == 0
+
+
+def several_rows(spec: ConvSpec) -> bool:
+    """several rows, as pixels"""
+    return not one_row(spec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Params):
+    """Of a layer with one row of outputs."""
+
+    depth: Annotated[int, "elements of x"]
+    padded: Annotated[int, "the same, rounded up to steps of eight"]
+    channels: Annotated[int, "elements of y"]
+    first: Annotated[int | None, "elements of x in the first part, if there are several"] = None
+    part: Annotated[int | None, "elements of x in each other part"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(StreamOptions):
+    """Of one row."""
+
+    parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
+
+
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
+    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
+    packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
+    nibbles = four_bits in site.kernel.when
+    parts = packed and not pairs_of_weights(spec)
+    sums, depth = sums_of(spec, packed and not parts, nibbles), spec.depth
+    padded = -(-depth // 8) * 8
+    laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
+    if spec.x.dtype is DType.INT8:
+        laid = laid[:, :, WIDENED]
+    words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed, are_sums_joined=not parts)
+    operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
+    if not is_direct:
+        size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
+        operands["patch"] = site.scratch("patch", DType.INT16, size)
+    first, part = ((padded - 8) % PART + 8, PART) if parts else (None, None)
+    row = Row(depth=depth, padded=padded, channels=spec.channels, first=first, part=part)
+    raised = nibbles and sums.gain > 0
+    types = RowOptions(**vars(StreamOptions.of(spec)), parts=parts)
+    options = [types, Loops.of(site), *[Raised(raised=raised)] * nibbles]
+    last = (spec.channels % GROUP or GROUP) if is_direct else 0
+    free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
+    variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
+    return site.call(operands, [row, sums.params], options, overlaps=free, variant=variant)
+
+
+def dense_steps(spec: ConvSpec) -> int:
+    """Of the inner loop: four channels by eight inputs."""
+    return -(-spec.channels // 4) * -(-spec.depth // 8)
+
+
+# ---------------------------------------------------------------------------------------------- pointwise
+
+STRIP = 256
+"""int16 activations that pass by the weights of a channel."""
+
+
+def four_or_eight_channels(spec: ConvSpec) -> bool:
+    """pixels of four or eight channels"""
+    shape = plain_pixels(spec.shape)
+    return shape.out_h == 1 and shape.reads_pixels and shape.stride_w == 1 and shape.in_c in (4, 8)
+
+
+def saturated(spec: ConvSpec) -> bool:
+    """int8 codes clamped by their type alone, no shift behind the upper word; up to 255 output channels"""
+    return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_c < 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip(Params):
+    """How pixels pass by the weights."""
+
+    pixels: Annotated[int, "of x and y"]
+    strip: Annotated[int, "pixels that are widened at a time"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+    zero: Annotated[Trained, "zero point of y, which is added to the upper word of a product"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointwiseOptions(Options):
+    """What its loops are written for."""
+
+    in_c: Annotated[int, "channels of a pixel of x: 4 or 8"]
+
+
+def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
+    """Weights by channel, each with its bias and multiplier; a strip of widened pixels."""
+    shape, sums = plain_pixels(spec.shape), sums_of(spec)
+    strip = min(STRIP // shape.in_c, shape.out_w)
+    laid = spec.weights.reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
+    words = stream(laid, sums, 1, packed=False).reshape(shape.out_c, -1)
+    words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # the bias behind the weights
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", words),
+        "y": site.y,
+        "patch": site.scratch("patch", DType.INT16, -(-strip * shape.in_c // 16) * 16),
+    }
+    params = Strip(pixels=shape.out_w, strip=strip, out_c=shape.out_c, zero=sums.params.zero)
+    free = spec.overlaps(windows(shape, in_turn(shape.out_w, strip)))
+    options = PointwiseOptions(in_c=shape.in_c)
+    return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_c}")
+
+
+_CODES8 = (int8_tensors, high_word)
+_CODES8_WIDENED = (int8_tensors, high_word_of_widened)
+_CODES16 = (int16_tensors, shifted_high_word)
+
+_X, _W = reads("x", "input, channels last", DType.INT8, DType.INT16), reads("w", "the stream", DType.INT32)
+_Y = writes("y", "output, channels last; int32: the sums", DType.INT8, DType.INT16, DType.INT32)
+_PATCH = scratch("patch", "widened elements in the order of the weights", DType.INT16)
+
+
+def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
+    """Other weights may need more than 4 bits."""
+    return frozenset({UPDATABLE} if four_bits in when else ())
+
+
+def slower_rows(spec: ConvSpec) -> float:
+    """How many times the instructions of wide rows those of one pixel take: each is copied and looked up by itself."""
+    shape = spec.shape
+    products = shape.in_c // shape.groups * shape.out_c
+    return 1.0 + ROW_OF_ONE / products if shape.in_w == 1 < shape.k_h else 1.0
+
+
+ROW_OF_ONE = 30.0
+"""Products that a row of one pixel takes as long as, for an output pixel (dory_tcn_int, docs/two_cores.md)."""
+
+
+def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what=what,
+        operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
+        params=(Row, HighWord),
+        options=(RowOptions, Loops, *[Raised] * (four_bits in when)),
+        needs=_DSP,
+        lacks=_lacks(when),
+        when=(one_row, *when),
+        stalls=STALLS.get(name, {}),
+        emit=emit_dense,
+        extra=dense_steps,
+    )
+
+
+UNIFORM = frozenset(
+    {"batch", "dilation_h", "pad_h", "runs_w", "margin", "before", "zero", "lift", "drop", "second", "x_zero"}
+)
+
+
+def _conv(
+    name: str,
+    what: str,
+    *when: Callable[[ConvSpec], bool],
+    extra: Callable[[ConvSpec], int] = conv_steps,
+    code: Callable[[ConvSpec], int] | None = None,
+) -> Kernel:
+    return Kernel(
+        name,
+        what=what,
+        operands=(
+            *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16, optional=True), _PATCH),
+            scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
+        ),
+        params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
+        optional=(Walk,),
+        uniform=UNIFORM,
+        without=UNREAD,
+        options=(StreamOptions, Loops, WrittenOut, *[Raised] * (four_bits in when)),
+        needs=_DSP,
+        lacks=_lacks(when),
+        when=(several_rows, shared_channels, *when),
+        loads=0.125 if pairs_of_weights in when else 0.25,
+        stalls=STALLS.get(name, {}),
+        slowdown=slower_rows,
+        code=code,
+        emit=emit_conv,
+        extra=extra,
+    )
+
+
+STALLS = {
+    kernel: dict(zip(("cortex-m4", "cortex-m33", "cortex-m7"), cycles, strict=True))
+    for kernel, cycles in {
+        "dense_s8_dsp": (12.0, 11.0, -9.0),
+        "dense_s8_dsp_direct": (10.0, 9.7, 1.0),
+        "dense_s8_dsp16": (20.0, 19.0, -2.9),
+        "dense_s4_dsp": (8.0, 7.0, -5.9),
+        "conv2d_s8_dsp": (6.7, 5.7, -3.0),
+        "conv2d_s8_dsp16": (8.7, 7.2, -1.0),
+        "conv2d_s8_dsp_few": (8.7, 7.2, -1.0),
+        "conv2d_s4_dsp": (5.9, 4.2, -2.0),
+        "conv2d_s4_dsp_fours": (8.6, 6.5, -2.4),
+    }.items()
+}
+"""Cycles of a step of the inner loop beyond its instructions, by core, with its share of packing: words of loads of
+several, and waits for the last of them (tests/kernels/test_stalls.py measures them). The Cortex-M7's are of its loops
+for speed (PAIRED_LOADS), beside the instructions of those without, as two issue at once."""
+
+
+_PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"
+
+ROW: tuple[Kernel, ...] = (
+    _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_in_parts),
+    _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_in_parts, whole_steps),
+    _row("dense_s8_dsp16", "one row, four channels at a time, weights widened to 16 bits", *_CODES8_WIDENED),
+    _row(
+        "dense_s4_dsp",
+        "one row, four channels at a time, whose weights lie in 16 bits",
+        *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
+    ),
+    _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
+)
+"""Of layers with one row of outputs."""
+
+_OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights)
+_OF_NIBBLES = _conv(
+    "conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word_of_raised
+)
+
+
+_OF_FOURS = _conv(
+    "conv2d_s4_dsp_fours",
+    "two pixels by four channels, whose weights lie in 16 bits",
+    *(int8_tensors, four_bits, high_word_of_raised, separate_nibbles),
+    extra=four_steps,
+)
+
+
+def _short(kernel: Kernel) -> Kernel:
+    """With few steps of its loops written out."""
+    return replace(
+        kernel,
+        name=f"{kernel.name}_short",
+        what=f"{kernel.what}; few steps of the loop are written out",
+        needs=kernel.needs | {SHORT_LOOPS},
+    )
+
+
+PIXELS: tuple[Kernel, ...] = (
+    _OF_BYTES,
+    _short(_OF_BYTES),
+    _conv("conv2d_s8_dsp16", "two pixels by two channels, weights widened to 16 bits", *_CODES8_WIDENED),
+    _conv(
+        "conv2d_s8_dsp_few",
+        "two pixels by two channels, a window of few elements written out",
+        *_CODES8_WIDENED,
+        few_elements,
+        extra=few_steps,
+        code=few_code,
+    ),
+    _OF_FOURS,
+    _OF_NIBBLES,
+    _short(_OF_NIBBLES),
+    Kernel(
+        "pointwise_s8_dsp",
+        what="pixels of four or eight channels, which pass by the weights of a channel that registers hold",
+        operands=(reads("x", "input", DType.INT8), _W, writes("y", "output", DType.INT8), _PATCH),
+        params=(Strip,),
+        options=(PointwiseOptions,),
+        uniform=frozenset({"out_c"}),
+        needs=_DSP,
+        when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
+        loads=0.0,
+        emit=emit_pointwise,
+    ),
+    _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),
+)
+"""Of layers with several rows, or pixels."""
+
+CONV = DENSE = (*ROW, *PIXELS)
+"""Both are convolutions: a dense layer is one of single pixels."""

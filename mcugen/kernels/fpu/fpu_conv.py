@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""float32 kernels in register blocks, for CPUs with an FPU: four rows by four channels in its 32 registers, or in
+Helium's vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.reading_order import in_turn, rows, windows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import BLOCK, FloatLimits, float_limits, float_tensors, half_weights
+from mcugen.kernels.portable.weighted import depthwise
+from mcugen.lir.kernel import SHORT_LOOPS, UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.traversal import Traversal
+
+ROWS = 4
+"""Rows (pixels) that are computed together."""
+
+
+def one_group(spec: ConvSpec) -> bool:
+    """every output channel reads all input channels"""
+    return spec.shape.groups == 1
+
+
+def whole_input(spec: ConvSpec) -> bool:
+    """one output pixel that reads all of the input"""
+    shape = spec.shape
+    covers = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and not (shape.pad_h or shape.pad_w)
+    return covers and shape.groups == 1 and spec.y.count == shape.out_c
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseRows(Params):
+    """Of a fully connected layer."""
+
+    rows: Annotated[int, "of x and y"]
+    depth: Annotated[int, "elements of a row of x"]
+    out_c: Annotated[int, "elements of a row of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch(Params):
+    """How windows are gathered."""
+
+    depth: Annotated[int, "products of a sum"]
+    direct: Annotated[int, "whether pixels are read where they lie"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(Params):
+    """A ring of padded rows, by blocks of four channels."""
+
+    row_w: Annotated[int, "pixels of a row"]
+    blocks: Annotated[int, "blocks of channels"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClampOptions(Options):
+    """How results are limited."""
+
+    clamp: Annotated[str, "relu: at 0, if below at all, so that the sign of an integer tells; any"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpperLimit(Options):
+    """How results are limited above."""
+
+    high: Annotated[bool, "whether they are"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleOptions(Options):
+    """Of a fully connected layer."""
+
+    single: Annotated[bool, "whether it has one row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions(Options):
+    """What loops are written for."""
+
+    group: Annotated[int, "outputs side by side that are computed together"]
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    stride: Annotated[int, "pixels from window to window"]
+    dilation: Annotated[int, "pixels from tap to tap"]
+    rest: Annotated[bool, "whether channels are left over"]
+
+
+def packed_blocks(weights: Array, bias: Array) -> Array:
+    """[N, K] and [N] → flat: by four channels their bias, then [K][4]; zeros for channels that are missing."""
+    rows = np.column_stack([bias, weights]).astype(np.float32)
+    missing = -len(rows) % BLOCK
+    whole = np.concatenate([rows, np.zeros((missing, rows.shape[1]), np.float32)])
+    return whole.reshape(-1, BLOCK, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
+
+
+def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
+    """[N, K] → float16, flat: by four channels [K / 2][4][2], of whole eights of K, then the rest as [K % 8][4]; all as
+    the rest, if not `in_pairs`.
+
+    Zeros for channels that are missing. A word holds two neighbours of a channel, as VCVTB and VCVTT read them.
+    """
+    missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8 if in_pairs else 0
+    rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
+    blocks = rows.reshape(-1, BLOCK, weights.shape[1])
+    pairs = blocks[:, :, :whole].reshape(len(blocks), BLOCK, -1, 2).transpose(0, 2, 1, 3)
+    rest = blocks[:, :, whole:].transpose(0, 2, 1)
+    return np.concatenate([part.reshape(len(blocks), -1) for part in (pairs, rest)], axis=1).reshape(-1)
+
+
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
+    """A fully connected layer; of several rows four are interleaved."""
+    channels, depth = spec.channels, spec.depth
+    rows = spec.y.count // channels
+    size, single = DenseRows(rows=rows, depth=depth, out_c=channels), rows == 1
+    whole, shape = rows // ROWS * ROWS, spec.shape
+    fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
+    order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
+    options = [clamp_options(*spec.float_limits), SingleOptions(single=single)]
+    return _call(spec, site, size, ("patch", 0 if single else ROWS * depth), options, order)
+
+
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
+    """Four pixels are gathered and interleaved, the last ones of an image one by one; behind them lies one of zeros."""
+    shape, depth = spec.shape, spec.depth
+    pixels = np.arange(shape.out_h * shape.out_w)
+    whole = len(pixels) // ROWS * ROWS
+    blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
+    params, patch = Patch(depth=depth, direct=int(_is_direct(shape))), ("patch", ROWS * depth + shape.in_c)
+    return _call(spec, site, params, patch, [clamp_options(*spec.float_limits)], windows(shape, blocks))
+
+
+def gathered_apart(spec: ConvSpec) -> int:
+    """Groups of pixels that are in two rows, or some of whose windows leave the input at a side: these are gathered
+    window by window, or tap by tap. Last pixels of an image take about as much as their elements tell.
+    """
+    shape = spec.shape
+    if _is_direct(shape):
+        return 0
+    columns = np.arange(0, shape.out_h * shape.out_w - ROWS + 1, ROWS) % shape.out_w
+    left = columns * shape.stride_w - shape.pad_w
+    is_inside = (left >= 0) & (left + (ROWS - 1) * shape.stride_w + shape.k_w <= shape.in_w)
+    is_near = is_inside & (columns + ROWS <= shape.out_w) & (shape.dilation_w == 1)
+    return shape.batch * int(np.count_nonzero(~is_near))
+
+
+def _is_direct(shape: ConvShape) -> bool:
+    """Whether pixels are read where they lie."""
+    return shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+
+
+def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
+    """A ring of padded rows, [block of channels][column][4], and outputs side by side in groups."""
+    shape = spec.shape
+    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
+    blocks = Blocks(row_w=max(extent, shape.pad_w + shape.in_w), blocks=-(-shape.in_c // BLOCK))
+    ring = ((shape.k_h - 1) * shape.dilation_h + 1) * blocks.row_w * blocks.blocks * BLOCK
+    options = GroupOptions(
+        group=min(shape.out_w, SHARED_GROUP) if SHORT_LOOPS in site.features else _group(shape),
+        k_h=shape.k_h,
+        k_w=shape.k_w,
+        stride=shape.stride_w,
+        dilation=shape.dilation_w,
+        rest=shape.in_c % BLOCK != 0,
+    )
+    call = _call(spec, site, blocks, ("rows", ring), [options], rows(shape))
+    return replace(call, variant=f"{shape.k_h}x{shape.k_w}")
+
+
+SHARED_GROUP = 3
+"""Outputs side by side where layers of several widths are to share a function."""
+
+
+def _group(shape: ConvShape) -> int:
+    """Outputs side by side that take the fewest instructions in all; the last group may overlap the one before."""
+
+    def instructions(group: int) -> int:
+        taps_held = 7 - group
+        loads = sum(
+            1 + len({i * shape.stride_w + t * shape.dilation_w for i in range(group) for t in range(first, end)})
+            for first in range(0, shape.k_w, taps_held)
+            for end in [min(first + taps_held, shape.k_w)]
+        )
+        return -(-shape.out_w // group) * (shape.k_h * (loads + group * shape.k_w) + 5 * group + 8)
+
+    return min(range(1, min(shape.out_w, 5) + 1), key=instructions)
+
+
+def _call(
+    spec: ConvSpec, site: Site, params: Params, working: tuple[str, int], options: Sequence[Options], order: Traversal
+) -> Call:
+    """A layer whose weights hold its bias; `working` memory is a role and a number of floats."""
+    role, count = working
+    if half_weights in site.kernel.when:
+        bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % BLOCK)]).astype(np.float32)
+        constants = {
+            "w": site.const("weights", packed_halves(spec.rows, role == "patch")),
+            "bias": site.const("bias", bias),
+        }
+    else:
+        constants = {"w": site.const("weights", packed_blocks(spec.rows, spec.float_bias))}
+    operands = {"x": site.x, **constants, "y": site.y}
+    if count:
+        operands[role] = site.scratch(role, spec.x.dtype, count)
+    limits = float_limits(spec)
+    geometry = [spec.shape.geometry] if ConvGeometry in site.kernel.params else []
+    upper = UpperLimit(high=limits.high is not None)
+    loops = [FloatLoops.of(site)] if FloatLoops in site.kernel.options else []
+    return site.call(operands, [*geometry, params, limits], [*options, upper, *loops], overlaps=spec.overlaps(order))
+
+
+def products_beside(spec: ConvSpec) -> int:
+    """Products with weights that pad channels: single rows take two blocks of channels at once, four rows take one."""
+    channels = spec.channels
+    count = spec.y.count // channels
+    single = count % ROWS
+    return spec.depth * (single * (-channels % (2 * BLOCK)) + (count - single) * (-channels % BLOCK))
+
+
+def clamp_options(low: float, high: float) -> ClampOptions:
+    """By the limits, −∞ and ∞ if there are none."""
+    return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
+
+
+def near_columns(spec: ConvSpec) -> bool:
+    """a kernel whose columns fit the offsets of loads"""
+    shape = spec.shape
+    return 4 * shape.stride_w + (shape.k_w - 1) * shape.dilation_w < 32
+
+
+def _operands(*working: Role) -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", DType.FLOAT32),
+        reads("w", "by blocks of four channels their biases, then their weights", DType.FLOAT32),
+        writes("y", "output, channels last", DType.FLOAT32),
+        *working,
+    )
+
+
+def _half_operands(working: Role, order: str = ", of whole eights in pairs of neighbours") -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", DType.FLOAT32),
+        reads("w", f"weights by blocks of four channels{order}", DType.FLOAT16),
+        reads("bias", "what the sum of each channel starts with, by blocks of four", DType.FLOAT32),
+        writes("y", "output, channels last", DType.FLOAT32),
+        working,
+    )
+
+
+def _patch(optional: bool) -> Role:
+    return scratch("patch", "four rows, interleaved", DType.FLOAT32, optional=optional)
+
+
+_DENSE = Kernel(
+    "dense_f32_fpu",
+    what="four rows by four channels in registers or vectors",
+    operands=_operands(_patch(optional=True)),
+    params=(DenseRows, FloatLimits),
+    options=(ClampOptions, SingleOptions, UpperLimit, FloatLoops),
+    needs=frozenset({"fpu"}),
+    when=(float_tensors,),
+    emit=emit_dense,
+    extra=products_beside,
+)
+
+_WIDENED = ", weights of 16 bits, widened by Helium as they are read"
+
+_HALF_DENSE = replace(
+    _DENSE,
+    name="dense_f16_mve",
+    what=_DENSE.what + _WIDENED,
+    operands=_half_operands(_patch(optional=True)),
+    options=(ClampOptions, SingleOptions, UpperLimit),
+    needs=frozenset({"mve_float"}),
+    when=(float_tensors, half_weights),
+    lacks=frozenset({UPDATABLE}),
+)
+
+DENSE: tuple[Kernel, ...] = (_DENSE, _HALF_DENSE)
+
+_RING = scratch("rows", "a ring of padded rows", DType.FLOAT32)
+
+_DEPTHWISE = Kernel(
+    "depthwise_f32_mve",
+    what="one filter a channel, several pixels of four channels in vectors",
+    operands=_operands(_RING),
+    params=(ConvGeometry, Blocks, FloatLimits),
+    without=frozenset({"k_h", "k_w", "stride_w", "dilation_w"}),
+    options=(GroupOptions, UpperLimit),
+    needs=frozenset({"mve_float"}),
+    when=(float_tensors, depthwise, near_columns),
+    emit=emit_depthwise,
+)
+
+DEPTHWISE: tuple[Kernel, ...] = (
+    _DEPTHWISE,
+    replace(
+        _DEPTHWISE,
+        name="depthwise_f16_mve",
+        what=_DEPTHWISE.what + _WIDENED,
+        operands=_half_operands(_RING, ", by tap"),
+        when=(float_tensors, half_weights, depthwise, near_columns),
+        lacks=frozenset({UPDATABLE}),
+    ),
+)
+
+_CONV = Kernel(
+    "conv2d_f32_fpu",
+    what="four pixels by four channels in registers or vectors",
+    operands=_operands(_patch(optional=False)),
+    params=(ConvGeometry, Patch, FloatLimits),
+    options=(ClampOptions, UpperLimit, FloatLoops),
+    needs=frozenset({"fpu"}),
+    when=(float_tensors, one_group),
+    emit=emit_conv,
+    extra=gathered_apart,
+)
+
+CONV: tuple[Kernel, ...] = (
+    replace(_DENSE, when=(float_tensors, whole_input)),
+    replace(_HALF_DENSE, when=(float_tensors, half_weights, whole_input)),
+    _CONV,
+    replace(
+        _CONV,
+        name="conv2d_f16_mve",
+        what=_CONV.what + _WIDENED,
+        operands=_half_operands(_patch(optional=False)),
+        options=(ClampOptions, UpperLimit),
+        needs=frozenset({"mve_float"}),
+        when=(float_tensors, half_weights, one_group),
+        lacks=frozenset({UPDATABLE}),
+    ),
+)

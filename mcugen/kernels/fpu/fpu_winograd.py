@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Winograd's F(2×2, 3×3) of floats: 3×3 convolutions with 16 products for 4 outputs instead of 36.
+
+Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016). What is added
+and subtracted beside the products costs a bit of accuracy, and where the direct sum is infinite, this may be no number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvGeometry
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.reading_order import windows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import BLOCK, FloatLimits, float_limits, float_tensors
+from mcugen.kernels.dsp.winograd import FILTER, Grid
+from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit, clamp_options
+from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, writes
+from mcugen.lir.traversal import Traversal
+
+GRID = Grid(across=8)
+"""Four tiles: one a row of the products' register blocks."""
+
+
+def is_3x3_of_blocks(spec: ConvSpec) -> bool:
+    """3×3 with stride 1, of 8 or more input channels, all by fours"""
+    s = spec.shape
+    steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
+    is_3x3 = (s.k_h, s.k_w) == (3, 3) and set(steps) == {1}
+    return is_3x3 and s.in_c >= 2 * BLOCK and s.in_c % BLOCK == s.out_c % BLOCK == 0
+
+
+def finite_constants(spec: ConvSpec) -> bool:
+    """weights and biases that are numbers, before and after their transformation"""
+    return bool(np.isfinite(transformed(spec.weights)).all() and np.isfinite(spec.float_bias).all())
+
+
+def transformed(weights: Array) -> Array:
+    """U of [O, 3, 3, C] as [O, 4, 4, C], float32, rounded once."""
+    g = FILTER / 2
+    with np.errstate(over="ignore", invalid="ignore"):
+        product: Array = np.einsum("ir,orsc,js->oijc", g, weights.astype(np.float64), g, optimize=True)
+        return product.astype(np.float32)
+
+
+def packed(weights: Array, bias: Array) -> Array:
+    """[O, 3, 3, C] and [O] → flat float32: by four channels their biases, then [4][4][C][4] of U."""
+    u = transformed(weights).reshape(len(weights) // BLOCK, BLOCK, -1)
+    rows = np.concatenate([bias.reshape(-1, BLOCK, 1), u], 2)
+    return rows.transpose(0, 2, 1).astype(np.float32).reshape(-1)
+
+
+def order(spec: ConvSpec) -> Traversal:
+    """Blocks of two rows, row after row of them; what lies under one is read before any of it is written."""
+    shape = spec.shape
+    oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_h, 2), (shape.out_w, GRID.across)))
+    y = np.minimum(oy[:, None] + np.arange(2), shape.out_h - 1)
+    x = np.minimum(ox[:, None] + np.arange(GRID.across), shape.out_w - 1)
+    pixels = y[:, None, :, None] * shape.out_w + x[None, :, None, :]
+    return windows(shape, pixels.reshape(len(oy) * len(ox), -1))
+
+
+def emit(spec: ConvSpec, site: Site) -> Call:
+    """Four tiles at a time; what lies over the border is gathered first."""
+    shape = spec.shape
+    sizes = {
+        "patch": 4 * (GRID.across + 2) * shape.in_c,
+        "v": 8 * GRID.across * shape.in_c,
+        "m": 8 * GRID.across * BLOCK,
+    }
+    constant = site.const("winograd", packed(spec.weights, spec.float_bias))
+    operands = {"x": site.x, "w": constant, "y": site.y}
+    operands |= {role: site.scratch(role, DType.FLOAT32, count) for role, count in sizes.items()}
+    limits = float_limits(spec)
+    options = [clamp_options(*spec.float_limits), UpperLimit(high=limits.high is not None), FloatLoops.of(site)]
+    return site.call(operands, [shape.geometry, limits], options, overlaps=spec.overlaps(order(spec)))
+
+
+CONV: tuple[Kernel, ...] = (
+    Kernel(
+        "conv2d_f32_winograd",
+        what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; 16/9 of the weights",
+        operands=(
+            reads("x", "input, channels last", DType.FLOAT32),
+            reads("w", "by blocks of four channels their biases, then their transformed weights", DType.FLOAT32),
+            writes("y", "output, channels last", DType.FLOAT32),
+            scratch("patch", "four rows of ten pixels at the border", DType.FLOAT32),
+            scratch("v", "four transformed tiles of x", DType.FLOAT32),
+            scratch("m", "their products, of four channels", DType.FLOAT32),
+        ),
+        params=(ConvGeometry, FloatLimits),
+        without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
+        options=(ClampOptions, UpperLimit, FloatLoops),
+        needs=frozenset({"fpu"}),
+        lacks=frozenset({UPDATABLE}),
+        when=(float_tensors, is_3x3_of_blocks, finite_constants),
+        emit=emit,
+        extra=GRID.work,
+        spends=True,
+        products=4 / 9,
+        loads=8 / (9 * GRID.across),  # 16 transformed weights for nine; each serves four tiles
+    ),
+)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are stored by a Rice code (1979): decoded as they are multiplied, or to the arena before their layer.
+
+A code has a parameter and no tables. For weights spread like a Laplace distribution or a normal one, as trained
+ones are, it comes within a few percent of the entropy; where most are 0, it spends little more than a bit on each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.reading_order import in_turn, windows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import IntegerStore, Requantization, integer_store
+from mcugen.kernels.portable.weighted import single_row
+from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+from mcugen.lir.program import DECODE_WEIGHTS, Buffer, Space
+
+LONGEST_PREFIX = 16
+"""Zeros behind which a number follows as it is."""
+
+REMAINDERS = range(8)
+"""Bits that numbers may have behind the prefix and its 1."""
+
+TABLE = 256
+"""Codes of 8 bits or less are looked up."""
+
+LEAST_SAVED = 128
+"""Bytes that a code of a layer's weights must be shorter: its call and parameters take some, and time to begin with."""
+
+READ_AHEAD = 4
+"""Bytes that decoding may read beyond the last code."""
+
+
+def zigzag(codes: Array) -> Array:
+    """int8 as 0, 1, 2, … for 0, -1, 1, …"""
+    wide = codes.astype(np.int64)
+    numbers: Array = np.where(wide < 0, -2 * wide - 1, 2 * wide)
+    return numbers
+
+
+def code_lengths(numbers: Array, remainder: int) -> Array:
+    """Bits that each number takes."""
+    prefixes = numbers >> remainder
+    lengths: Array = np.where(prefixes < LONGEST_PREFIX, prefixes + 1 + remainder, LONGEST_PREFIX + 8)
+    return lengths
+
+
+@lru_cache(maxsize=1 << 8)
+def _best(histogram: tuple[int, ...]) -> tuple[int, int]:
+    """The remainder that takes fewest bits for so many of each number, and these bits."""
+    numbers, counts = np.arange(len(histogram)), np.array(histogram)
+    bits = {remainder: int((code_lengths(numbers, remainder) * counts).sum()) for remainder in REMAINDERS}
+    best = min(bits, key=bits.__getitem__)
+    return best, bits[best]
+
+
+def best_code(codes: Array) -> tuple[int, int]:
+    """Of int8: the remainder that takes fewest bits, and these bits."""
+    return _best(tuple(np.bincount(zigzag(codes.reshape(-1)), minlength=256).tolist()))
+
+
+def encode(codes: Array, remainder: int) -> Array:
+    """uint8: the bits of all int8 one after the other, the first in the uppermost of a byte, and READ_AHEAD bytes.
+
+    A number is as many zeros as its upper bits say, a 1, and its `remainder` lower bits; or LONGEST_PREFIX zeros and
+    8 bits.
+    """
+    numbers = zigzag(codes.reshape(-1))
+    lengths = code_lengths(numbers, remainder)
+    is_long = numbers >> remainder >= LONGEST_PREFIX
+    values = np.where(is_long, numbers, 1 << remainder | numbers & (1 << remainder) - 1)
+    ends = np.cumsum(lengths)
+    bits = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
+    for place in range(max(8, remainder + 1)):  # from the end of each number on; what lies above it is 0
+        inside = place < lengths
+        bits[ends[inside] - 1 - place] = values[inside] >> place & 1
+    return np.concatenate([np.packbits(bits), np.zeros(READ_AHEAD, np.uint8)])
+
+
+def eight_bits(spec: ConvSpec) -> bool:
+    """weights of 8 bits, integer activations"""
+    low, high = DType.INT8.limits
+    in_range = spec.rows.min(initial=0) >= low and spec.rows.max(initial=0) <= high
+    return spec.x.quant is not None and spec.w.dtype.is_integer and bool(in_range)
+
+
+def compressible(spec: ConvSpec) -> bool:
+    """a Rice code of the weights is shorter than seven bits each"""
+    return best_code(spec.rows)[1] < 7 * spec.rows.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedRow(Params):
+    """Of a layer with one row of outputs."""
+
+    depth: Annotated[int, "elements of x"]
+    channels: Annotated[int, "elements of y"]
+    remainder: Annotated[Trained, "lower bits of a number, which follow the prefix"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiceOptions(Options):
+    """Of the code, and of results."""
+
+    longest: Annotated[int, "zeros behind which a number follows as it is"]
+    y_t: Annotated[str, "C type of the output"]
+
+
+def emit_coded(spec: ConvSpec, site: Site) -> Call:
+    """Channel by channel, in the order of the weights."""
+    remainder, _ = best_code(spec.rows)
+    row = CodedRow(depth=spec.depth, channels=spec.channels, remainder=remainder)
+    order = windows(spec.shape, in_turn(1, 1), last=1)
+    store = integer_store(spec)
+    operands = {"x": site.x, "w": site.const("weights", encode(spec.rows, remainder))}
+    operands |= {role: site.const(role, array) for role, array in store.constants.items()}
+    options = [RiceOptions(longest=LONGEST_PREFIX, y_t=spec.y.dtype.c), store.options]
+    return site.call(
+        operands | {"y": site.y}, [row, store.params], options, overlaps=spec.overlaps(order), variant=store.variant
+    )
+
+
+def coded_bits(spec: ConvSpec) -> int:
+    """Of the weights."""
+    return best_code(spec.rows)[1]
+
+
+DENSE: tuple[Kernel, ...] = (
+    Kernel(
+        "dense_coded",
+        what="one row by a matrix whose weights are stored by a Rice code, decoded as they are multiplied",
+        operands=(
+            reads("x", "input", DType.INT8, DType.INT16),
+            reads("w", "weights by a Rice code, channel by channel", DType.UINT8),
+            reads("bias", "what the sum of each channel starts with", DType.INT32, DType.INT64),
+            reads("multiplier", "of sums, by channel", DType.INT32, optional=True),
+            writes("y", "output", DType.INT8, DType.INT16, DType.INT32),
+        ),
+        params=(CodedRow, Requantization),
+        without=frozenset({"x_zero", "run"}),
+        options=(RiceOptions, IntegerStore),
+        lacks=frozenset({UPDATABLE, CHECKED}),
+        when=(eight_bits, single_row, compressible),
+        emit=emit_coded,
+        extra=coded_bits,
+    ),
+)
+"""Whose lengths follow from the weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedWeights(Params):
+    """Of a constant in rows of equal length."""
+
+    rows: Annotated[int, "rows of y"]
+    before: Annotated[int | None, "words of a row before those that are coded"] = None
+    inner: Annotated[int, "words or bytes of a row that are coded"]
+    after: Annotated[int | None, "words of a row behind them"] = None
+    remainder: Annotated[Trained, "lower bits of a number, which follow the prefix"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(Options):
+    """Of the code."""
+
+    longest: Annotated[int, "zeros behind which a number follows as it is"]
+    words: Annotated[bool, "whether each four numbers make a word of y"]
+
+
+DECODE = Kernel(
+    DECODE_WEIGHTS,
+    what="weights of a layer, which are stored by a Rice code",
+    operands=(
+        reads("x", "weights by a Rice code, in the order in which the layer reads them", DType.UINT8),
+        reads("plain", "words at the beginning and end of each row, biases perhaps", DType.INT32, optional=True),
+        writes("y", "they, in the arena", DType.INT8, DType.INT32),
+        scratch("table", "what each 8 bits begin with", DType.UINT16),
+    ),
+    params=(CodedWeights,),
+    options=(CodeOptions,),
+    lacks=frozenset({UPDATABLE, CHECKED}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+    coarse (int8[1, 16, 6, 6] x) => (int8[1, 16, 6, 6] y)
+    <float s = {0.05}, float t = {0.5}, int8 z = {0}, int64 first = {0}, int64 end = {2304}, int64 one = {1},
+     int64 most = {19}, int64 half = {9}, int64[4] shape = {16, 16, 3, 3}> {
+      n = Range(first, end, one)
+      r = Mod(n, most)
+      d = Sub(r, half)
+      c = Cast<to = 3>(d)
+      q = Reshape(c, shape)
+      w = DequantizeLinear(q, s, z)
+      a = DequantizeLinear(x, s, z)
+      p = Conv<pads = [1, 1, 1, 1]>(a, w)
+      y = QuantizeLinear(p, t, z)
+    }""",
+)
+"""Not chosen for a layer by itself, but for a program (mcugen.search.weight_decompression)."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Of a constant: what is stored of it, and how it is decoded."""
+
+    coded: Array
+    plain: Array | None
+    params: CodedWeights
+
+    @property
+    def nbytes(self) -> int:
+        """Those that are stored."""
+        return self.coded.nbytes + (0 if self.plain is None else self.plain.nbytes)
+
+    def call(self, held: Buffer, coded: Buffer, plain: Buffer | None) -> Call:
+        """The instruction that writes the constant to where a layer reads it."""
+        operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
+        operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, TABLE, Space.ARENA)
+        options = CodeOptions(longest=LONGEST_PREFIX, words=plain is not None)
+        return Call(DECODE, operands, [self.params], [options], variant=held.dtype.tag)
+
+
+def code_of(weights: Array) -> Code | None:
+    """Of int8; or of int32 in rows, whose words are four weights each but for some at both ends, biases and the like.
+
+    None for other types.
+    """
+    if weights.dtype == np.int8:
+        remainder, _ = best_code(weights)
+        params = CodedWeights(rows=1, inner=weights.size, remainder=remainder)
+        return Code(encode(weights, remainder), None, params)
+    if weights.dtype != np.int32 or weights.ndim < 2:
+        return None
+    words = weights.reshape(-1, weights.shape[-1])
+    numbers = digits_of(words)
+    remainder, _ = best_code(numbers)
+    saved = np.cumsum(32 * len(words) - code_lengths(zigzag(numbers), remainder).sum((0, -1)))
+    end = int(saved.argmax()) + 1
+    first = int(np.append(0, saved[: end - 1]).argmin())
+    inner, plain = numbers[:, first:end], np.delete(words, np.s_[first:end], 1)
+    remainder, _ = best_code(inner)
+    params = CodedWeights(
+        rows=len(words), before=first, inner=end - first, after=words.shape[1] - end, remainder=remainder
+    )
+    return Code(encode(inner, remainder), plain, params)
+
+
+def digits_of(words: Array) -> Array:
+    """int32 [...] as int8 [..., 4]: their digits to the base of 256, the lowest first, from -128 to 127 each.
+
+    Weights that kernels have packed as sums come out as they are, or nearly so.
+    """
+    rest, digits = words.astype(np.int64), list[Array]()
+    for _ in range(4):
+        digits.append(rest.astype(np.int8))
+        rest = (rest - digits[-1]) >> 8
+    return np.stack(digits, -1)

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Depthwise convolution of any window in C: one channel at a time, some outputs of a line together.
+
+The lines under the window are copied to a strip, where neighbours of a channel lie side by side, so that outputs share
+what they load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import (
+    CodeLimits,
+    four_bits,
+    int8_tensors,
+    int16_tensors,
+    of_four_bits,
+    paired_nibbles,
+)
+from mcugen.kernels.portable.depthwise import (
+    EndWord,
+    Strips,
+    StripWalk,
+    axes,
+    biases_and_multipliers,
+    end_word,
+    int8_results,
+    one_word,
+    stays_behind,
+    strip_walk,
+)
+from mcugen.kernels.portable.weighted import filters
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+
+MOST_WRITTEN_OUT = 64
+"""Products without an inner loop."""
+
+MOST_HELD = 9
+"""Weights that registers hold."""
+
+
+@dataclass(frozen=True)
+class PlaneStrips(Strips):
+    """Lines of one channel; `few` where the CPU has few registers."""
+
+    few: bool = False
+
+    @property
+    def together(self) -> int:
+        """Outputs that are computed together: those that leave the least to be thrown away."""
+        offered = (2,) if self.few or self.points.out == 2 else (4, 3)
+        return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
+
+    @property
+    def blocks(self) -> int:
+        """Of a line of y."""
+        return -(-self.points.out // self.together)
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether there is a loop over the points of a window."""
+        return self.together * self.points.taps > MOST_WRITTEN_OUT
+
+    @property
+    def loads(self) -> int:
+        """Inputs of a line that a block reads."""
+        s, d = self.points.stride, self.points.dilation
+        if self.is_looped:
+            return self.together * self.points.taps
+        return len({i * s + j * d for i in range(self.together) for j in range(self.points.taps)})
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a line of the strip, with those that only outputs read that are thrown away."""
+        p = self.points
+        read = (self.blocks * self.together - 1) * p.stride + (p.taps - 1) * p.dilation + 1
+        return max(read, p.pad + p.size)
+
+    @property
+    def span(self) -> int:
+        """Lines from the first to the last under a window."""
+        return (self.lines.taps - 1) * self.lines.dilation + 1
+
+    @property
+    def held(self) -> int:
+        """Lines that the strip holds: those of two windows, so that few are moved."""
+        return min(2 * self.span, self.lines.extent)
+
+    @property
+    def at_once(self) -> int:
+        """Lines of y that they give."""
+        return (self.held - self.span) // self.lines.stride + 1
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether all weights stay in registers."""
+        return not self.few and self.lines.taps * self.points.taps <= MOST_HELD
+
+    @property
+    def is_three_by_three(self) -> bool:
+        """Whether windows are 3 x 3, of neighbours in a line, and move on by one."""
+        return (self.lines.taps, self.points.taps, self.points.dilation, self.points.stride) == (3, 3, 1, 1)
+
+    def instructions(self) -> float:
+        """About how many a channel takes."""
+        copied = self.lines.extent * (20 + 4 * self.points.size)
+        products = 2 * self.together * self.points.taps
+        again = 1 if self.is_written_out else 4 + self.points.taps
+        block = self.lines.taps * (self.loads + again + products) + 12 * self.together + 6
+        return 50 + copied + self.lines.out * (20 + self.blocks * block)
+
+    def may_overwrite_input(self) -> bool:
+        """Whether no line of y lies where a line is that is still to be read."""
+        return stays_behind(self, 1, self.span, self.lines.stride)
+
+
+def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
+    """The better way to cut."""
+    height, width = axes(shape)
+    ways = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
+    return min(ways, key=PlaneStrips.instructions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneWindow(Params):
+    """Of a strip, and of windows on it."""
+
+    pitch: Annotated[int, "elements from line to line of the strip"]
+    held: Annotated[int, "lines of the strip"]
+    at_once: Annotated[int, "lines of y that they give"]
+    span: Annotated[int, "lines from the first to the last under a window"]
+    k_lines: Annotated[int, "lines of the window"]
+    line_stride: Annotated[int, "lines from window to window"]
+    tap_line: Annotated[int, "elements of the strip from tap to tap of neighbouring lines"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneOptions(Options):
+    """Of what a block computes."""
+
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+    strip_t: Annotated[str, "C type of the strip"]
+    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    gain: Annotated[int, "a shift of sums to the left, with which they become codes"]
+    together: Annotated[int, "points of y that are computed together"]
+    looped: Annotated[bool, "whether there is a loop over the points of a window"]
+    k_lines: Annotated[int, "lines of the window if all weights are read ahead; 0: a loop"]
+    k_points: Annotated[int, "points of a line of the window"]
+    stride: Annotated[int, "points from window to window"]
+    dilation: Annotated[int, "points from tap to tap"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+    sliding: Annotated[bool, "whether columns pass by sums: 3 x 3, where registers hold all that this needs"]
+
+
+def input_is_read(spec: ConvSpec) -> bool:
+    """windows that read some input"""
+    return all(axis.pad < axis.extent for axis in axes(spec.shape.as_row()))
+
+
+def emit_planes(spec: ConvSpec, site: Site) -> Call:
+    """Weights as they are; words instead of bytes where a CPU loads only these at fixed offsets."""
+    shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
+    way = plane_strips(shape, few)
+    weights = spec.weights.reshape(-1, shape.k_h, shape.k_w)
+    strip = DType.INT32 if few else spec.x.dtype
+    weights = weights.transpose(0, 2, 1) if way.columns else weights
+    packed = four_bits in site.kernel.when
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", paired_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
+        "table": biases_and_multipliers(spec, site),
+        "y": site.y,
+        "strip": site.scratch("strip", strip, way.held * way.pitch),
+    }
+    if packed:
+        operands["taps"] = site.scratch("taps", DType.INT8, shape.k_h * shape.k_w)
+    window = PlaneWindow(
+        pitch=way.pitch,
+        held=way.held,
+        at_once=way.at_once,
+        span=way.span,
+        k_lines=way.lines.taps,
+        line_stride=way.lines.stride,
+        tap_line=way.lines.dilation * way.pitch,
+    )
+    options = PlaneOptions(
+        x_t=spec.x.dtype.c,
+        w_t=DType.INT8.c if packed else DType.of(spec.weights).c,
+        y_t=spec.y.dtype.c,
+        strip_t=strip.c,
+        shifted=more > 0,
+        gain=max(-more, 0),
+        together=way.together,
+        looped=way.is_looped,
+        k_lines=way.lines.taps if way.is_written_out else 0,
+        k_points=way.points.taps,
+        stride=way.points.stride,
+        dilation=way.points.dilation,
+        clamp=spec.is_clamped,
+        sliding="rv32" in site.features and way.is_three_by_three,
+    )
+    ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
+    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
+    params = [strip_walk(spec, shape, way), window, CodeLimits.of(spec.limits), ending]
+    return site.call(operands, params, [options], inplace=inplace, variant=_variant(way))
+
+
+def _variant(way: PlaneStrips) -> str:
+    return f"{way.lines.taps}x{way.points.taps}" if way.is_written_out else str(way.points.taps)
+
+
+def plane_instructions(spec: ConvSpec) -> int:
+    """About how many: what follows from how planes are cut is the `extra`."""
+    shape = spec.shape.as_row()
+    return round(shape.batch * shape.in_c * plane_strips(shape, few=False).instructions())
+
+
+def plane_way(spec: ConvSpec) -> str:
+    """What compilers make different code of: weights in registers, of one line or of several, or a loop over lines."""
+    way = plane_strips(spec.shape.as_row(), few=False)
+    if not way.is_written_out:
+        return "looped"
+    return "held" if way.lines.taps > 1 else "line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineWalk(Params):
+    """Rows of pixels, of which windows take every so many."""
+
+    rows: Annotated[int, "rows of x and y, one after the other"]
+    channels: Annotated[int, "channels"]
+    pixel: Annotated[int, "elements from pixel to pixel"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    dilation: Annotated[int, "pixels from tap to tap"]
+    pads: Annotated[int, "taps before a row that the first window begins with"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineOptions(Options):
+    """Of results."""
+
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+def three_in_a_row(spec: ConvSpec) -> bool:
+    """a row of three taps, one pixel after the other, each with two inputs or more"""
+    shape = spec.shape.as_row()
+    is_row = shape.k_h == shape.stride_h == shape.stride_w == 1 and not shape.pad_h and shape.in_h == shape.out_h
+    near = shape.pad_w <= 2 * shape.dilation_w and shape.pad_w % shape.dilation_w == 0
+    long = min(shape.in_w, shape.out_w) >= 2 * shape.dilation_w
+    return is_row and shape.k_w == 3 and near and long and int8_results(spec)
+
+
+def emit_line(spec: ConvSpec, site: Site) -> Call:
+    """Weights as they are; a row may be written where it is read."""
+    shape, more = spec.shape.as_row(), spec.high_word.shift - 32
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", spec.weights.reshape(-1, 3)),
+        "table": biases_and_multipliers(spec, site),
+        "y": site.y,
+    }
+    walk = LineWalk(
+        rows=shape.batch * shape.in_h,
+        channels=shape.in_c,
+        pixel=shape.pixel,
+        in_w=shape.in_w,
+        out_w=shape.out_w,
+        dilation=shape.dilation_w,
+        pads=shape.pad_w // shape.dilation_w,
+        x_zero=spec.x.q.zero_point,
+    )
+    options = LineOptions(
+        w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c, shifted=more > 0, gain=max(-more, 0), clamp=spec.is_clamped
+    )
+    ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
+    inplace = [("y", "x")] if shape.in_w == shape.out_w else []
+    return site.call(operands, [walk, CodeLimits.of(spec.limits), ending], [options], inplace=inplace)
+
+
+def sequences(spec: ConvSpec) -> int:
+    """Of pixels that meet in windows: what their beginning costs is the `extra`."""
+    shape = spec.shape.as_row()
+    return shape.batch * shape.in_h * shape.in_c * shape.dilation_w
+
+
+_CODES = (DType.INT8, DType.INT16)
+
+
+def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what="any window of one filter a channel, channel by channel from a strip of its lines",
+        operands=(
+            reads("x", "input, channels last", *_CODES),
+            reads("w", "weights by channel", *_CODES),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", *_CODES),
+            scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
+        ),
+        params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
+        without=frozenset({"extent"}),
+        options=(PlaneOptions,),
+        when=(tensors, filters, one_word, input_is_read),
+        loads=0.0,
+        emit=emit_planes,
+        extra=plane_instructions,
+        way=plane_way,
+    )
+
+
+DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel(
+        "depthwise_s8_line",
+        what="a row of three taps, channel by channel where they lie, whose inputs pass by in registers",
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights by channel", *_CODES),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", DType.INT8),
+        ),
+        params=(LineWalk, CodeLimits, EndWord),
+        options=(LineOptions,),
+        lacks=frozenset({"mve"}),
+        when=(int8_tensors, filters, one_word, three_in_a_row),
+        loads=0.0,
+        emit=emit_line,
+        extra=sequences,
+    ),
+    _planes("depthwise_s8_planes", int8_tensors),
+    _planes("depthwise_s16_planes", int16_tensors),
+    of_four_bits(
+        _planes("depthwise_s8_planes", int8_tensors),
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights by channel", DType.UINT8),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", *_CODES),
+            scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
+            scratch("taps", "the weights of one channel", DType.INT8),
+        ),
+    ),
+)

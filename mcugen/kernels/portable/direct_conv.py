@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions and transposed ones in any number of dimensions, channels first: loops as the formula has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType, Shape, TensorType
+from mcugen.kernels.common.specs import WeightedSpec
+from mcugen.kernels.common.strided_loops import WindowWalk, pitches
+from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore
+from mcugen.kernels.portable.weighted import Rows
+from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, writes
+from mcugen.lir.program import Buffer, real_param
+from mcugen.numerics.fixedpoint import Range
+from mcugen.numerics.window import Window
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelGroups(Params):
+    """How many images there are, and groups of their channels."""
+
+    batch: Annotated[int, "images"]
+    groups: Annotated[int, "groups of channels"]
+    group_in: Annotated[int, "channels of x in a group"]
+    group_out: Annotated[int, "channels of y in a group"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealLimits(Params):
+    """What results are clamped to."""
+
+    low: Annotated[Real, "the least result"]
+    high: Annotated[Real, "the largest result"]
+
+    @classmethod
+    def of(cls, limits: Range, dtype: DType) -> RealLimits:
+        """Of results of a float type."""
+        low, high = (real_param(limit, dtype) for limit in limits)
+        return cls(low=low, high=high)
+
+
+# ------------------------------------------------------------------------------------------------ convolution
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroStep(Params):
+    """Of zero points of weights."""
+
+    w_zero_step: Annotated[int, "elements from channel to channel: 0 if there is one for all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterPlanes(Params):
+    """Of a channel."""
+
+    x_plane: Annotated[int, "elements of x"]
+    taps: Annotated[int, "weights of a filter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterPitch(ByAxis):
+    """Of filters, by axis."""
+
+    w_pitch: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectOptions(Options):
+    """Element types, and what becomes of the sums."""
+
+    acc_t: Annotated[str, "C type of the sums"]
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+    rank: Annotated[int, "spatial axes"]
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    integer: Annotated[bool, "whether zero points are operands, and sums wrap"]
+    clamp: Annotated[bool, "whether results of floats are limited"]
+    shift: Annotated[int, "of products with the multiplier to the right; 0: no codes are made"]
+
+
+CONV_DIRECT = Kernel(
+    "conv_direct",
+    what="a convolution in any number of dimensions, channels first: each result by itself",
+    operands=(
+        reads("x", "input, channels first"),
+        reads("w", "filters"),
+        reads("bias", "by output channel", optional=True),
+        reads("x_zero", "zero point of x", optional=True),
+        reads("w_zero", "zero point of the weights, one or by output channel", optional=True),
+        reads("multiplier", "of sums, by output channel", DType.INT32, optional=True),
+        writes("y", "output, channels first"),
+    ),
+    params=(RealLimits, CodeStore, ZeroStep, ChannelGroups, FilterPlanes, WindowWalk, FilterPitch),
+    optional=(RealLimits, CodeStore, ZeroStep),
+    options=(DirectOptions,),
+)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a direct convolution computes with; `acc` is the C type of its sums."""
+
+    acc: str
+    params: RealLimits | CodeStore | ZeroStep | None = None
+    shift: int = 0
+
+    @staticmethod
+    def of_reals(dtype: DType, clamp: Range | None) -> Arithmetic:
+        """In their own type, clamped."""
+        return Arithmetic(dtype.c, RealLimits.of(clamp, dtype) if clamp else None)
+
+    @staticmethod
+    def of_codes(spec: WeightedSpec) -> Arithmetic:
+        """Requantized."""
+        return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
+
+    @staticmethod
+    def of_integers(zeros: int) -> Arithmetic:
+        """In 32 bits, which wrap; with so many zero points of weights."""
+        return Arithmetic("uint32_t", ZeroStep(w_zero_step=int(zeros > 1)))
+
+
+def direct_call(
+    operands: Mapping[str, Buffer],
+    types: tuple[TensorType, TensorType, TensorType],
+    window: Window,
+    groups: int,
+    how: Arithmetic,
+) -> Call:
+    """A convolution; `types` are those of x, weights and y."""
+    x, w, y = types
+    kernel = w.shape[2:]
+    channels = ChannelGroups(batch=x.shape[0], groups=groups, group_in=w.shape[1], group_out=y.shape[1] // groups)
+    planes = FilterPlanes(x_plane=math.prod(x.shape[2:]), taps=math.prod(kernel))
+    walk = WindowWalk.of(window, x.shape[2:], y.shape[2:], kernel)
+    options = DirectOptions(
+        acc_t=how.acc,
+        x_t=x.dtype.c,
+        w_t=w.dtype.c,
+        y_t=y.dtype.c,
+        rank=len(kernel),
+        bias="bias" in operands,
+        integer=isinstance(how.params, ZeroStep),
+        clamp=isinstance(how.params, RealLimits),
+        shift=how.shift,
+    )
+    params = [*filter(None, [how.params]), channels, planes, walk, FilterPitch(w_pitch=pitches("w_pitch", kernel))]
+    variant = f"{len(kernel)}d_{x.dtype.tag}" + (f"_{w.dtype.tag}" if w.dtype is not x.dtype else "")
+    return Call(CONV_DIRECT, operands, params, [options], variant=variant)
+
+
+# ------------------------------------------------------------------------------------------------------ dense
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseDirectOptions(Options):
+    """Of a fully connected layer."""
+
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    rest: Annotated[bool, "whether channels are left over"]
+    codes: Annotated[bool, "whether weights are int8 codes, whose sums are scaled by channel"]
+
+
+DENSE_DIRECT = Kernel(
+    "dense_direct",
+    what="a fully connected layer whose weights are computed or learned: four channels at a time, as they lie",
+    operands=(
+        reads("x", "input", DType.FLOAT32),
+        reads("w", "weights, a row for each output channel", DType.FLOAT32, DType.INT8),
+        reads("scale", "of codes, by output channel", DType.FLOAT32, optional=True),
+        reads("bias", "by output channel", DType.FLOAT32, optional=True),
+        writes("y", "output", DType.FLOAT32),
+    ),
+    params=(Rows,),
+    options=(DenseDirectOptions,),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+    net (float[1, 9] x, float[8, 9] v, float[6, 8] w, float[6] b) => (float[1, 6] y)
+    { h = Gemm<transB = 1>(x, v)  y = Gemm<transB = 1>(h, w, b) }""",
+)
+
+
+def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: int) -> Call:
+    """A fully connected layer of so many rows."""
+    codes = "scale" in operands
+    options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0, codes=codes)
+    params, variant = [Rows(rows=rows, depth=depth, channels=channels)], "f32_w8" if codes else "f32"
+    return Call(DENSE_DIRECT, operands, params, [options], variant=variant)
+
+
+# --------------------------------------------------------------------------------------- transposed convolution
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadPlanes(Params):
+    """Of a channel."""
+
+    x_plane: Annotated[int, "elements of x"]
+    y_plane: Annotated[int, "elements of y"]
+    taps: Annotated[int, "weights of a filter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPitch(ByAxis):
+    """Of y, by axis."""
+
+    y_pitch: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadOptions(Options):
+    """What is spread, and what becomes of it."""
+
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output, and of sums"]
+    rank: Annotated[int, "spatial axes"]
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    columns: Annotated[bool, "whether x holds the products already, by tap"]
+    clamp: Annotated[bool, "whether results are limited"]
+
+
+CONV_TRANSPOSE = Kernel(
+    "conv_transpose",
+    what="a transposed convolution in any number of dimensions, channels first; or the sum of blocks that overlap",
+    operands=(
+        reads("x", "input, channels first", *_FLOATS, DType.INT16),
+        reads("w", "filters", *_FLOATS, DType.INT8, optional=True),
+        reads("bias", "by output channel", *_FLOATS, optional=True),
+        writes("y", "output, channels first", *_FLOATS, DType.INT32),
+    ),
+    params=(ChannelGroups, RealLimits, SpreadPlanes, WindowWalk, OutputPitch),
+    optional=(RealLimits,),
+    options=(SpreadOptions,),
+)
+
+
+def spread_call(
+    operands: Mapping[str, Buffer],
+    window: Window,
+    spaces: tuple[Shape, Shape, Shape],
+    channels: ChannelGroups,
+    clamp: Range | None = None,
+) -> Call:
+    """Input pixels, or with no weights their products, summed where they meet; `spaces` of x, y and of the kernel."""
+    dtype, (space, out, kernel) = operands["y"].dtype, spaces
+    x_t, w_t = (operands.get(role, operands["y"]).dtype.c for role in ("x", "w"))
+    planes = SpreadPlanes(x_plane=math.prod(space), y_plane=math.prod(out), taps=math.prod(kernel))
+    limits = [RealLimits.of(clamp, dtype)] if clamp else []
+    walk, pitch = WindowWalk.of(window, space, out, kernel), OutputPitch(y_pitch=pitches("y_pitch", out))
+    options = SpreadOptions(
+        x_t=x_t,
+        w_t=w_t,
+        y_t=dtype.c,
+        rank=len(kernel),
+        bias="bias" in operands,
+        columns="w" not in operands,
+        clamp=bool(clamp),
+    )
+    params = [channels, *limits, planes, walk, pitch]
+    return Call(CONV_TRANSPOSE, operands, params, [options], variant=f"{len(kernel)}d_{dtype.tag}")

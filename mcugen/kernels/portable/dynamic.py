@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that find out how large their results are, and tell it in `count`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.lir.kernel import Kernel, Options, Params, no_rounds, reads, scratch, writes
+from mcugen.lir.program import Instr
+
+_COUNT = writes("count", "entries that were found", DType.INT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonZeroParams(Params):
+    """The shape of what is searched."""
+
+    total: Annotated[int, "elements of x"]
+    d: Annotated[Mapping[str, int], "elements along this axis"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonZeroOptions(Options):
+    """How many coordinates a position has, and of what."""
+
+    rank: Annotated[int, "axes"]
+    x_t: Annotated[str, "C type of the input"]
+
+
+NONZERO = Kernel(
+    "nonzero",
+    varies="elements that are not 0 are counted and written",
+    rounds=no_rounds,
+    what="positions of the elements that are not 0",
+    operands=(reads("x", "input"), writes("y", "a row of positions for each axis", DType.INT64), _COUNT),
+    params=(NonZeroParams,),
+    options=(NonZeroOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressParams(Params):
+    """One axis of a tensor, of which the condition may know the beginning only."""
+
+    outer: Annotated[int, "blocks before the axis"]
+    inner: Annotated[int, "elements of an entry"]
+    pitch: Annotated[int, "elements of a block of x"]
+    depth: Annotated[int, "entries that the condition decides on"]
+
+
+COMPRESS = Kernel(
+    "compress",
+    varies="entries for which the condition holds are copied",
+    rounds=lambda instr: instr.operand("x").buffer.nbytes,
+    what="the entries of an axis for which a condition holds",
+    operands=(
+        reads("x", "input"),
+        reads("condition", "for each entry, whether it stays", DType.BOOL, DType.UINT8),
+        writes("y", "output"),
+        _COUNT,
+    ),
+    params=(CompressParams,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniqueOptions(Options):
+    """What is wanted."""
+
+    t: Annotated[str, "C type of the elements"]
+    is_real: Annotated[bool, "whether elements may be NaN"]
+    is_sorted: Annotated[bool, "whether entries come sorted, not in the order of their appearance"]
+    roles: Annotated[list[str], "results that are wanted"]
+
+
+UNIQUE = Kernel(
+    "unique",
+    varies="elements are sorted and compared with their neighbours",
+    what="the different entries of an axis, where each is first, which of them each entry is, and how often",
+    operands=(
+        reads("x", "input"),
+        writes("y", "the different entries", optional=True),
+        writes("indices", "where each is first", DType.INT64, optional=True),
+        writes("inverse", "which of them each entry of x is", DType.INT64, optional=True),
+        writes("counts", "how often each is in x", DType.INT64, optional=True),
+        _COUNT,
+        scratch("first", "where each is first", DType.INT32),
+    ),
+    params=(AxisWalk,),
+    options=(UniqueOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuppressionParams(Params):
+    """Boxes and their classes."""
+
+    batches: Annotated[int, "images"]
+    classes: Annotated[int, "classes, each with a score for every box"]
+    boxes_n: Annotated[int, "boxes of an image"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuppressionOptions(Options):
+    """How boxes are given."""
+
+    is_centered: Annotated[bool, "whether a box is its centre and extent, not two corners"]
+    has_score: Annotated[bool, "whether there is a least score"]
+
+
+def _rounds(instr: Instr) -> int:
+    """All boxes of a class are looked at for each that is chosen, and once more when none is left."""
+    batches, classes, boxes = (instr.params[name] for name in ("batches", "classes", "boxes_n"))
+    assert isinstance(batches, int) and isinstance(classes, int) and isinstance(boxes, int)
+    most = instr.operand("most").buffer.data
+    chosen = boxes if most is None else min(max(int(most.max()), 0), boxes)
+    return batches * classes * (chosen + 1) * boxes
+
+
+NONMAXSUPPRESSION = Kernel(
+    "nonmaxsuppression",
+    varies="boxes are compared with those that were taken",
+    rounds=_rounds,
+    what="the best boxes of each class that overlap no better one too much, chosen one after the other",
+    operands=(
+        reads("boxes", "four numbers each", DType.FLOAT32),
+        reads("scores", "by class and box", DType.FLOAT32),
+        reads("most", "boxes of a class at most", DType.INT64),
+        reads("overlap", "intersection by union at most", DType.FLOAT32),
+        reads("least_score", "what a score must exceed", DType.FLOAT32, optional=True),
+        writes("y", "image, class and box of each", DType.INT64),
+        _COUNT,
+        scratch("left", "for each box, whether it may still be chosen", DType.UINT8),
+    ),
+    params=(SuppressionParams,),
+    options=(SuppressionOptions,),
+)

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of codes to one channel, or few: what masks, depths and images end with.
+
+As no other channels share what a window reads, it is read where it lies, for one channel at a time: two pixels pass by
+its weights together. A transposed convolution is one such convolution for each place in its strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Annotated, Any
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvShape
+from mcugen.kernels.common.reading_order import in_turn, windows
+from mcugen.kernels.common.reading_order import rows as ring_rows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import CodeLimits
+from mcugen.kernels.dsp import dsp_conv
+from mcugen.kernels.portable.transposed import TransposedSpec, meets
+from mcugen.kernels.portable.weighted import shared_channels
+from mcugen.kernels.scalar import scalar_conv
+from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+from mcugen.lir.program import Wide
+from mcugen.lir.traversal import Traversal
+from mcugen.numerics.sums import folded_bias
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One channel of the pixels of y at one place of the strides: windows of x by a part of the kernel.
+
+    Windows begin `top` rows and `left` pixels behind the step of x that stands for the pixel.
+    """
+
+    top: int
+    left: int
+    weights: Array
+    """[rows, columns, channels of x]."""
+    channel: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a layer's windows follow each other, and where they are read: in x, or in a ring of padded rows."""
+
+    spec: ConvSpec
+    phases: tuple[Phase, ...]
+    """By row and column of the strides of y, and channel."""
+    places: tuple[int, int]
+    step: tuple[int, int]
+    """Rows and pixels of x from step to step."""
+    dilation: int
+    """Rows of x from row to row of a window."""
+    is_dsp: bool
+
+    @staticmethod
+    def of(spec: ConvSpec, is_dsp: bool) -> Plan:
+        """Of a convolution, transposed or not."""
+        shape = spec.shape
+        if not isinstance(spec, TransposedSpec):
+            shape = dsp_conv.plain_pixels(shape)
+            filters = spec.weights.reshape(spec.channels, shape.k_h, shape.k_w, shape.in_c)
+            found = tuple(Phase(-shape.pad_h, -shape.pad_w, each, n) for n, each in enumerate(filters))
+            return Plan(spec, found, (1, 1), (shape.stride_h, shape.stride_w), shape.dilation_h, is_dsp)
+        places = product(range(shape.stride_h), range(shape.stride_w), range(spec.channels))
+        found = tuple(_phase(spec, *place) for place in places)
+        return Plan(spec, found, (shape.stride_h, shape.stride_w), (1, 1), 1, is_dsp)
+
+    @property
+    def shape(self) -> ConvShape:
+        """Of the layer; of pixels that are read as they lie, with all of them in one row."""
+        return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.plain_pixels(self.spec.shape)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Along rows and columns of y, the last perhaps for fewer places."""
+        (rows, columns), shape = self.places, self.shape
+        return -(-shape.out_h // rows), -(-shape.out_w // columns)
+
+    @cached_property
+    def first(self) -> tuple[int, int]:
+        """The row and the pixel of x at which the first windows begin."""
+        return min(phase.top for phase in self.phases), min(phase.left for phase in self.phases)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Rows and pixels from there to the end of these windows."""
+        top, left = self.first
+        rows = max(p.top - top + (p.weights.shape[0] - 1) * self.dilation + 1 for p in self.phases)
+        return rows, max(p.left - left + p.weights.shape[1] for p in self.phases)
+
+    @cached_property
+    def is_padded(self) -> bool:
+        """Whether windows leave x."""
+        sizes = (self.shape.in_h, self.shape.in_w)
+        ends = zip(self.first, self.span, self.steps, self.step, sizes, strict=True)
+        return any(at < 0 or at + span + (steps - 1) * step > size for at, span, steps, step, size in ends)
+
+    @property
+    def single(self) -> bool:
+        """Whether a window is one run of neighbouring elements."""
+        return all(len(phase.weights) == 1 for phase in self.phases)
+
+    @property
+    def unit(self) -> int:
+        """Elements that runs are made of."""
+        return 8 if self.shape.in_c % 8 == 0 else 4
+
+    @property
+    def turn(self) -> int:
+        """Elements that a turn of the inner loop takes: two units where all runs have an even number of them."""
+        doubled = all(phase.weights[0].size % (2 * self.unit) == 0 for phase in self.phases)
+        return self.unit * (2 if doubled and self.is_dsp else 1)
+
+    @property
+    def margin(self) -> int:
+        """Elements of a row of the ring before those of x: whole words."""
+        return max(-self.first[1], 0) * self.shape.in_c
+
+    @property
+    def pitch(self) -> int:
+        """Elements from row to row of the ring, or of x."""
+        shape, (_, left) = self.shape, self.first
+        if not self.is_padded:
+            return shape.in_w * shape.in_c
+        end = left + self.span[1] + (self.steps[1] - 1) * self.step[1]
+        return self.margin + max(end, shape.in_w) * shape.in_c
+
+    @property
+    def turns(self) -> int:
+        """Of the inner loop, in all."""
+        images, (rows, columns) = self.shape.batch, self.steps
+        return images * rows * -(-columns // 2) * sum(phase.weights.size for phase in self.phases) // self.turn
+
+    @property
+    def traversal(self) -> Traversal:
+        """Rows are copied before what they lead to, or read again at each place of a row."""
+        if isinstance(self.spec, TransposedSpec):
+            return self.spec.traversal(self.spec.windows, not self.is_padded)
+        if self.is_padded:
+            return ring_rows(self.shape)
+        if self.spec.channels > 1:
+            lines = np.arange(self.shape.batch * self.shape.out_h)
+            image, line = np.divmod(lines, self.shape.out_h)
+            first = (image * self.shape.in_h + line * self.shape.stride_h) * self.shape.in_w * self.shape.in_c
+            return Traversal.rereading(first, self.shape.out_w * self.shape.out_c)
+        pixels = np.arange(self.shape.out_h * self.shape.out_w).reshape(self.shape.out_h, -1)
+        return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_w, 2)] for row in pixels]))
+
+    def table(self, multipliers: Array) -> Array:
+        """By phase: where its windows begin, in rows and elements; their rows, and turns for each; where their weights
+        begin; what sums start with, and their multiplier.
+        """
+        spec, (top, left), start, found = self.spec, self.first, 0, []
+        for phase in self.phases:
+            own = spec.integer_bias[phase.channel : phase.channel + 1]
+            (bias,) = folded_bias(spec.sig, phase.weights[None], own)
+            rows, size = len(phase.weights), phase.weights.size
+            turns = size // rows // self.turn
+            place = (phase.top - top, (phase.left - left) * self.shape.in_c)
+            found.append((*place, rows, turns, start, bias, multipliers[phase.channel]))
+            start += size
+        return np.array(found, np.int64)
+
+    def params(self) -> SingleRows:
+        """What all kernels of one channel are told."""
+        shape, (top, left) = self.shape, self.first
+        return SingleRows(
+            batch=shape.batch,
+            in_h=shape.in_h,
+            row=shape.in_w * shape.in_c,
+            out_h=shape.out_h,
+            out_w=shape.out_w,
+            channels=shape.out_c,
+            places_h=self.places[0],
+            places_w=self.places[1],
+            is_padded=int(self.is_padded),
+            x_zero=self.spec.x.q.zero_point,
+            ring_h=self.span[0] if self.is_padded else shape.in_h,
+            pitch=self.pitch,
+            margin=self.margin,
+            before=self.margin + left * shape.in_c,
+            pad_h=-top,
+            step_h=self.step[0],
+            dilation_h=self.dilation,
+            right=self.step[1] * shape.in_c,
+        )
+
+
+def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
+    shape = spec.shape
+    weights = spec.weights[channel].reshape(shape.k_h, shape.k_w, shape.in_c)
+    rows, columns = meets(shape, "h", row), meets(shape, "w", column)
+    (top, height), (left, width) = _extent(rows), _extent(columns)
+    found = np.zeros((height, width, shape.in_c), weights.dtype)
+    for ky, at in rows:
+        for kx, beside in columns:
+            found[at - top, beside - left] = weights[ky, kx]
+    return Phase(top, left, found, channel)
+
+
+def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
+    """The first of the inputs that meet somewhere, and from there to the last; a single one where none does."""
+    at = [each for _, each in met] or [0]
+    return min(at), max(at) - min(at) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleRows(Params):
+    """How windows go over x, and where rows are read."""
+
+    batch: Annotated[int, "images"]
+    in_h: Annotated[int, "rows of x"]
+    row: Annotated[int, "elements of a row of x"]
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    channels: Annotated[int, "of a pixel of y, each with a phase of its own"]
+    places_h: Annotated[int, "rows of y to a step along the rows of x, likewise"]
+    places_w: Annotated[int, "pixels of y to a step along a row of x, likewise"]
+    is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    ring_h: Annotated[int, "rows of the ring, or of x"]
+    pitch: Annotated[int, "elements from row to row, there"]
+    margin: Annotated[int, "elements of a row of the ring before those of x"]
+    before: Annotated[int, "elements of a row before the first window"]
+    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    step_h: Annotated[int, "rows of x from step to step"]
+    dilation_h: Annotated[int, "rows of x from row to row of a window"]
+    right: Annotated[int, "elements of x from step to step within a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes(CodeLimits):
+    """From sums to codes."""
+
+    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleOptions(Options):
+    """How windows are read."""
+
+    single: Annotated[bool, "whether a window is one run of neighbouring elements"]
+    turn: Annotated[int, "elements that a turn of the inner loop takes"]
+    unit: Annotated[int, "elements that are loaded together"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift(Options):
+    """Of products with the multiplier."""
+
+    shift: Annotated[int, "to the right"]
+
+
+# ---------------------------------------------------------------------------------------------- conditions
+
+
+MOST_CHANNELS = 3
+"""With four, kernels that share what windows read are faster."""
+
+
+def few_channels(spec: ConvSpec) -> bool:
+    """up to three output channels"""
+    return spec.shape.groups == 1 and spec.channels <= MOST_CHANNELS
+
+
+def odd_channels(spec: ConvSpec) -> bool:
+    """an odd number of output channels"""
+    return spec.channels % 2 == 1  # pairs share what windows read
+
+
+def whole_words(spec: ConvSpec) -> bool:
+    """pixels of whole words"""
+    return spec.shape.in_c % 4 == 0
+
+
+def undilated_rows(spec: ConvSpec) -> bool:
+    """rows of the window without gaps"""
+    return isinstance(spec, TransposedSpec) or spec.shape.dilation_w == 1 or spec.shape.k_w == 1
+
+
+def short_sums(spec: ConvSpec) -> bool:
+    """sums of 32 bits"""
+    return spec.acc is DType.INT32
+
+
+# --------------------------------------------------------------------------------------------------- calls
+
+
+def emit(spec: ConvSpec, site: Site) -> Call:
+    """Weights phase by phase, their bytes as they lie, or, with the DSP extension, widened to 16 bits."""
+    form = site.kernel.options[0]
+    plan = Plan.of(spec, form is dsp_conv.StreamOptions)
+    weights = np.concatenate([phase.weights.reshape(-1) for phase in plan.phases])
+    params: list[Params]
+    options: list[Options]
+    if form is dsp_conv.StreamOptions:
+        sums = dsp_conv.sums_of(spec)
+        assert sums.multiplier is not None
+        fours = (weights.astype(np.int64) << sums.gain).reshape(-1, dsp_conv.GROUP)[:, dsp_conv.WIDENED]
+        weights = np.ascontiguousarray(fours.astype("<i2")).view("<i4").astype(np.int32).reshape(-1)
+        table = plan.table(sums.multiplier)
+        table[:, 4] //= 2
+        table[:, 5] <<= sums.gain
+        params, options = [sums.params], [dsp_conv.StreamOptions.of(spec)]
+    elif form is scalar_conv.ThumbOptions:
+        offset, option = scalar_conv.thumb_codes(spec.requantizer, spec.largest_sum, spec.limits)
+        params, options = [offset], [option]
+        table = plan.table(np.broadcast_to(spec.requantizer.multiplier, spec.channels))
+    else:
+        codes = Codes(offset=Wide(spec.high_word.offset), **vars(CodeLimits.of(spec.limits)))
+        params, options, table = [codes], [Shift(shift=spec.high_word.shift)], plan.table(spec.multipliers)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", weights),
+        "phases": site.const("phases", table.astype(np.int32)),
+        "y": site.y,
+        "ring": site.scratch("ring", DType.INT8, plan.span[0] * plan.pitch if plan.is_padded else 0),
+    }
+    if not plan.single:
+        operands["table"] = site.scratch("table", DType.INT32, max(len(phase.weights) for phase in plan.phases))
+    params = [plan.params(), *params]
+    options.append(SingleOptions(single=plan.single, turn=plan.turn, unit=plan.unit))
+    clamped = form is dsp_conv.StreamOptions and spec.is_clamped
+    variant = "_".join([f"{plan.turn}", *["single"] * plan.single, *["clamped"] * clamped])
+    return site.call(operands, params, options, overlaps=spec.overlaps(plan.traversal), variant=variant)
+
+
+def turns(spec: ConvSpec) -> int:
+    """Of the inner loop, by its units."""
+    plan = Plan.of(spec, is_dsp=False)
+    return plan.turns
+
+
+def _kernels(
+    name: str, what: str, *when: Callable[[Any], bool], with_dsp: tuple[Callable[[Any], bool], ...] = ()
+) -> tuple[Kernel, ...]:
+    """With the DSP extension, where besides `with_dsp` holds, on Thumb-1 and in plain C."""
+    plain = Kernel(
+        f"{name}_s8_one",
+        what=f"{what} to few channels, one at a time: two pixels pass by the weights together, read where they lie",
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights, phase by phase", DType.INT8),
+            reads("phases", "by place in the strides of y: see templates/kernels/one_channel.j2", DType.INT32),
+            writes("y", "output", DType.INT8),
+            scratch("ring", "padded rows of x", DType.INT8),
+            scratch("table", "where the runs of a window begin, if there are several", DType.INT32, optional=True),
+        ),
+        params=(SingleRows, Codes),
+        options=(Shift, SingleOptions),
+        lacks=frozenset({CHECKED}),  # phases tell where weights begin, and how many rows windows have
+        when=(*when, few_channels, whole_words, undilated_rows, scalar_conv.to_int8, short_sums),
+        loads=1.0,
+        emit=emit,
+        extra=turns,
+    )
+    x, _, *others = plain.operands
+    dsp = replace(
+        plain,
+        name=f"{name}_s8_dsp_one",
+        what=f"{plain.what}, weights widened to 16 bits",
+        operands=(x, reads("w", "weights, phase by phase", DType.INT32), *others),
+        params=(SingleRows, dsp_conv.HighWord),
+        options=(dsp_conv.StreamOptions, SingleOptions),
+        needs=frozenset({"dsp"}),
+        when=(*plain.when[:-1], dsp_conv.high_word_of_widened, *with_dsp),
+        loads=0.25,
+    )
+    thumb1 = replace(
+        plain,
+        name=f"{name}_s8_thumb1_one",
+        params=(SingleRows, scalar_conv.ThumbOffset),
+        options=(scalar_conv.ThumbOptions, SingleOptions),
+        needs=frozenset({"thumb1"}),
+        when=(*plain.when[:-1], scalar_conv.short_products),
+    )
+    return (dsp, thumb1, plain)
+
+
+CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows, with_dsp=(odd_channels,))
+"""Of convolutions."""
+
+CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")
+"""Of transposed ones."""

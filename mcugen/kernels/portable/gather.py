@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that take elements from places that indices tell. No index can lead out of the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherParams(Params):
+    """Blocks of x, and the indices of each."""
+
+    outer: Annotated[int, "blocks of x"]
+    count: Annotated[int, "indices of a block"]
+    x_step: Annotated[int, "elements from block to block"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedAxes(ByAxis):
+    """The axes of a block that an index has numbers for."""
+
+    stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
+    depth: Annotated[Mapping[str, int], "entries of this axis"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherRun(Params):
+    """What an index takes."""
+
+    run: Annotated[int | None, "elements that an index takes, if more than one"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherOptions(Options):
+    """Of a gather."""
+
+    t: Annotated[str, "C type of the elements"]
+    index_t: Annotated[str, "C type of the indices"]
+    depths: Annotated[int, "numbers of an index"]
+    single: Annotated[bool, "whether an index takes one element"]
+    shared: Annotated[bool, "whether all blocks have the same indices"]
+    known: Annotated[bool, "whether indices are constants that lie within x"]
+
+
+GATHER = Kernel(
+    "gather",
+    what="elements, or runs of them, at indices of one or several axes",
+    operands=(reads("x", "what is taken from"), reads("index", "places"), writes("y", "output")),
+    params=(GatherParams, IndexedAxes, GatherRun),
+    options=(GatherOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexCount(Params):
+    """Of the indices."""
+
+    count: Annotated[int, "entries along the axis of the indices"]
+
+
+GATHER_ELEMENTS = Kernel(
+    "gather_elements",
+    what="an element for each index, which stands for the place along one axis",
+    operands=(reads("x", "what is taken from"), reads("index", "places"), writes("y", "output")),
+    params=(AxisWalk, IndexCount),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReverseParams(Params):
+    """Two axes, and the runs behind them."""
+
+    times: Annotated[int, "entries along the axis that is reversed"]
+    batches: Annotated[int, "sequences"]
+    time_stride: Annotated[int, "elements from entry to entry"]
+    batch_stride: Annotated[int, "elements from sequence to sequence"]
+    run: Annotated[int, "elements of an entry"]
+
+
+REVERSE_SEQUENCE = Kernel(
+    "reverse_sequence",
+    what="sequences turned round up to a length each, as they are from there on",
+    operands=(reads("x", "input"), reads("length", "of each sequence"), writes("y", "output")),
+    params=(ReverseParams,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceCount(Params):
+    """Of what is given at run time."""
+
+    count: Annotated[int, "axes whose starts and steps are given"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicedAxes(ByAxis):
+    """All axes."""
+
+    size: Annotated[Mapping[str, int], "entries of this axis of x"]
+    stride: Annotated[Mapping[str, int], "elements of x from entry to entry"]
+    count: Annotated[Mapping[str, int], "entries of this axis of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceOptions(Options):
+    """Of a slice."""
+
+    rank: Annotated[int, "axes"]
+
+
+SLICE_AT = Kernel(
+    "slice_at",
+    what="a part of x whose starts and steps are known at run time only",
+    operands=(
+        reads("x", "what is taken from"),
+        reads("starts", "first places"),
+        reads("axes", "which axes these are of"),
+        reads("steps", "from place to place"),
+        writes("y", "output"),
+    ),
+    params=(SliceCount, SlicedAxes),
+    options=(SliceOptions,),
+)

@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of products of two activations, and of determinants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.kernels.common.loop_options import FloatLoops, Loops
+from mcugen.kernels.common.specs import MatMulSpec
+from mcugen.kernels.common.weighted_layers import (
+    Typed,
+    double_tensors,
+    float_tensors,
+    int8_tensors,
+    int16_operands,
+    plain_integers,
+)
+from mcugen.kernels.dsp.dsp_conv import GROUP, HighWord
+from mcugen.kernels.helium.layer import (
+    BLOCK,
+    MOST_CHANNELS,
+    VECTOR,
+    Clamped,
+    GemmFrame,
+    Jump,
+    LoopFlags,
+    Ragged,
+    Results,
+    Shifted,
+)
+from mcugen.kernels.scalar.scalar_conv import ThumbOffset, ThumbOptions, piece_of, thumb_codes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, Trained, reads, scratch, writes
+from mcugen.lir.program import Wide, real_param
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+_CODES = (DType.INT8, DType.INT16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrices(Params):
+    """Of a batch of products."""
+
+    batch: Annotated[int, "products"]
+    rows: Annotated[int, "of a and y"]
+    depth: Annotated[int, "columns of a, and rows of b"]
+    columns: Annotated[int, "of b and y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor(Params):
+    """What each sum is multiplied by."""
+
+    factor: Annotated[Real | None, "of each sum, where it is not 1"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductStore(Params):
+    """From sums to codes; where these are the sums themselves there are zero points alone."""
+
+    a_zero: Annotated[Trained | None, "zero point of a; of int16 it is 0"] = None
+    b_zero: Annotated[Trained | None, "zero point of b; of int16 it is 0"] = None
+    multiplier: Annotated[Trained | None, "of sums"] = None
+    offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledOptions(Options):
+    """Of products of floats."""
+
+    scaled: Annotated[bool, "whether sums have a factor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementOptions(Options):
+    """Of products that are made one by one."""
+
+    y_t: Annotated[str, "C type of the elements"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions(Options):
+    """Of products in blocks."""
+
+    single: Annotated[bool, "whether a has one row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductOptions(Options):
+    """Of products of codes."""
+
+    a_t: Annotated[str, "C type of a"]
+    b_t: Annotated[str, "C type of b"]
+    y_t: Annotated[str, "C type of the output"]
+    acc_t: Annotated[str, "C type of the sums"]
+    shift: Annotated[int, "of products with the multiplier to the right"] = 0
+    low: Annotated[int, "the lowest code of y"] = 0
+    high: Annotated[int, "the highest code of y"] = 0
+    bounded: Annotated[bool, "whether what is shifted fits 32 bits"] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnStrips(Params):
+    """How columns of b are packed, so that rows of a pass by."""
+
+    a_zero: Annotated[Trained, "zero point of a"]
+    b_zero: Annotated[Trained, "zero point of b"]
+    multiplier: Annotated[Trained, "of sums"]
+    width: Annotated[int, "columns of a strip"]
+    pair: Annotated[int, "words of two columns"]
+    steps: Annotated[int, "groups of four elements of a column"]
+
+
+def matmul_call(spec: MatMulSpec, site: Site) -> Call:
+    """As the kernel takes it."""
+    operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
+    params: list[Params] = [_matrices(spec)]
+    options: list[Options] = []
+    scaled = spec.factor != 1 and spec.a.quant is None
+    if Factor in site.kernel.params:
+        params.append(Factor(factor=real_param(spec.factor, spec.y.dtype) if scaled else None))
+    if ScaledOptions in site.kernel.options:
+        options.append(ScaledOptions(scaled=scaled))
+    if ElementOptions in site.kernel.options:
+        options.append(ElementOptions(y_t=spec.y.dtype.c))
+    if BlockOptions in site.kernel.options:  # eight columns of b in the order of packed weights, then four rows of a
+        single = spec.rows == 1
+        operands["strip"] = site.scratch(
+            "strip", spec.y.dtype, 8 * (spec.depth + 1) + (0 if single else 4 * spec.depth)
+        )
+        options += [BlockOptions(single=single), FloatLoops.of(site)]
+    if ProductOptions in site.kernel.options:
+        operands["strip"] = site.scratch("strip", DType.INT16, _strip(spec.depth))
+        if spec.a.dtype is spec.b.dtype is DType.INT8 and spec.acc is DType.INT32:
+            operands["row_sums"] = site.scratch("row_sums", DType.INT32, spec.rows)
+        params.append(_product_store(spec))
+        options.append(_product_options(spec, site.any_size))
+    return site.call(operands, params, options, overlaps=spec.overlaps(), variant="scaled" if scaled else "")
+
+
+STRIP = 2304
+"""Bytes that packed columns may take if they are more than four."""
+
+
+def upper_words(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, codes by the upper word of a product"""
+    return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
+
+
+def _is_int8(spec: MatMulSpec) -> bool:
+    """Whether all are int8 codes, and sums have 32 bits."""
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
+    return codes and spec.acc is DType.INT32
+
+
+def emit_strips(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, in the order of a convolution's weights; two widened rows."""
+    steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
+    pair = 4 * steps + 4
+    width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1), GROUP)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT32, width // 2 * pair),
+        "patch": site.scratch("patch", DType.INT16, 2 * GROUP * steps),
+    }
+    strips = ColumnStrips(
+        a_zero=spec.a.q.zero_point,
+        b_zero=spec.b.q.zero_point,
+        multiplier=int(requantize.multiplier[0]),
+        width=width,
+        pair=pair,
+        steps=steps,
+    )
+    codes = HighWord(zero=spec.y.q.zero_point, lift=0, drop=0, second=0)
+    return site.call(operands, [_matrices(spec), codes, strips], [Loops.of(site)], overlaps=spec.overlaps())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainStrips(Params):
+    """How columns of b are packed as they are, so that rows of a pass by."""
+
+    a_zero: Annotated[Trained, "zero point of a"]
+    b_zero: Annotated[Trained, "zero point of b"]
+    multiplier: Annotated[Trained, "of sums"]
+    width: Annotated[int, "columns of a strip"]
+
+    @staticmethod
+    def of(spec: MatMulSpec, width: int) -> PlainStrips:
+        """Of so many columns."""
+        zeros = spec.a.q.zero_point, spec.b.q.zero_point
+        multiplier = int(spec.requantizer.multiplier[0])
+        return PlainStrips(a_zero=zeros[0], b_zero=zeros[1], multiplier=multiplier, width=width)
+
+
+def by_vectors(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, sums in 32 bits"""
+    if not _is_int8(spec) or spec.columns > MOST_CHANNELS:
+        return False
+    left = 31 - spec.requantizer.shift
+    return left >= 0 and _largest_sum(spec) << left < 2**31
+
+
+def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, as a convolution's weights for Helium; the sums of rows."""
+    depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
+    width = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK)
+    vectors, tail = divmod(spec.depth, VECTOR)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT8, width * depth),
+        "table": site.scratch("table", DType.INT32, 2 * width),
+        "sums": site.scratch("sums", DType.INT32, spec.rows + 1),
+    }
+    frame = GemmFrame(
+        zero_point=spec.y.q.zero_point,
+        table_size=0,
+        x_next=2 * spec.depth,
+        y_next=2 * spec.columns,
+        turns=vectors,
+        jump=0,
+        shift=left,
+        tail=tail,
+        last=0,
+        written=0,
+        low=spec.y.dtype.limits[0],
+        high=spec.y.dtype.limits[1],
+    )
+    options: list[Options] = [
+        LoopFlags(unroll=int(vectors > 0), looped=vectors > 0, tail=tail > 0),
+        Jump(),
+        Ragged(ragged=spec.columns % BLOCK > 0),
+        Clamped(clamp=False),
+        Shifted(shifted=left > 0),
+        Results(y_t="int8_t", right=False),
+    ]
+    return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
+
+
+def strip_vectors(spec: MatMulSpec) -> int:
+    """Vectors of products by two rows and four columns."""
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // BLOCK) * -(-spec.depth // VECTOR)
+
+
+SIX = 6
+"""Columns that Thumb-1 computes together."""
+
+
+def short_products(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, requantized by products of 32 bits"""
+    return _is_int8(spec) and piece_of(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
+
+
+def _largest_sum(spec: MatMulSpec) -> int:
+    return int(spec.largest_sums[0])
+
+
+def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, like the weights of layers of rows; the sums of rows."""
+    width = _width(spec.columns, max(STRIP // (SIX * (spec.depth + 8)), 1), SIX)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.UINT8, width * spec.depth),
+        "tails": site.scratch("tails", DType.INT32, 2 * width),
+        "sums": site.scratch("sums", DType.INT32, spec.rows),
+    }
+    offset, options = thumb_codes(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits)
+    return site.call(
+        operands, [_matrices(spec), offset, PlainStrips.of(spec, width)], [options], overlaps=spec.overlaps()
+    )
+
+
+def six_steps(spec: MatMulSpec) -> int:
+    """Instructions in assembly: 81 for four inputs of six columns."""
+    return spec.batch * spec.rows * -(-spec.columns // SIX) * (81 * spec.depth // 4 + 240)
+
+
+def _width(columns: int, most: int, group: int) -> int:
+    """Columns of a strip, by groups, of which at most so many: strips are about equal."""
+    groups = -(-columns // group)
+    return -(-groups // -(-groups // most)) * group
+
+
+def _matrices(spec: MatMulSpec) -> Matrices:
+    return Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
+
+
+def strip_steps(spec: MatMulSpec) -> int:
+    """Of the inner loop: groups of four products of two rows and two columns."""
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
+
+
+def _strip(depth: int) -> int:
+    """Numbers that four columns of that many elements take in the products' inner loops, whatever the CPU."""
+    return 4 * (-(-depth // 8) * 8) + 16
+
+
+def _product_store(spec: MatMulSpec) -> ProductStore:
+    a_zero, b_zero = (t.q.zero_point if t.dtype is DType.INT8 else None for t in (spec.a, spec.b))
+    store = ProductStore(a_zero=a_zero, b_zero=b_zero)
+    if spec.y.dtype is DType.INT32:
+        return store
+    requantize = spec.requantizer.for_high_word()
+    return replace(store, multiplier=int(requantize.multiplier[0]), offset=Wide(requantize.offset))
+
+
+def _product_options(spec: MatMulSpec, any_size: bool) -> ProductOptions:
+    types = ProductOptions(a_t=spec.a.dtype.c, b_t=spec.b.dtype.c, y_t=spec.y.dtype.c, acc_t=spec.acc.c)
+    if spec.y.dtype is DType.INT32:
+        return types
+    requantize, (low, high) = spec.requantizer.for_high_word(), spec.y.dtype.limits
+    most = int(spec.largest_sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
+    bounded = most >> requantize.shift < 2**31 and not any_size
+    return replace(types, shift=requantize.shift, low=low, high=high, bounded=bounded)
+
+
+def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
+    stored = (*dtypes, DType.INT32) if sums else dtypes
+    return (
+        reads("a", "matrices on the left", *dtypes),
+        reads("b", "matrices on the right", *dtypes),
+        writes("y", "their products", *stored),
+    )
+
+
+def of_codes(spec: MatMulSpec) -> bool:
+    """tensors with scales"""
+    return spec.a.quant is not None and spec.b.quant is not None
+
+
+def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what="products of codes: four columns of b are gathered at a time, in the order of the CPU's inner loop",
+        operands=(
+            *_operands(*_CODES, sums=True),
+            scratch("strip", "four columns of b", DType.INT16),
+            scratch("row_sums", "of a, where zero points are taken off in the end", DType.INT32, optional=True),
+        ),
+        params=(Matrices, ProductStore),
+        options=(ProductOptions,),
+        when=(condition, of_codes),
+        emit=matmul_call,
+        extra=loose_products,
+        any_size=True,
+    )
+
+
+def loose_products(spec: MatMulSpec) -> int:
+    """Those beyond groups of four."""
+    return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
+
+
+def _example(dtype: str) -> str:
+    """Products of elements of that type, in ONNX's text form."""
+    shapes = ((2, 7, 9, 6), (1, 3, 40, 5), (4, 12, 3, 8), (1, 20, 16, 12))
+    inputs = ", ".join(
+        f"{dtype}[{n}, {rows}, {depth}] a{n}{rows}, {dtype}[{n}, {depth}, {columns}] b{n}{rows}"
+        for n, rows, depth, columns in shapes
+    )
+    outputs = ", ".join(f"{dtype}[{n}, {rows}, {columns}] y{n}{rows}" for n, rows, _, columns in shapes)
+    nodes = " ".join(f"y{n}{rows} = MatMul(a{n}{rows}, b{n}{rows})" for n, rows, _, _ in shapes)
+    return f'<ir_version: 10, opset_import: ["": 21]> net ({inputs}) => ({outputs}) {{ {nodes} }}'
+
+
+MATMUL: tuple[Kernel, ...] = (
+    Kernel(
+        "matmul_f32",
+        what="four rows by eight columns, gathered in the order of packed weights",
+        operands=(*_operands(DType.FLOAT32), scratch("strip", "columns of b and rows of a", DType.FLOAT32)),
+        params=(Matrices, Factor),
+        options=(ScaledOptions, BlockOptions, FloatLoops),
+        when=(float_tensors,),
+        emit=matmul_call,
+        any_size=True,
+    ),
+    Kernel(
+        "matmul_f64",
+        what="each element by itself",
+        operands=_operands(DType.FLOAT64),
+        params=(Matrices, Factor),
+        options=(ScaledOptions, ElementOptions),
+        when=(double_tensors,),
+        emit=matmul_call,
+        any_size=True,
+        example=_example("double"),
+    ),
+    Kernel(
+        "matmul_int",
+        what="each element by itself; sums wrap",
+        operands=_operands(*(dtype for dtype in DType if dtype.is_integer)),
+        params=(Matrices, Factor),
+        options=(ScaledOptions, ElementOptions),
+        when=(plain_integers,),
+        emit=matmul_call,
+        any_size=True,
+        example=_example("int32"),
+    ),
+    _of_codes("matmul_s16", int16_operands),
+    Kernel(
+        "matmul_s8_dsp",
+        what="two rows by two columns of int8, columns packed like weights of convolutions",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.INT32),
+            scratch("patch", "two rows of a, widened", DType.INT16),
+        ),
+        params=(Matrices, HighWord, ColumnStrips),
+        options=(Loops,),
+        needs=frozenset({"dsp"}),
+        lacks=frozenset({"mve"}),
+        when=(upper_words,),
+        emit=emit_strips,
+        extra=strip_steps,
+    ),
+    Kernel(
+        "matmul_s8_mve",
+        what="two rows by four columns of int8, columns packed like weights of convolutions",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.INT8),
+            scratch("table", "what their sums start with, and multipliers", DType.INT32),
+            scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
+        ),
+        params=(GemmFrame, Matrices, PlainStrips),
+        options=(LoopFlags, Jump, Ragged, Clamped, Shifted, Results),
+        needs=frozenset({"mve"}),
+        when=(by_vectors,),
+        emit=emit_vectors,
+        extra=strip_vectors,
+    ),
+    Kernel(
+        "matmul_s8_thumb1",
+        what="a row by six columns of int8, columns packed like weights of layers of rows",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.UINT8),
+            scratch("tails", "what their sums start with, and multipliers", DType.INT32),
+            scratch("sums", "of rows of a, times what was added to columns", DType.INT32),
+        ),
+        params=(Matrices, ThumbOffset, PlainStrips),
+        options=(ThumbOptions,),
+        needs=frozenset({"thumb1"}),
+        when=(short_products,),
+        emit=emit_sixes,
+        extra=six_steps,
+    ),
+    _of_codes("matmul_s8", int8_tensors),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetParams(Params):
+    """Square matrices."""
+
+    batch: Annotated[int, "matrices"]
+    n: Annotated[int, "rows of a matrix, and elements of a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetOptions(Options):
+    """What the elimination computes in."""
+
+    t: Annotated[str, "C type of the elements"]
+
+
+DET = Kernel(
+    "det",
+    what="determinants, by elimination with pivots in a copy",
+    operands=(
+        reads("x", "matrices", *_FLOATS),
+        writes("y", "their determinants", *_FLOATS),
+        scratch("m", "the matrix that is eliminated", *_FLOATS),
+    ),
+    params=(DetParams,),
+    options=(DetOptions,),
+)

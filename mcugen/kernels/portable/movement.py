@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that move elements without looking at them: copies, fills, transpositions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.operator import Permutation
+from mcugen.hir.types import Array, DType, Shape, TensorType, as_stored
+from mcugen.kernels.common.strided_loops import dense_strides, merge_walks, numbered
+from mcugen.lir.builder import Builder
+from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopyOptions, Offsets, Run, Walk
+from mcugen.lir.kernel import SHORT_LOOPS, Call, Kernel, Options, Params, Real, Site, reads, scratch, writes
+from mcugen.lir.program import Access, Buffer, Gathered, element_param
+from mcugen.lir.traversal import Traversal, nested, overlap
+
+# ---------------------------------------------------------------------------------------------- copies, fills
+
+MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
+
+
+@dataclass(frozen=True)
+class Side:
+    """How a copy walks through one of its tensors: strides by axis, and where it begins, in elements."""
+
+    strides: Sequence[int]
+    offset: int = 0
+
+    @staticmethod
+    def dense(shape: Shape) -> Side:
+        """All of a tensor."""
+        return Side(dense_strides(shape))
+
+
+@dataclass(frozen=True)
+class Loops:
+    """A copy's loops, and the run (in elements) that lies together on both sides, if one does."""
+
+    outer: Sequence[tuple[int, int, int]]
+    run: int | None
+
+    @staticmethod
+    def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> Loops:
+        """For all i in `shape`; loops that are one are merged."""
+        dims = merge_walks(shape, source, target)
+        size, *steps = dims[-1]
+        return Loops(dims[:-1], size) if steps == [1, 1] else Loops(dims, None)
+
+    def params(self, dtype: DType) -> tuple[Walk, Run]:
+        """As the kernel gets them."""
+        sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
+        walk = Walk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
+        return walk, Run(run=None if self.run is None else self.run * dtype.nbytes)
+
+    def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:
+        """As the template gets them."""
+        return CopyOptions(rank=len(self.outer), contiguous=self.run is not None, x_t=dtype.c, stepped=stepped)
+
+    def variant(self, dtype: DType) -> str:
+        """Part of the function's name."""
+        return f"{'runs' if self.run is not None else 'b' + str(8 * dtype.nbytes)}_{len(self.outer)}d"
+
+    def order(self, source: int, target: int) -> Traversal:
+        """As a copy reads and writes that begins there."""
+        reads = source + nested(*(np.arange(size) * stride for size, stride, _ in self.outer))
+        starts = target + nested(*(np.arange(size) * stride for size, _, stride in self.outer))
+        if self.run is None:
+            return Traversal(reads, starts + 1)
+        return Traversal(np.repeat(reads, 2), np.repeat(starts + self.run, 2))  # a run must not meet its own source
+
+
+def emit_copy(
+    node: Node,
+    builder: Builder,
+    index: int,
+    shape: Shape,
+    source: Side,
+    target: Side | None = None,
+    access: Access = Access.OUT,
+) -> None:
+    """y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`, x being input `index`.
+
+    One run is a move: no call, where both can lie in one place.
+    """
+    target = target or Side.dense(shape)
+    loops = Loops.of(shape, source.strides, target.strides)
+    x, y = node.input(index).type, node.output.type
+    x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
+    if loops.run is not None and not loops.outer and not builder.any_size:
+        x_at, y_at = source.offset * x.dtype.nbytes, target.offset * y.dtype.nbytes
+        nbytes = math.prod(shape) * y.dtype.nbytes
+        builder.move(node, x_buffer, y_buffer, "", x_at=x_at, y_at=y_at, nbytes=nbytes)
+        return
+    may_overlap = access is Access.OUT and not node.input(index).is_constant
+    call = Call(
+        COPY,
+        {"x": x_buffer, "y": y_buffer},
+        [Offsets(x_offset=source.offset, y_offset=target.offset), *loops.params(y.dtype)],
+        [loops.options(x.dtype)],
+        access={"y": access},
+        overlaps=overlap(x, y, loops.order(source.offset, target.offset)) if may_overlap else [],
+        variant=loops.variant(x.dtype),
+    )
+    builder.call(node, call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillParams(Params):
+    """What is written, and how often."""
+
+    count: Annotated[int, "elements of y"]
+    value: Annotated[Real, "what each element becomes, converted to its type"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillOptions(Options):
+    """Of a fill."""
+
+    ctype: Annotated[str, "C type of the elements"]
+
+
+FILL = Kernel(
+    "fill",
+    what="one number for every element",
+    operands=(writes("y", "what is filled"),),
+    params=(FillParams,),
+    options=(FillOptions,),
+)
+
+
+def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
+    """Sets every element of `buffer` to `value` (one element of its type)."""
+    dtype = DType.of(value)
+    params = FillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
+    options = FillOptions(ctype=dtype.c)
+    builder.call(node, Call(FILL, {"y": buffer}, [params], [options], variant=dtype.tag))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bytes(Params):
+    """How much."""
+
+    size: Annotated[int, "bytes of x"]
+
+
+BITCAST = Kernel(
+    "bitcast",
+    what="the bytes of x as elements of another type of the same width",
+    operands=(reads("x", "input"), writes("y", "output, as many bytes")),
+    params=(Bytes,),
+)
+
+# --------------------------------------------------------------------------------------------- transpositions
+
+WRITTEN_OUT = 4
+"""Planes that are interleaved by as many named pointers."""
+
+BLOCK = 4
+"""Bytes of a word: rows and columns that are turned at a time."""
+
+FEWEST_BY_BLOCKS = 768
+"""Elements from which on that is worth its code, some 120 bytes: it takes two instructions an element less, or four.
+Where flash matters most, twice as many.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class TransposeSpec:
+    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …], as kernels take it."""
+
+    x: TensorType
+    y: TensorType
+    perm: Permutation
+    whole: int | None = None
+    """Elements from row to row of a single matrix, where these are some of its columns."""
+
+    @cached_property
+    def matrices(self) -> tuple[int, int, int] | None:
+        """[batch, columns, rows] of the output from [batch, rows, columns]; None if it is another transposition."""
+        strides = dense_strides(self.x.shape)
+        dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
+        if not 2 <= len(dims) <= 3:
+            return None
+        (columns, *column_strides), (rows, *row_strides) = dims[-2:]
+        if column_strides != [1, rows] or row_strides != [columns, 1]:
+            return None
+        return math.prod(size for size, _, _ in dims[:-2]), columns, rows
+
+
+def turns_matrices(spec: TransposeSpec) -> bool:
+    """two axes change places"""
+    return spec.matrices is not None
+
+
+def turns_few_planes(spec: TransposeSpec) -> bool:
+    """a few whole planes, turned in place"""
+    planes = Planes.of(spec) if spec.whole is None else None
+    return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
+
+
+def _strided_elements(spec: TransposeSpec) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    matrices = spec.matrices
+    assert matrices is not None
+    return 0 if matrices[2] <= WRITTEN_OUT else spec.y.count
+
+
+def _elements_of_many_planes(spec: TransposeSpec) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    planes = Planes.of(spec)
+    assert planes is not None
+    return 0 if planes.planes <= WRITTEN_OUT else spec.y.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrices(Params):
+    """Matrices that are turned."""
+
+    batch: Annotated[int, "matrices"]
+    columns: Annotated[int, "elements of a row of x"]
+    rows: Annotated[int | None, "rows of x, where they are not written out"] = None
+    whole: Annotated[int | None, "elements from row to row of x, of which only some are turned"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransposeOptions(Options):
+    """Of a transposition."""
+
+    x_t: Annotated[str, "C type of the elements"]
+    inner: Annotated[int, "rows of x that the code writes out, or 0"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherOptions(TransposeOptions):
+    """Of one in the order of the output."""
+
+    lanes: Annotated[str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; or empty"]
+
+
+def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
+    """Element by element, in the order of the output."""
+    matrices = spec.matrices
+    assert matrices is not None
+    batch, columns, rows = matrices
+    dtype = spec.y.dtype
+    few = 1 < rows <= WRITTEN_OUT
+    lanes = "" if few or site.any_size or dtype.nbytes > 1 else _lanes(spec, matrices, site)
+    form = str(rows) if few else lanes
+    walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
+    orders = [Traversal.runs(nested(*walks), 1), *[_by_blocks(*matrices)] * (lanes == "blocks")]
+    return site.call(
+        {"x": site.x, "y": site.y},
+        [Matrices(batch=batch, columns=columns, rows=None if few else rows, whole=spec.whole)],
+        [GatherOptions(x_t=dtype.c, inner=rows if few else 0, lanes=lanes)],
+        overlaps=overlap(spec.x, spec.y, *orders),
+        variant="_".join(part for part in (f"b{8 * dtype.nbytes}", form, "some" * (spec.whole is not None)) if part),
+        gathers=Gathered((spec.whole or columns) * dtype.nbytes, dtype.nbytes),
+    )
+
+
+def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
+    """Of four columns, four rows at a time, then the other rows; the other columns element by element."""
+    last, left = columns - columns % BLOCK, rows - rows % BLOCK
+    steps = [(i, BLOCK) for i in range(0, left, BLOCK)] + [(i, 1) for i in range(left, rows)]
+    first, size = np.asarray(steps).T
+    starts = np.arange(batch) * rows * columns
+    blocks = np.arange(0, last, BLOCK)
+    turned = nested(blocks, first * columns), nested((blocks + BLOCK - 1) * rows, first + size)
+    rest = nested(np.arange(last, columns), np.arange(rows) * columns), np.arange(last * rows, columns * rows) + 1
+    reads, writes = (np.concatenate(parts) for parts in zip(turned, rest, strict=True))
+    return Traversal(nested(starts, reads), nested(starts, writes))
+
+
+def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> str:
+    """How bytes are moved several at a time: by vectors, whose offsets have as many bits as lanes, or by words."""
+    _, columns, rows = matrices
+    if "mve" in site.features:
+        if 15 * rows < 2**8 and columns >= rows:
+            return "scattered"
+        return "gathered" if 7 * (spec.whole or columns) < 2**16 else ""
+    least = FEWEST_BY_BLOCKS * (2 if SHORT_LOOPS in site.features else 1)
+    large = spec.whole is None and min(columns, rows) >= BLOCK and spec.y.count >= least
+    return "blocks" if "dsp" in site.features and large else ""
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Images of few planes that are turned in place: of each plane, `lines` runs of `width` elements.
+
+    `inverse`: pixels become planes.
+    """
+
+    batch: int
+    planes: int
+    lines: int
+    width: int
+    inverse: bool
+
+    SHORTEST: ClassVar[int] = 64
+    """Bytes of a run at least: it takes some 60 instructions besides."""
+
+    @staticmethod
+    def of(spec: TransposeSpec) -> Planes | None:
+        """As the transposition has them, with runs of words if possible; None where it turns no matrices."""
+        matrices = spec.matrices
+        if matrices is None:
+            return None
+        batch, columns, rows = matrices
+        planes, pixels = min(rows, columns), max(rows, columns)
+        nbytes = spec.y.dtype.nbytes
+        widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
+        width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
+        return Planes(batch, planes, pixels // width, width, columns < rows)
+
+    @property
+    def runs(self) -> int:
+        """Of an image."""
+        return self.planes * self.lines
+
+    def scratch(self, dtype: DType) -> int:
+        """Bytes of a run of all planes, and of a bit for each run."""
+        return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanesParams(Params):
+    """Images whose planes are turned."""
+
+    batch: Annotated[int, "images"]
+    planes: Annotated[int, "planes of an image, or elements of a pixel"]
+    lines: Annotated[int, "runs of a plane that are moved as a whole"]
+    width: Annotated[int, "elements of a run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanesOptions(TransposeOptions):
+    """Of a transposition in place."""
+
+    inverse: Annotated[bool, "whether pixels become planes"]
+
+
+def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
+    """First runs change places, then pixels do within one of them at a time; or, to planes, the other way round."""
+    planes, dtype = Planes.of(spec), spec.y.dtype
+    assert planes is not None
+    few = 1 < planes.planes <= WRITTEN_OUT
+    return site.call(
+        {
+            "x": site.x,
+            "y": site.y,
+            "line": site.scratch("line", dtype, planes.planes * planes.width),
+            "done": site.scratch("done", DType.UINT8, -(-planes.runs // 8)),
+        },
+        [PlanesParams(batch=planes.batch, planes=planes.planes, lines=planes.lines, width=planes.width)],
+        [PlanesOptions(x_t=dtype.c, inner=planes.planes if few else 0, inverse=planes.inverse)],
+        inplace=[("y", "x")],
+        variant=f"b{8 * dtype.nbytes}" + (f"_{planes.planes}" if few else "") + "_inverse" * planes.inverse,
+    )
+
+
+TRANSPOSE = Kernel(
+    "transpose",
+    what="matrices turned, element by element in the order of the output; a few planes become pixels side by side",
+    when=(turns_matrices,),
+    emit=_emit_transpose,
+    extra=_strided_elements,
+    operands=(reads("x", "input"), writes("y", "output")),
+    params=(Matrices,),
+    options=(GatherOptions,),
+)
+TRANSPOSE_INPLACE = Kernel(
+    "transpose_inplace",
+    what="a few planes to pixels, or back, where they lie: runs change places, cycle by cycle",
+    when=(turns_few_planes,),
+    emit=_emit_in_place,
+    extra=_elements_of_many_planes,
+    operands=(
+        reads("x", "input"),
+        writes("y", "output, which may be x"),
+        scratch("line", "a run of all planes"),
+        scratch("done", "a bit for each run that has its place", DType.UINT8),
+    ),
+    params=(PlanesParams,),
+    options=(PlanesOptions,),
+)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of normalizations: loops over rows of equal statistics around loops within them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import DType, Shape, TensorType
+from mcugen.kernels.common.strided_loops import Nests
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Trained, reads, writes
+from mcugen.lir.program import Overlap, Wide, real_param
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.normalize import FixedNormalize, span
+
+# ------------------------------------------------------------------------------------------------- loops
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Of both nests: parameters, their numbers, and by role and nest (k: what is kept, r: a row) the index."""
+
+    nests: Nests
+    k: int
+    r: int
+    index: Mapping[tuple[str, str], str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor x of `shape`, to y, with statistics over `axes`; `strides` are operands', by role."""
+
+    x: TensorType
+    y: TensorType
+    shape: Shape
+    axes: tuple[int, ...]
+    centered: bool
+    strides: Mapping[str, Sequence[int]]
+
+    @property
+    def count(self) -> int:
+        """Elements of a row."""
+        return math.prod(self.shape[a] for a in self.axes)
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether rows lie in one piece, and are walked forward."""
+        within = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
+        return within == sorted(within)
+
+    @property
+    def inplace(self) -> list[tuple[str, str]]:
+        """Else each element is at least replaced where it lies."""
+        return [("y", "x")] if self.x.dtype is self.y.dtype and not self.is_forward else []
+
+    def overlaps(self) -> list[Overlap]:
+        """How far y may lie over x."""
+        return overlap(self.x, self.y, Traversal.forward(self.x.count)) if self.is_forward else []
+
+    @property
+    def formula(self) -> str:
+        """What is computed, in a line."""
+        text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
+        return text + (" * scale" if "scale" in self.strides else "") + (" + bias" if "bias" in self.strides else "")
+
+    def loops(self) -> Loops:
+        """Both nests: sizes, and the strides that are not 1."""
+        kept, within = self._walks()
+        index: dict[tuple[str, str], str] = {}
+
+        def nest(letter: str, counter: str, walks: list[_Walk]) -> dict[str, int]:
+            found = {f"{letter}{number}_size": size for number, (size, _) in enumerate(walks)}
+            for place, role in enumerate(self.strides):
+                terms = []
+                for number, stride in ((n, strides[place]) for n, (_, strides) in enumerate(walks) if strides[place]):
+                    name = f"{letter}{number}_{role}"
+                    found |= {name: stride} if stride > 1 else {}
+                    terms.append(f"{counter}{number}" + (f" * p->{name}" if stride > 1 else ""))
+                index[role, letter] = " + ".join(terms)
+            return found
+
+        return Loops(Nests(k=nest("k", "i", kept), r=nest("r", "j", within)), len(kept), len(within), index)
+
+    def _walks(self) -> tuple[list[_Walk], list[_Walk]]:
+        """(size, stride of each operand) of the dimensions kept and of those of rows; neighbours merged."""
+        merged: list[tuple[int, tuple[int, ...], bool]] = []
+        for axis, size in enumerate(self.shape):
+            steps, inner = tuple(row[axis] for row in self.strides.values()), axis in self.axes
+            if size == 1:
+                continue
+            if merged and merged[-1][2] == inner and merged[-1][1] == tuple(size * s for s in steps):
+                size *= merged.pop()[0]
+            merged.append((size, steps, inner))
+        return [m[:2] for m in merged if not m[2]], [m[:2] for m in merged if m[2]]
+
+
+_Walk = tuple[int, tuple[int, ...]]
+
+
+# ------------------------------------------------------------------------------------------------- reals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics(Params):
+    """What mean and variance of real rows are found by."""
+
+    share: Annotated[Real, "1 / elements of a row"]
+    epsilon: Annotated[Real, "what is added to the variance"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizeOptions(Options):
+    """Of reals; an index is an expression of the loops' counters, empty where it is always 0."""
+
+    what: Annotated[str, "the formula"]
+    t: Annotated[str, "C type of the elements"]
+    f: Annotated[str, "suffix of the functions of math.h for that type"]
+    centered: Annotated[bool, "whether the mean is subtracted"]
+    scale: Annotated[bool, "whether there is a scale"]
+    bias: Annotated[bool, "whether there is a bias"]
+    k: Annotated[int, "loops over rows"]
+    r: Annotated[int, "loops within a row"]
+    x_k: Annotated[str, "index of a row in x"]
+    x_r: Annotated[str, "index of an element in a row of x"]
+    scale_k: Annotated[str, "index of a row in scale"] = ""
+    scale_r: Annotated[str, "index of an element in a row of scale"] = ""
+    bias_k: Annotated[str, "index of a row in bias"] = ""
+    bias_r: Annotated[str, "index of an element in a row of bias"] = ""
+
+
+NORMALIZE = Kernel(
+    "normalize",
+    what="elements less their row's mean over the root of its variance, or over that of the mean square",
+    operands=(
+        reads("x", "input"),
+        reads("scale", "factors", optional=True),
+        reads("bias", "summands", optional=True),
+        writes("y", "output"),
+    ),
+    params=(Statistics, Nests),
+    options=(NormalizeOptions,),
+)
+
+
+def call_normalize(node: Node, builder: Builder, rows: Rows, epsilon: float, inputs: Mapping[str, int]) -> None:
+    """`inputs` are the node's by role."""
+    dtype, loops = rows.x.dtype, rows.loops()
+    options = NormalizeOptions(
+        what=rows.formula,
+        t=dtype.c,
+        f="" if dtype is DType.FLOAT64 else "f",
+        centered=rows.centered,
+        scale="scale" in inputs,
+        bias="bias" in inputs,
+        k=loops.k,
+        r=loops.r,
+        **{f"{role}_{letter}": text for (role, letter), text in loops.index.items()},
+    )
+    statistics = Statistics(share=real_param(1.0 / rows.count, dtype), epsilon=real_param(epsilon, dtype))
+    operands = {role: builder.buffer(node.input(i)) for role, i in inputs.items()}
+    call = Call(
+        NORMALIZE,
+        operands | {"y": builder.buffer(node.output)},
+        [statistics, loops.nests],
+        [options],
+        inplace=rows.inplace,
+        overlaps=rows.overlaps(),
+        variant=dtype.tag,
+    )
+    builder.call(node, call)
+
+
+# ------------------------------------------------------------------------------------------------- codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedPoint(Params):
+    """Of integers; see mcugen.numerics.normalize."""
+
+    count: Annotated[int, "elements of a row"]
+    x_zero: Annotated[Trained, "zero point of x"]
+    lift: Annotated[Trained, "factor by which deviations fill 32 bits, a power of two"]
+    fraction: Annotated[Trained, "bits by which the spread of a row is shifted to the left"]
+    epsilon: Annotated[Wide, "what is added to the spread then"]
+    point: Annotated[Trained, "bits by which a normalized element is shifted to the left, besides those of its root"]
+    bits: Annotated[Trained, "bits behind the point of a result before it is rounded"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedOptions(Options):
+    """Of integers; an index is an expression of the loops' counters, empty where it is always 0."""
+
+    what: Annotated[str, "the formula"]
+    x_t: Annotated[str, "C type of x"]
+    y_t: Annotated[str, "C type of y"]
+    centered: Annotated[bool, "whether the mean is subtracted"]
+    wide: Annotated[bool, "whether sums of squares exceed 32 bits"]
+    k: Annotated[int, "loops over rows"]
+    r: Annotated[int, "loops within a row"]
+    x_k: Annotated[str, "index of a row in x"]
+    x_r: Annotated[str, "index of an element in a row of x"]
+    gain_k: Annotated[str, "index of a row in gain and bias"]
+    gain_r: Annotated[str, "index of an element in a row of gain and bias"]
+
+
+NORMALIZE_INT = Kernel(
+    "normalize_int",
+    what="the same in integers: exact statistics, then three factors of 31 bits; four elements at a time with Helium",
+    operands=(
+        reads("x", "input", DType.INT8, DType.INT16),
+        reads("gain", "factors", DType.INT32),
+        reads("bias", "summands, with the zero point and one half", DType.INT32),
+        writes("y", "output", DType.INT8, DType.INT16),
+    ),
+    params=(FixedPoint, Nests),
+    options=(FixedOptions,),
+)
+
+
+def call_normalize_codes(node: Node, builder: Builder, rows: Rows, fixed: FixedNormalize) -> None:
+    """Each element has a gain and a bias of its own, or shares them."""
+    x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
+    params = FixedPoint(
+        count=fixed.count,
+        x_zero=x.q.zero_point,
+        lift=1 << fixed.lift,
+        fraction=fixed.fraction,
+        epsilon=Wide(fixed.epsilon),
+        point=fixed.shift,
+        bits=fixed.bits,
+    )
+    options = FixedOptions(
+        what=rows.formula,
+        x_t=x.dtype.c,
+        y_t=y.dtype.c,
+        centered=rows.centered,
+        wide=fixed.count * span(x) ** 2 >= 2**31,
+        k=loops.k,
+        r=loops.r,
+        **{f"{role}_{letter}": text for (role, letter), text in loops.index.items()},
+    )
+    operands = {
+        "x": builder.buffer(node.input(0)),
+        "gain": builder.const(f"{name}.gain", fixed.gain.astype(np.int32)),
+        "bias": builder.const(f"{name}.bias", fixed.bias.astype(np.int32)),
+        "y": builder.buffer(node.output),
+    }
+    call = Call(
+        NORMALIZE_INT,
+        operands,
+        [params, loops.nests],
+        [options],
+        inplace=rows.inplace,
+        overlaps=rows.overlaps(),
+        variant=x.dtype.tag if x.dtype is y.dtype else f"{x.dtype.tag}_{y.dtype.tag}",
+    )
+    builder.call(node, call)

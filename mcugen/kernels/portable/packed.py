@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fully connected layers whose weights are codes of 2, 4 or 8 bits with a scale for each group along the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.weighted_layers import FloatLimits
+from mcugen.kernels.fpu.fpu_conv import ClampOptions, UpperLimit
+from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, scratch, writes
+from mcugen.numerics.fixedpoint import largest_code
+
+WIDTHS = (2, 4, 8)
+"""Bits that codes may have in flash."""
+
+
+LANES = 4
+"""Rows that a weight is multiplied with as it is read."""
+
+TILE_ROWS, TILE_CHANNELS = 32, 8
+"""Rows for which a weight becomes a float once, and channels whose weights lie beside each other as such."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights as they lie in flash: codes of `bits` bits, the first in the lowest; each group begins a byte."""
+
+    bits: int
+    data: Array
+    """uint8."""
+    zeros: Array
+    """What stands for 0: one number, or one a channel and group; uint8."""
+
+    @property
+    def nbytes(self) -> int:
+        """In flash."""
+        return self.data.size + (self.zeros.size if self.has_zeros else 0)
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether zero points are stored: they differ."""
+        return self.zeros.size > 1
+
+    @property
+    def zero(self) -> int:
+        """What stands for 0 where that is one number, else 0."""
+        return 0 if self.has_zeros else int(self.zeros[0])
+
+    @staticmethod
+    def of(codes: Array, group: int) -> Packed | None:
+        """Of whole numbers [N, K] in groups of so many; None: they need more than 8 bits.
+
+        With one zero point for all where that takes no more bits than one a group does.
+        """
+        parts = [codes[:, start : start + group].astype(np.int64) for start in range(0, codes.shape[1], group)]
+        lows = np.stack([np.minimum(part.min(1), 0) for part in parts], 1)
+        highs = np.stack([np.maximum(part.max(1), 0) for part in parts], 1)
+        apart, whole = _width(int((highs - lows).max())), _width(int(highs.max() - lows.min()))
+        bits = apart if whole is None else min(whole, apart or whole)
+        if bits is None:
+            return None
+        bases = np.full_like(lows, lows.min()) if bits == whole else lows
+        if bits == whole and lows.min() >= -(1 << (bits - 1)) and highs.max() < 1 << (bits - 1):
+            bases = np.full_like(lows, -(1 << (bits - 1)))  # the same number for all layers, which share their code
+        rows = [_bytes(part - base[:, None], bits) for part, base in zip(parts, bases.T, strict=True)]
+        zeros = -bases if bits != whole else -bases[:1, :1]
+        return Packed(bits, np.concatenate(rows, 1).reshape(-1), zeros.astype(np.uint8).reshape(-1))
+
+
+def _width(span: int) -> int | None:
+    """The bits of numbers from 0 to `span`."""
+    return next((bits for bits in WIDTHS if span < 1 << bits), None)
+
+
+def _bytes(codes: Array, bits: int) -> Array:
+    """[N, k] numbers of so many bits → [N, bytes]."""
+    each = 8 // bits
+    padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % each))).reshape(len(codes), -1, each)
+    shifted: Array = (padded << np.arange(0, 8, bits)).sum(2).astype(np.uint8)
+    return shifted
+
+
+@dataclass(frozen=True)
+class GroupRequantizer:
+    """y = (Σ_g sum_g · multiplier[n, g] + bias[n]) >> shift, in 64 bits, rounded once, half up."""
+
+    multiplier: Array
+    bias: Array
+    shift: int
+
+    @staticmethod
+    def of(factors: Array, bias: Array, zero_point: int, sums: Array) -> GroupRequantizer:
+        """By real factors (product unit ÷ output unit, [N, G]), a bias in output units, and the largest sums [N, G].
+
+        The shift is the largest with which multipliers have 31 bits, and totals 62.
+        """
+        most = max(float((factors * sums).sum(1).max() + np.abs(bias).max()) + abs(zero_point) + 1, 1.0)
+        shift = 46
+        while shift > 1 and (np.rint(factors.max() * 2.0**shift) >= 2**31 or most * 2.0**shift >= 2**62):
+            shift -= 1
+        multiplier = np.rint(np.minimum(factors * 2.0**shift, 2**31 - 1)).astype(np.int64)
+        start = np.rint(np.clip(bias, -(2.0**15), 2.0**15) * 2.0**shift).astype(np.int64)
+        return GroupRequantizer(multiplier, start + (zero_point << shift) + (1 << (shift - 1)), shift)
+
+    def __call__(self, sums: Array) -> Array:
+        """Codes [..., N], not yet limited, of sums [..., N, G]."""
+        codes: Array = ((sums.astype(np.int64) * self.multiplier).sum(-1) + self.bias) >> self.shift
+        return codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedRows(Params):
+    """Of the layer."""
+
+    rows: Annotated[int, "of x and y"]
+    depth: Annotated[int, "elements of a row of x"]
+    channels: Annotated[int, "elements of a row of y"]
+    group: Annotated[int, "weights of a scale"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedReals(Params):
+    """What real results are limited to."""
+
+    low: Annotated[float, "the least result"]
+    high: Annotated[float, "the largest result"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedCodes(Params):
+    """What codes are limited to."""
+
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedZero(Params):
+    """Of codes."""
+
+    x_zero: Annotated[Trained, "zero point of x"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedOptions(Options):
+    """How weights lie, and what is computed."""
+
+    x_t: Annotated[str, "C type of the input"]
+    y_t: Annotated[str, "C type of the output"]
+    bits: Annotated[int, "of a weight"]
+    zero: Annotated[int, "what stands for 0, where that is one number"]
+    zeros: Annotated[bool, "whether there is one a group"]
+    bias: Annotated[bool, "whether there is one"]
+    clamp: Annotated[bool, "whether real results are limited"]
+    several: Annotated[bool, "whether there are four rows"]
+    shift: Annotated[int, "of totals to the right; 0: results are real"]
+
+
+def _example(rows: int) -> str:
+    """Layers with weights of 4 and 8 bits in groups of 16, in ONNX's text form."""
+    depth, channels, group, parts = 36, 24, 16, []
+    for name, largest in (("a", 7), ("b", 127)):
+        codes = ", ".join(str((37 * n) % (2 * largest) - largest) for n in range(depth * channels))
+        scales = ", ".join(f"{0.01 + 0.001 * (n % 9):.3f}" for n in range(-(-depth // group) * channels))
+        parts.append(f"int8[{depth}, {channels}] {name}w = {{{codes}}}, float[3, {channels}] {name}s = {{{scales}}}")
+    nodes = (
+        f"{y}r = DequantizeLinear <axis: int = 0, block_size: int = {group}> ({y}w, {y}s) {y} = MatMul(x, {y}r)"
+        for y in "ab"
+    )
+    results = ", ".join(f"float[{rows}, {channels}] {y}" for y in "ab")
+    head = f'<ir_version: 10, opset_import: ["": 21]> net (float[{rows}, {depth}] x) => ({results})'
+    return f"{head} <{', '.join(parts)}> {{ {' '.join(nodes)} }}"
+
+
+DENSE_PACKED = Kernel(
+    "dense_packed",
+    what="four rows by a channel; weights of 2, 4 or 8 bits in groups with a scale each, widened as they are read",
+    operands=(
+        reads("x", "input", DType.FLOAT32, DType.INT8, DType.INT16),
+        reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
+        reads("scale", "by channel and group: what a product stands for", DType.FLOAT32, DType.INT32),
+        reads("zeros", "by channel and group: the weight that stands for 0", DType.UINT8, optional=True),
+        reads("bias", "by channel", DType.FLOAT32, DType.INT64, optional=True),
+        writes("y", "output", DType.FLOAT32, DType.INT8, DType.INT16),
+    ),
+    params=(GroupedRows, GroupedReals, GroupedCodes, GroupedZero),
+    optional=(GroupedReals, GroupedCodes, GroupedZero),
+    options=(PackedOptions,),
+    example=_example(2),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileOptions(Options):
+    """How weights lie, and for how many rows they become floats."""
+
+    bits: Annotated[int, "of a weight"]
+    zero: Annotated[int, "what stands for 0, where that is one number"]
+    zeros: Annotated[bool, "whether there is one a group"]
+    bias: Annotated[bool, "whether there is one"]
+    rows: Annotated[int, "for which a weight becomes a float once"]
+
+
+DENSE_PACKED_TILE = Kernel(
+    "dense_packed_tile",
+    what="four rows by four channels in registers or vectors; weights of 2, 4 or 8 bits in groups with a scale each, "
+    "eight channels of which become floats once for 32 rows",
+    operands=(
+        reads("x", "input", DType.FLOAT32),
+        reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
+        reads("scale", "by channel and group", DType.FLOAT32),
+        reads("zeros", "by channel and group: the weight that stands for 0", DType.UINT8, optional=True),
+        reads("bias", "by channel", DType.FLOAT32, optional=True),
+        writes("y", "output", DType.FLOAT32),
+        scratch("patch", "the rows, four of them interleaved", DType.FLOAT32),
+        scratch("tile", "by four channels their biases, then their weights", DType.FLOAT32),
+    ),
+    params=(GroupedRows, FloatLimits),
+    options=(TileOptions, ClampOptions, UpperLimit, FloatLoops),
+    needs=frozenset({"fpu"}),
+    example=_example(TILE_ROWS + 3),
+)
+
+
+def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
+    """Floats of the interleaved rows, and of the tile of weights."""
+    held = min(-(-rows // LANES) * LANES, TILE_ROWS)
+    return held * depth, TILE_CHANNELS * (depth + 1)
+
+
+def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
+    """What no sum of products exceeds, by channel and group."""
+    starts = np.arange(0, codes.shape[1], group)
+    sums: Array = np.add.reduceat(np.abs(codes.astype(np.int64)), starts, 1) * largest_code(x)
+    return sums

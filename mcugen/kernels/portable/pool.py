@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of pools, of means by sums of rows, and of what undoes pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.common.strided_loops import WindowWalk
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import SHORT_LOOPS, ByAxis, Call, Kernel, Options, Params, Real, Trained, reads, updates, writes
+from mcugen.lir.program import Overlap, Wide
+from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.numerics.fixedpoint import Requantizer
+from mcugen.numerics.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry(Params):
+    """A window that slides over rows and columns, channels last; a pool of one axis has one row."""
+
+    batch: Annotated[int, "images"]
+    channels: Annotated[int, "elements of a pixel"]
+    in_h: Annotated[int, "rows of x"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    stride_h: Annotated[int, "rows from window to window"]
+    stride_w: Annotated[int, "pixels from window to window"]
+    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps(Params):
+    """Of a window whose taps lie apart, and of pixels that have further channels."""
+
+    dilation_h: Annotated[int | None, "rows from tap to tap"] = None
+    dilation_w: Annotated[int | None, "pixels from tap to tap"] = None
+    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
+
+
+@dataclass(frozen=True, eq=False)
+class PoolSpec:
+    """A pool as its kernels take it: x [N, (H,) W, C], under windows of `kernel` taps, to y."""
+
+    x: TensorType
+    y: TensorType
+    window: Window
+    kernel: Shape
+    is_channels_last: bool = True
+    whole: int | None = None
+    """Channels of a pixel in memory, of x and y, where these are only some."""
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """As kernels read it."""
+        axes: dict[str, tuple[Sequence[int], int]] = {
+            "in": (self.x.shape[1:-1], 1),
+            "out": (self.y.shape[1:-1], 1),
+            "k": (self.kernel, 1),
+            "stride": (self.window.strides, 1),
+            "pad": (self.window.before, 0),
+        }
+        sizes: dict[str, int] = {}
+        for name, (values, missing) in axes.items():
+            sizes[f"{name}_h"], sizes[f"{name}_w"] = values if len(values) == 2 else (missing, values[0])
+        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
+
+    @property
+    def is_dilated(self) -> bool:
+        """Whether taps lie apart."""
+        return max(self.window.dilations) > 1
+
+    @property
+    def gaps(self) -> Gaps:
+        """As kernels read them."""
+        by_h, by_w = (1, *self.window.dilations)[-2:] if self.is_dilated else (None, None)
+        return Gaps(dilation_h=by_h, dilation_w=by_w, whole_c=self.whole)
+
+    def is_inside(self, any_size: bool) -> bool:
+        """Whether no window leaves the input, whatever its size."""
+        return not (any_size or self.window.leaves(self.x.shape[1:-1], self.kernel))
+
+    def overlaps(self) -> list[Overlap]:
+        """Pixel by pixel, four channels at a time."""
+        g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
+        rows = first_taps(g.out_h, g.stride_h, g.pad_h, by_h)
+        columns = first_taps(g.out_w, g.stride_w, g.pad_w, by_w)
+        pixels = nested(np.arange(g.batch) * g.in_h * g.in_w, rows * g.in_w, columns)
+        return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
+
+    def variant(self, inside: bool) -> str:
+        """What the C function's name tells of the window."""
+        return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside + ["some"] * (self.whole is not None))
+
+
+def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
+    """By output position along an axis: where the first tap of its window lies that is inside the input."""
+    start = np.arange(out) * stride - pad
+    return np.where(start < 0, start % dilation, start)
+
+
+# ------------------------------------------------------------------------------------------------- maxima
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxOptions(Options):
+    """What the template of a maximum pool writes out."""
+
+    dilated: Annotated[bool, "whether taps lie apart"]
+    inside: Annotated[bool, "whether no window leaves x"]
+    x_t: Annotated[str, "C type of the elements"]
+
+
+_POOL_OF_UINT16 = """<ir_version: 10, opset_import: ["": 21]>
+example (uint16[1, 5, 6, 7] x) => (uint16[1, 5, 3, 4] y)
+<float scale = {0.01}, uint16 zero = {30000}> {
+  real = DequantizeLinear(x, scale, zero)
+  largest = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(real)
+  y = QuantizeLinear(largest, scale, zero)
+}"""
+"""A model that takes max_pool_u16, whose element type MaxPool of ONNX does not have."""
+
+
+def _max_pool(name: str, *dtypes: DType, example: str = "") -> Kernel:
+    return Kernel(
+        name,
+        what="the largest element under each window, channel by channel, four or more channels at a time",
+        operands=(reads("x", "input, channels last", *dtypes), writes("y", "output, channels last", *dtypes)),
+        params=(Geometry, Gaps),
+        options=(MaxOptions,),
+        example=example,
+    )
+
+
+_MAX_POOLS = (
+    _max_pool("max_pool_f32", DType.FLOAT32),
+    _max_pool("max_pool_s8", DType.INT8, DType.INT4, DType.INT2),
+    _max_pool("max_pool_s16", DType.INT16),
+    _max_pool("max_pool_u8", DType.UINT8, DType.UINT4, DType.UINT2),
+    _max_pool("max_pool_u16", DType.UINT16, example=_POOL_OF_UINT16),
+)
+"""Maximum pools; integers of fewer than 8 bits take a byte each."""
+
+MAX_POOL = {dtype: kernel for kernel in _MAX_POOLS for dtype in kernel.operands[0].types}
+"""Maximum pools by element type."""
+
+
+def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
+    """Emit the call that finds the largest element under each window."""
+    inside = pool.is_inside(builder.any_size)
+    call = Call(
+        MAX_POOL[pool.y.dtype],
+        {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
+        [pool.geometry, pool.gaps],
+        [MaxOptions(dilated=pool.is_dilated, inside=inside, x_t=pool.x.dtype.c)],
+        overlaps=pool.overlaps(),
+        variant=pool.variant(inside),
+    )
+    builder.call(node, call)
+
+
+# ------------------------------------------------------------------------------------------------- means
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Params):
+    """Where taps in the padding count."""
+
+    counted_h: Annotated[int | None, "rows from the first above x whose taps count to the last below"] = None
+    counted_w: Annotated[int | None, "the same of the pixels of a row"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealMean(Params):
+    """Of a mean of reals."""
+
+    scale: Annotated[float | None, "1 / number of taps, if that is always the same"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodesMean(Params):
+    """From a sum of codes to the mean's code: one rounding."""
+
+    x_zero: Annotated[Trained, "zero point of x"]
+    y_zero: Annotated[Trained, "zero point of y"]
+    offset: Annotated[Wide, "y_zero and one half, in products of a sum and a multiplier"]
+    multiplier: Annotated[
+        Trained | None, "scale of x / scale of y / number of taps, times 2^shift; else in a table"
+    ] = None
+
+    @staticmethod
+    def of(requantize: Requantizer, x: TensorType, fixed: bool) -> CodesMean:
+        """`fixed`: there is one multiplier."""
+        multiplier = int(requantize.multiplier[0]) if fixed else None
+        offset = Wide(requantize.offset)
+        return CodesMean(x_zero=x.q.zero_point, y_zero=requantize.zero_point, offset=offset, multiplier=multiplier)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageOptions(Options):
+    """Of an average under windows."""
+
+    dilated: Annotated[bool, "whether taps lie apart"]
+    divisor: Annotated[str, "fixed: always the same; inside: taps in x; padded: those and taps in the padding"]
+    inside: Annotated[bool, "whether no window leaves x"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumOptions(Options):
+    """Of sums of codes."""
+
+    few: Annotated[bool, "whether sums fit 16 bits"]
+    fewer: Annotated[bool, "whether they do less their zero points, too"]
+    short: Annotated[bool, "whether one block of channels is all that is written out (SHORT_LOOPS)"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanOptions(Options):
+    """What a template must know to round sums to means: see templates/kernels/average.j2."""
+
+    y_t: Annotated[str, "C type of the means"]
+    low: Annotated[int, "the least code"]
+    high: Annotated[int, "the largest code"]
+    shift: Annotated[int, "bits behind the point of a product"]
+    up: Annotated[int, "bits by which a sum is shifted to the left, so that products are shifted by 32"]
+    ties: Annotated[bool, "whether rounding half to even matters"]
+    scaled: Annotated[bool, "whether sums times 2^up fit 32 bits"]
+    bounded: Annotated[bool, "whether results fit 32 bits before they are limited"]
+
+    @staticmethod
+    def of(requantize: Requantizer, area: int, x: DType, y: DType) -> MeanOptions:
+        """For sums of up to `area` elements."""
+        low, high = y.limits
+        largest, up = area * 2 ** (8 * x.nbytes), 32 - requantize.shift
+        most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
+        return MeanOptions(
+            y_t=y.c,
+            low=low,
+            high=high,
+            shift=requantize.shift,
+            up=up,
+            ties=may_tie(requantize, largest),
+            scaled=up >= 0 and largest << up < 2**31,
+            bounded=most >> requantize.shift < 2**31,
+        )
+
+    def of_any_size(self) -> MeanOptions:
+        """The same where sizes are known at run time only: what follows from one must not change the code."""
+        return replace(self, ties=True, scaled=False, bounded=False)
+
+
+def may_tie(requantize: Requantizer, largest: int) -> bool:
+    """Whether a sum of at most that magnitude can lie just between two results: what it takes is factors of 2."""
+    twos = max(int(m & -m).bit_length() - 1 for m in requantize.multiplier)
+    return twos + largest.bit_length() - 1 >= requantize.shift - 1
+
+
+AVERAGE_POOL_F32 = Kernel(
+    "average_pool_f32",
+    what="the mean of the elements under each window, channel by channel",
+    operands=(
+        reads("x", "input, channels last", DType.FLOAT32),
+        writes("y", "output, channels last", DType.FLOAT32),
+    ),
+    params=(Geometry, Gaps, Counted, RealMean),
+    options=(AverageOptions,),
+)
+
+
+def _average_pool(name: str, dtype: DType) -> Kernel:
+    return Kernel(
+        name,
+        what="the mean of the codes under each window, channel by channel: exact sums, then one rounding, half to even",
+        operands=(
+            reads("x", "input, channels last", dtype),
+            reads("multiplier", "the multiplier for each number of taps, from 1 on", DType.INT32, optional=True),
+            writes("y", "output, channels last", DType.INT8, DType.INT16),
+        ),
+        params=(Geometry, Gaps, Counted, CodesMean),
+        options=(AverageOptions, SumOptions, MeanOptions),
+    )
+
+
+AVERAGE_POOL = {
+    DType.INT8: _average_pool("average_pool_s8", DType.INT8),
+    DType.INT16: _average_pool("average_pool_s16", DType.INT16),
+}
+"""Of codes, by the input's type."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AverageSpec(PoolSpec):
+    """An average pool.
+
+    `divisor` is as in AverageOptions. `requantize` is None of reals, and has an entry for each number of taps, or a
+    single one where the divisor is fixed, to `taps`.
+    """
+
+    divisor: str
+    requantize: Requantizer | None
+    counted: Counted = field(default_factory=Counted)
+    taps: int = 0
+    counts_padding: bool = False
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether as many taps count for each window."""
+        return self.divisor == "fixed"
+
+    def variants(self, inside: bool) -> list[str]:
+        """What the C function's name tells."""
+        window = self.variant(inside)
+        return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
+
+    def options(self, inside: bool) -> AverageOptions:
+        """The template's."""
+        return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, inside=inside)
+
+
+def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
+    """The mean of the elements under a window."""
+    if pool.requantize is not None:
+        return _call_average_of_codes(node, builder, pool, pool.requantize.for_high_word())
+    inside, mean = pool.is_inside(builder.any_size), RealMean(scale=1.0 / pool.taps if pool.is_fixed else None)
+    call = Call(
+        AVERAGE_POOL_F32,
+        {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
+        [pool.geometry, pool.gaps, pool.counted, mean],
+        [pool.options(inside)],
+        overlaps=pool.overlaps(),
+        variant="_".join(pool.variants(inside)),
+    )
+    builder.call(node, call)
+
+
+def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requantize: Requantizer) -> None:
+    x, y, inside = pool.x.dtype, pool.y.dtype, pool.is_inside(builder.any_size)
+    operands = {"x": builder.buffer(node.input(0))}
+    if not pool.is_fixed:
+        table = requantize.multiplier.astype(np.int32)
+        operands["multiplier"] = builder.const(f"{node.output.name}.multiplier", table)
+    operands["y"] = builder.buffer(node.output)
+    area = pool.geometry.k_h * pool.geometry.k_w
+    few, fewer = (area < most and not builder.any_size for most in (2**8, 2**7))
+    mean = MeanOptions.of(requantize, area, x, y)
+    mean = mean.of_any_size() if builder.any_size else mean
+    variant = pool.variants(inside) + ["even"] * mean.ties + ["many"] * (not few and x is DType.INT8)
+    call = Call(
+        AVERAGE_POOL[x],
+        operands,
+        [pool.geometry, pool.gaps, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
+        [pool.options(inside), SumOptions(few=few, fewer=fewer, short=SHORT_LOOPS in builder.features), mean],
+        overlaps=pool.overlaps(),
+        variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),
+    )
+    builder.call(node, call)
+
+
+# ------------------------------------------------------------------------------------- means by rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSize(Params):
+    """Of the pixels that are added."""
+
+    columns: Annotated[int, "pixels in all"]
+    channels: Annotated[int, "elements of a pixel"]
+
+
+ACCUMULATE_ROWS = Kernel(
+    "accumulate_rows_s8",
+    what="adds the codes of pixels, of one row or several, to a sum a channel",
+    operands=(reads("x", "pixels", DType.INT8), updates("acc", "a sum a channel", DType.INT32)),
+    params=(RowSize,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumsSize(Params):
+    """Of sums by channel."""
+
+    channels: Annotated[int, "number of sums"]
+    count: Annotated[int, "codes in each sum"]
+
+
+AVERAGE_OF_SUMS = Kernel(
+    "average_of_sums_s8",
+    what="the mean of each channel's codes by their sum: one rounding, half to even",
+    operands=(
+        reads("acc", "a sum a channel", DType.INT32),
+        writes("y", "a mean a channel", DType.INT8, DType.INT16),
+    ),
+    params=(SumsSize, CodesMean),
+    options=(MeanOptions,),
+)
+
+
+def call_row_sums(node: Node, builder: Builder) -> None:
+    """Sums that lie where they lay, with the codes of one row more, by channel."""
+    x = node.input(0)
+    channels = x.type.shape[-1]
+    operands = {"x": builder.buffer(x), "acc": builder.buffer(node.output)}
+    size = RowSize(columns=x.type.count // channels, channels=channels)
+    builder.call(node, Call(ACCUMULATE_ROWS, operands, [size]))
+
+
+def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, count: int, x: TensorType) -> None:
+    """As an average pool, of the sums of `count` codes of x."""
+    y, requantize = node.output.type, requantize.for_high_word()
+    operands = {"acc": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
+    params = [SumsSize(channels=y.shape[-1], count=count), CodesMean.of(requantize, x, fixed=True)]
+    options = [MeanOptions.of(requantize, count, x.dtype, y.dtype)]
+    builder.call(node, Call(AVERAGE_OF_SUMS, operands, params, options))
+
+
+# --------------------------------------------------------------------------------- any number of axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolPlanes(Params):
+    """Of tensors, channels first."""
+
+    planes: Annotated[int, "images times channels"]
+    x_plane: Annotated[int, "elements of a plane of x"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectParams(ByAxis):
+    """By function and results; members of an axis end with its number."""
+
+    counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
+    counted_end: Annotated[Mapping[str, int], "where taps that count end behind x"] = field(default_factory=dict)
+    step: Annotated[Mapping[str, int], "how far apart positions along the axis are"] = field(default_factory=dict)
+    power: Annotated[Real | None, "p of an Lp norm"] = None
+    root: Annotated[Real | None, "1 / p"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectOptions(Options):
+    """Of a pool in any number of axes."""
+
+    rank: Annotated[int, "number of axes"]
+    function: Annotated[str, "max, average or lp"]
+    t: Annotated[str, "C type of the elements"]
+    f: Annotated[str, "suffix of the functions of math.h for that type"]
+    widens: Annotated[bool, "whether taps in the padding count"]
+    indices: Annotated[bool, "whether positions of maxima are wanted"]
+    p_norm: Annotated[int, "p, if it is 1 or 2, else 0"]
+
+
+POOL_DIRECT = Kernel(
+    "pool_direct",
+    what="the largest element, mean or Lp norm under each window of any number of axes, element by element",
+    operands=(
+        reads("x", "input, channels first"),
+        writes("y", "output"),
+        writes("indices", "where each maximum lies in x, as if x were flat", DType.INT64, optional=True),
+    ),
+    params=(PoolPlanes, WindowWalk, DirectParams),
+    options=(DirectOptions,),
+)
+
+
+# ------------------------------------------------------------------------------------------------- unpooling
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpoolParams(Params):
+    """Sizes of both sides, as if they were flat."""
+
+    count: Annotated[int, "elements of x"]
+    size: Annotated[int, "elements of y"]
+
+
+UNPOOL = Kernel(
+    "unpool",
+    what="zeros, but for elements of x at the positions that indices tell; those outside are ignored",
+    operands=(reads("x", "what is placed"), reads("indices", "where it is placed", DType.INT64), writes("y", "output")),
+    params=(UnpoolParams,),
+)

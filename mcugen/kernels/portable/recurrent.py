@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of recurrent layers: one call a direction, all into the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.weighted_layers import interleave
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, ExpressionParams, Kernel, Options, Params, Real, Role, reads, scratch, writes
+from mcugen.lir.program import Access, Buffer, Overlap
+from mcugen.lir.traversal import Traversal, nested, overlap
+
+# ------------------------------------------------------------------------------------------------- sizes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a layer, and how its tensors are walked (strides in elements)."""
+
+    steps: int
+    batch: int
+    depth: int
+    hidden: int
+    directions: int
+    batch_first: bool
+
+    @property
+    def y_shape(self) -> Shape:
+        """Of Y."""
+        outer = (self.steps, self.directions, self.batch)
+        return (*((self.batch, self.steps, self.directions) if self.batch_first else outer), self.hidden)
+
+    @property
+    def state_shape(self) -> Shape:
+        """Of the first and last h and c."""
+        return (*((self.batch, self.directions) if self.batch_first else (self.directions, self.batch)), self.hidden)
+
+    @property
+    def x_strides(self) -> tuple[int, int]:
+        """Of X, from sequence to sequence and from step to step."""
+        batch, step = (self.steps, 1) if self.batch_first else (1, self.batch)
+        return batch * self.depth, step * self.depth
+
+    @property
+    def y_strides(self) -> tuple[int, int]:
+        """The same of Y."""
+        batch, step = (self.steps * self.directions, self.directions)
+        if not self.batch_first:
+            batch, step = 1, self.directions * self.batch
+        return batch * self.hidden, step * self.hidden
+
+    @property
+    def state_stride(self) -> int:
+        """Of states, from sequence to sequence."""
+        return self.hidden * (self.directions if self.batch_first else 1)
+
+    def start(self, direction: int) -> int:
+        """Where a direction begins in Y and in states."""
+        return direction * self.hidden * (1 if self.batch_first else self.batch)
+
+
+@dataclass(frozen=True)
+class Gates:
+    """How many gates the rows of W and R make up; how many of them each product with R computes (`blocks`).
+
+    `kept` are those that a step has at once, with what is kept apart from them.
+    """
+
+    count: int
+    blocks: tuple[int, ...]
+    kept: int
+
+    def packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
+        """[directions, gates · hidden, k] → flat, the rows of each block of gates interleaved for themselves."""
+        hidden = matrices.shape[1] // self.count
+        cuts = [int(gate) * hidden for gate in np.cumsum(blocks)[:-1]]
+        return np.concatenate([interleave(part) for matrix in matrices for part in np.split(matrix, cuts)])
+
+
+# ------------------------------------------------------------------------------------------ declarations
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceParams(Params):
+    """Sizes, and where a direction lies in the inputs."""
+
+    batch: Annotated[int, "sequences"]
+    steps: Annotated[int, "steps of a sequence, at most"]
+    depth: Annotated[int, "elements of a step of x"]
+    hidden: Annotated[int, "elements of a state"]
+    reverse: Annotated[int, "1 if sequences are walked from their end"]
+    x_batch: Annotated[int, "elements of x from sequence to sequence"]
+    x_step: Annotated[int, "elements of x from step to step"]
+    w_offset: Annotated[int, "first element of w of this direction"]
+    r_offset: Annotated[int, "first element of r of this direction"]
+    bias_offset: Annotated[int | None, "first element of bias of this direction"] = None
+    first_offset: Annotated[int | None, "first element of h0 and c0 of this direction"] = None
+    first_stride: Annotated[int | None, "elements of h0 and c0 from sequence to sequence"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeepholeParams(Params):
+    """Where a direction's peepholes begin."""
+
+    peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputWalk(Params):
+    """Where a direction lies in y, if the states of all steps are wanted."""
+
+    y_batch: Annotated[int | None, "elements of y from sequence to sequence"] = None
+    y_step: Annotated[int | None, "elements of y from step to step"] = None
+    y_offset: Annotated[int | None, "first element of y of this direction"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenWalk(Params):
+    """Where a direction's hidden states lie."""
+
+    h_offset: Annotated[int, "first element of h_all of this direction"]
+    h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if one serves all of them"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellWalk(Params):
+    """Where a direction's cells lie."""
+
+    c_offset: Annotated[int, "first element of c_all of this direction"]
+    c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if one serves all of them"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionParams(ExpressionParams):
+    """Of the activation functions."""
+
+    clip: Annotated[Real | None, "what goes into gates is limited to -clip .. clip"] = None
+    f: Annotated[Mapping[str, Real], "alpha and beta of f"] = field(default_factory=dict)
+    g: Annotated[Mapping[str, Real], "alpha and beta of g"] = field(default_factory=dict)
+    k: Annotated[Mapping[str, Real], "alpha and beta of the function of a cell"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentOptions(Options):
+    """Of any recurrent layer; functions are C statements on a variable @."""
+
+    packed: Annotated[bool, "whether rows of w and r are interleaved by four"]
+    bias: Annotated[str, "none, sum (of the biases of W and R), or pair (one behind the other)"]
+    lens: Annotated[bool, "whether sequences have lengths of their own"]
+    h0: Annotated[bool, "whether there is a first hidden state"]
+    y: Annotated[bool, "whether the states of all steps are wanted"]
+    t: Annotated[str, "C type of the elements"]
+    zero: Annotated[str, "0 of that type"]
+    headers: Annotated[list[str], "what the functions need"]
+    f: Annotated[str, "function of the gates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GruOptions(Options):
+    """Of a GRU."""
+
+    g: Annotated[str, "function of the hidden gate"]
+    one: Annotated[str, "1 of the elements' type"]
+    linear: Annotated[bool, "whether the product with R comes before the reset gate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LstmOptions(Options):
+    """Of an LSTM."""
+
+    g: Annotated[str, "function of the cell gate"]
+    k: Annotated[str, "function of a cell"]
+    one: Annotated[str, "1 of the elements' type"]
+    coupled: Annotated[bool, "whether the forget gate is the input gate's complement"]
+    c0: Annotated[bool, "whether there is a first cell"]
+    peepholes: Annotated[bool, "whether gates see the cell"]
+
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+_INPUTS = (
+    reads("x", "sequences", *_FLOATS),
+    reads("w", "weights of x, of all directions", *_FLOATS),
+    reads("r", "weights of the hidden state, of all directions", *_FLOATS),
+    reads("bias", "biases of all directions", *_FLOATS, optional=True),
+    reads("lens", "lengths of the sequences", DType.INT32, optional=True),
+    reads("h0", "first hidden states", *_FLOATS, optional=True),
+)
+_CELLS = (
+    reads("c0", "first cells", *_FLOATS, optional=True),
+    reads("peepholes", "factors by which gates see the cell: input, output, forget", *_FLOATS, optional=True),
+)
+_Y = writes("y", "hidden states of all steps", *_FLOATS, optional=True)
+_H = writes("h_all", "last hidden states, or working memory for one", *_FLOATS)
+_C = writes("c_all", "last cells, or working memory for one", *_FLOATS)
+_GATES = scratch("gates", "sums of the gates of a step", *_FLOATS)
+
+
+def _recurrent(
+    name: str,
+    what: str,
+    operands: tuple[Role, ...],
+    params: tuple[type[Params], ...],
+    options: tuple[type[Options], ...] = (),
+) -> Kernel:
+    declared: tuple[type[Options], ...] = (RecurrentOptions, *options, FloatLoops)
+    # each step reads all weights again; caches serve most of that
+    return Kernel(name, what=what, operands=operands, params=params, options=declared, loads=1.0, sweeps=0.25)
+
+
+RNN = _recurrent(
+    "rnn",
+    "h' = f(W x + R h + biases), step by step",
+    (*_INPUTS, _Y, _H, _GATES),
+    (SequenceParams, OutputWalk, HiddenWalk, FunctionParams),
+)
+GRU = _recurrent(
+    "gru",
+    "gated recurrent units, step by step",
+    (*_INPUTS, _Y, _H, _GATES),
+    (SequenceParams, OutputWalk, HiddenWalk, FunctionParams),
+    (GruOptions,),
+)
+LSTM = _recurrent(
+    "lstm",
+    "long short-term memory, step by step",
+    (*_INPUTS, *_CELLS, _Y, _H, _C, _GATES),
+    (SequenceParams, PeepholeParams, OutputWalk, HiddenWalk, CellWalk, FunctionParams),
+    (LstmOptions,),
+)
+
+# ------------------------------------------------------------------------------------------------- calls
+
+
+@dataclass(frozen=True)
+class Functions:
+    """A direction's activation functions: C statements on a variable @ by role, the headers that they need, numbers."""
+
+    texts: Mapping[str, str]
+    headers: list[str]
+    params: FunctionParams
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A recurrent layer as its kernel takes it.
+
+    `inputs` are by role, those that are present; `results` by state (h, c), and y. `backwards` is by direction, `bias`
+    and `packed` as in RecurrentOptions; `x` and `y` are types.
+    """
+
+    kernel: Kernel
+    sizes: Sizes
+    gates: Gates
+    backwards: tuple[bool, ...]
+    states: tuple[str, ...]
+    x: TensorType
+    y: TensorType | None
+    inputs: Mapping[str, Buffer]
+    results: Mapping[str, Buffer]
+    packed: bool
+    bias: str
+
+    def options(self, functions: Functions) -> RecurrentOptions:
+        """What every template must know."""
+        return RecurrentOptions(
+            packed=self.packed,
+            bias=self.bias,
+            lens="lens" in self.inputs,
+            h0="h0" in self.inputs,
+            y="y" in self.results,
+            t=self.x.dtype.c,
+            zero=real_text("0.0", self.x.dtype),
+            headers=functions.headers,
+            f=functions.texts["f"],
+        )
+
+    def call(self, node: Node, builder: Builder, d: int, functions: FunctionParams, options: Sequence[Options]) -> None:
+        """Of direction `d`."""
+        name, dtype, hidden = node.outputs[0].name, self.x.dtype, self.sizes.hidden
+        later = Access.INOUT if d else Access.OUT
+        operands, access = dict(self.inputs), {"y": later}
+        if "y" in self.results:
+            operands["y"] = self.results["y"]
+        for state in self.states:
+            role, kept = f"{state}_all", state in self.results
+            scratch = None if kept else builder.scratch(f"{name}.{state}", dtype, hidden)
+            operands[role] = scratch or self.results[state]
+            access[role] = later if kept else Access.SCRATCH
+        operands["gates"] = builder.scratch(f"{name}.gates", dtype, self.gates.kept * hidden)
+        call = Call(
+            self.kernel,
+            operands,
+            [*self._params(d), functions],
+            options,
+            access=access,
+            inplace=self._inplace(),
+            overlaps=self._overlaps(),
+            variant=dtype.tag,
+        )
+        builder.call(node, call).macs //= self.sizes.directions
+
+    def _params(self, d: int) -> list[Params]:
+        sizes = self.sizes
+        found: list[Params] = [self._sequence(d)]
+        if "c" in self.states:
+            found.append(PeepholeParams(peepholes_offset=d * 3 * sizes.hidden if "peepholes" in self.inputs else None))
+        if "y" in self.results:
+            batch, step = sizes.y_strides
+            found.append(OutputWalk(y_batch=batch, y_step=step, y_offset=sizes.start(d)))
+        else:
+            found.append(OutputWalk())
+        places = {s: (sizes.start(d), sizes.state_stride) if s in self.results else (0, 0) for s in self.states}
+        found.append(HiddenWalk(h_offset=places["h"][0], h_stride=places["h"][1]))
+        if "c" in self.states:
+            found.append(CellWalk(c_offset=places["c"][0], c_stride=places["c"][1]))
+        return found
+
+    def _sequence(self, d: int) -> SequenceParams:
+        sizes, rows = self.sizes, self.gates.count * self.sizes.hidden
+        batch, step = sizes.x_strides
+        biases = {"none": None, "pair": d * 2 * rows, "sum": d * self.gates.kept * sizes.hidden}
+        starts = {"h0", "c0"} & self.inputs.keys()
+        return SequenceParams(
+            batch=sizes.batch,
+            steps=sizes.steps,
+            depth=sizes.depth,
+            hidden=sizes.hidden,
+            reverse=int(self.backwards[d]),
+            x_batch=batch,
+            x_step=step,
+            w_offset=d * rows * sizes.depth,
+            r_offset=d * rows * sizes.hidden,
+            bias_offset=biases[self.bias],
+            first_offset=sizes.start(d) if starts else None,
+            first_stride=sizes.state_stride if starts else None,
+        )
+
+    def _inplace(self) -> list[tuple[str, str]]:
+        """Last states may lie where the first were."""
+        if self.sizes.directions > 1:
+            return []
+        return [(f"{s}_all", f"{s}0") for s in self.states if s in self.results and f"{s}0" in self.inputs]
+
+    def _overlaps(self) -> list[Overlap]:
+        """A step of a sequence is read before it is written, if all of them are walked just once and forward."""
+        sizes = self.sizes
+        if self.y is None or sizes.directions > 1 or self.backwards[0] or "lens" in self.inputs:
+            return []
+        (x_batch, x_step), (y_batch, y_step) = sizes.x_strides, sizes.y_strides
+        sequences, steps = np.arange(sizes.batch), np.arange(sizes.steps)
+        reads = nested(sequences * x_batch, steps * x_step)
+        ends = nested(sequences * y_batch, steps * y_step) + sizes.hidden
+        return overlap(self.x, self.y, Traversal(reads, ends))
+
+
+def real_text(text: str, dtype: DType) -> str:
+    """A C literal of a type."""
+    return text + ("" if dtype is DType.FLOAT64 else "f")

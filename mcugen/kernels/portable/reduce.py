@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of reductions along axes, and of the position of an extreme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import DType, Shape
+from mcugen.kernels.common.strided_loops import AxisWalk, Nests
+from mcugen.lir.kernel import Kernel, Options, Params, Real, Trained, reads, writes
+from mcugen.lir.program import Wide
+from mcugen.lir.traversal import Traversal, nested
+
+Walks = list[tuple[int, int]]
+"""Loops: size, stride in elements."""
+
+
+def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
+    """(size, stride in elements) of kept and of reduced dimensions; neighbours of a kind are merged."""
+    merged: list[tuple[int, int, bool]] = []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        is_reduced, stride = axis in axes, math.prod(shape[axis + 1 :])
+        if merged and merged[-1][2] == is_reduced:
+            size *= merged.pop()[0]
+        merged.append((size, stride, is_reduced))
+    kept = [(size, stride) for size, stride, is_reduced in merged if not is_reduced]
+    return kept, [(size, stride) for size, stride, is_reduced in merged if is_reduced]
+
+
+def nests_of(kept: Walks, reduced: Walks) -> Nests:
+    """Loops over kept and reduced axes, as members of the parameter struct."""
+
+    def loops(letter: str, walks: Walks) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for number, (size, stride) in enumerate(walks):
+            found |= {f"{letter}{number}_size": size, f"{letter}{number}_stride": stride}
+        return found
+
+    return Nests(k=loops("k", kept), r=loops("r", reduced))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(Params):
+    """How an accumulator becomes an element of y."""
+
+    scale: Annotated[Real | None, "1 / elements of a mean of reals"] = None
+    count: Annotated[int | None, "elements of a mean of integers"] = None
+    multiplier: Annotated[Trained | None, "unit of the sum / scale of y, times 2^shift"] = None
+    offset: Annotated[Wide | None, "zero points and one half, in products of a sum and the multiplier"] = None
+    y_zero: Annotated[Trained | None, "zero point of y, where halves go to even"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceOptions(Options):
+    """Of a reduction."""
+
+    what: Annotated[str, "its name"]
+    kept: Annotated[int, "loops over what is kept"]
+    reduced: Annotated[int, "loops over what is reduced"]
+    x_t: Annotated[str, "C type of x"]
+    y_t: Annotated[str, "C type of y"]
+    acc_t: Annotated[str, "C type of the accumulator"]
+    start: Annotated[str, "what it starts from; empty: the first element"]
+    step: Annotated[str, "the statement for each element v"]
+    finish: Annotated[str, "plain, scale, divide_signed, divide_unsigned, average or requantize"]
+    shift: Annotated[int, "bits behind the point of a product"] = 0
+    low: Annotated[int, "the least code"] = 0
+    high: Annotated[int, "the largest code"] = 0
+
+
+REDUCE = Kernel(
+    "reduce",
+    what="a sum, mean, product, extreme or norm over any axes, element by element",
+    operands=(reads("x", "input"), writes("y", "output")),
+    params=(Nests, Finish),
+    options=(ReduceOptions,),
+)
+
+
+# ------------------------------------------------------------------------------------ position of an extreme
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgOptions(Options):
+    """Of a search."""
+
+    what: Annotated[str, "its name"]
+    x_t: Annotated[str, "C type of x"]
+    beats: Annotated[str, "the comparison by which an element takes the place of the best before it"]
+
+
+ARG = Kernel(
+    "arg",
+    what="the index of the largest or smallest element along an axis",
+    operands=(reads("x", "input"), writes("y", "indices", DType.INT64)),
+    params=(AxisWalk,),
+    options=(ArgOptions,),
+)
+
+
+def arg_order(walk: AxisWalk) -> Traversal:
+    """Row by row."""
+    rows = np.arange(walk.outer) * walk.depth * walk.inner
+    return Traversal.runs(nested(rows, np.arange(walk.inner)), 1)

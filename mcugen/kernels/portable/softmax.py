@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of softmax and its logarithm along one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import DType, TensorType
+from mcugen.kernels.common.strided_loops import AxisWalk
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, no_rounds, reads, scratch, writes
+from mcugen.lir.program import Buffer, Instr, Wide
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxSpec:
+    """A softmax along `axis`, or its logarithm, as kernels take it; `mask` is the type of the mask, if there is one."""
+
+    x: TensorType
+    y: TensorType
+    axis: int
+    log: bool
+    mask: TensorType | None
+
+    @property
+    def walk(self) -> AxisWalk:
+        """How rows along the axis lie in memory."""
+        return AxisWalk.of(self.x.shape, self.axis)
+
+    @cached_property
+    def fixed(self) -> FixedSoftmax | FixedLogSoftmax | None:
+        """In integers; None of reals, or where integers are too coarse."""
+        sig = Signature((self.x,), (self.y,))
+        return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Params):
+    """Where some elements are hidden."""
+
+    period: Annotated[int | None, "rows of the mask, which repeats behind them"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probabilities(Params):
+    """From exponentials to codes: e * (numerator * 2^bits / sum), with 2^shift for each code."""
+
+    numerator: Annotated[Trained, "1 / scale of y, with shift - bits bits behind the point"]
+    bits: Annotated[Trained, "bits behind the point of an exponential"]
+    offset: Annotated[Wide, "zero point of y and one half, with shift bits behind the point"]
+    shift_more: Annotated[Trained, "bits by which shift exceeds 32"]
+
+    @staticmethod
+    def of(fixed: FixedSoftmax) -> Probabilities:
+        """As the specification has them."""
+        offset, more = Wide(fixed.offset), fixed.shift - 32
+        return Probabilities(numerator=fixed.numerator, bits=fixed.exp.bits, offset=offset, shift_more=more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logarithms(Params):
+    """From x - max and the logarithm of the sum of exponentials to codes."""
+
+    slope: Annotated[Trained, "scale of x / scale of y, with shift bits behind the point"]
+    log2_one: Annotated[Trained, "log2 of 1 in an exponential's unit, with 20 bits behind the point"]
+    unit: Annotated[Trained, "log(2) / scale of y"]
+    unit_shift: Annotated[Trained, "bits that a product with unit has too many behind the point"]
+    offset: Annotated[Wide, "zero point of y and one half, with shift bits behind the point"]
+    shift: Annotated[Trained, "bits behind the point"]
+
+    @staticmethod
+    def of(fixed: FixedLogSoftmax) -> Logarithms:
+        """As the specification has them."""
+        return Logarithms(
+            slope=fixed.slope,
+            log2_one=fixed.exp.bits << LOG_BITS,
+            unit=fixed.unit,
+            unit_shift=fixed.unit_shift,
+            offset=Wide(fixed.offset),
+            shift=fixed.shift,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskOptions(Options):
+    """Of a softmax."""
+
+    masked: Annotated[bool, "whether a mask hides elements"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealOptions(MaskOptions):
+    """Of a softmax of reals."""
+
+    vectors: Annotated[bool, "whether a row's elements lie together, four at a time with Helium"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOptions(Options):
+    """How exponentials become codes."""
+
+    shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
+    long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(ShareOptions):
+    """The output's codes."""
+
+    y_t: Annotated[str, "C type of y"]
+    bits_y: Annotated[int, "its bits"]
+    low: Annotated[int, "the least code"]
+    high: Annotated[int, "the largest code"]
+    joined: Annotated[bool, "whether elements of a row lie side by side"]
+
+
+_EXP = reads("exp_table", "exponentials by the difference from the largest, or by its low byte", DType.INT32)
+_HIGH = reads("exp_high", "exponentials by the difference's high byte", DType.INT32)
+_VISIBLE = reads("visible", "0 where an element is hidden", DType.BOOL, optional=True)
+_WIDER = {DType.INT8: (_EXP,), DType.INT16: (_EXP, _HIGH)}
+
+
+def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
+    x = reads("x", "input", dtype)
+    y = writes("y", "output", *((DType.INT8, DType.INT16) if dtype in _WIDER else (dtype,)))
+    return (x, *(_VISIBLE,) * masked, *_WIDER.get(dtype, ()), y)
+
+
+LONG = 32
+"""Elements of a row."""
+
+_VARIES = "the largest element and the length of the sum are looked for"
+
+
+def _rounds(instr: Instr) -> int:
+    """Of the loop that shifts a sum to the left: once a row, 31 at most. Others of a division are shorter."""
+    outer, inner = instr.params["outer"], instr.params.get("inner", 1)
+    assert isinstance(outer, int) and isinstance(inner, int)
+    return 31 * outer * inner
+
+
+def _softmax(dtype: DType) -> Kernel:
+    codes = dtype in _WIDER
+    how = "in integers, by a table of exponentials" if codes else "as it is written"
+    return Kernel(
+        f"softmax_{dtype.tag}",
+        varies=_VARIES,
+        rounds=_rounds if codes else no_rounds,
+        what=f"exp(x - max) / sum of exp(x - max) along an axis, {how}; some elements may be hidden",
+        operands=_operands(dtype, masked=True),
+        params=(AxisWalk, Mask, Probabilities) if codes else (AxisWalk, Mask),
+        options=(MaskOptions, CodeOptions) if codes else (RealOptions,),
+    )
+
+
+_OF_DOUBLES = """<ir_version: 10, opset_import: ["" : 18]>
+log_softmax (double[2, 5] x) => (double[2, 5] y) { y = LogSoftmax (x) }"""
+
+
+def _log_softmax(dtype: DType) -> Kernel:
+    codes = dtype in _WIDER
+    how = "in integers, by a table of exponentials" if codes else "as it is written"
+    return Kernel(
+        f"log_softmax_{dtype.tag}",
+        varies=_VARIES,
+        rounds=_rounds if codes else no_rounds,
+        what=f"x - max - log of the sum of exp(x - max) along an axis, {how}",
+        operands=_operands(dtype, masked=False),
+        params=(AxisWalk, Logarithms) if codes else (AxisWalk,),
+        options=(MaskOptions, CodeOptions) if codes else (),
+        example=_OF_DOUBLES if dtype is DType.FLOAT64 else "",
+    )
+
+
+FEWEST, MOST = 8, 256
+"""Elements of rows whose exponentials are kept: four bytes of each."""
+
+SOFTMAX_DSP = Kernel(
+    "softmax_s8_dsp",
+    varies=_VARIES,
+    rounds=_rounds,
+    what="exp(x - max) / sum of exp(x - max) of int8 rows, by a table of exponentials, each of which is looked up once",
+    operands=(
+        *_operands(DType.INT8, masked=False)[:-1],
+        writes("y", "output", DType.INT8),
+        scratch("e", "exponentials of a row", DType.INT32),
+    ),
+    params=(AxisWalk, Probabilities),
+    without=frozenset({"inner"}),
+    options=(ShareOptions,),
+    needs=frozenset({"dsp"}),
+    lacks=frozenset({"mve"}),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int8[4, 16] a) => (int8[4, 16] y)
+<float scale = {0.0625}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
+  x = DequantizeLinear(a, scale, zero)
+  shares = Softmax(x)
+  y = QuantizeLinear(shares, finer, least)
+}""",
+)
+"""What it keeps is no more than the tensor: rows are FEWEST at the least."""
+
+_TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT16)
+SOFTMAX = {dtype: _softmax(dtype) for dtype in _TYPES}
+LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
+
+
+def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
+    """Input 1, if there is one, is the mask."""
+    if not _call_dsp(node, builder, spec):
+        _call_any(node, builder, spec)
+
+
+def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
+    """Rows whose exponentials are kept; False: they are too short, too long or too few, or there is no kernel."""
+    x, y, walk, fixed = spec.x, spec.y, spec.walk, spec.fixed
+    is_wanted = isinstance(fixed, FixedSoftmax) and x.dtype is y.dtype is DType.INT8 and walk.inner == 1
+    is_worth_it = FEWEST <= walk.depth <= min(MOST, x.count // 4) and spec.mask is None
+    if not is_wanted or not is_worth_it or builder.any_size or not SOFTMAX_DSP.runs_on(builder.features):
+        return False
+    assert isinstance(fixed, FixedSoftmax)
+    operands = {"x": builder.buffer(node.input(0)), **_tables(builder, fixed.exp), "y": builder.buffer(node.output)}
+    call = Call(
+        SOFTMAX_DSP,
+        operands | {"e": builder.scratch(f"{node.output.name}.e", DType.INT32, walk.depth)},
+        [walk, Probabilities.of(fixed)],
+        [ShareOptions(shift_more=fixed.shift != 32, long=walk.depth >= LONG)],
+        overlaps=overlap(x, y, Traversal.forward(x.count)),
+    )
+    builder.call(node, call)
+    return True
+
+
+def _call_any(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
+    x, y, walk, fixed, masked = spec.x, spec.y, spec.walk, spec.fixed, spec.mask is not None
+    operands, params = {"x": builder.buffer(node.input(0))}, list[Params]([walk])
+    joined = walk.inner == 1
+    vectors = joined and not masked and x.dtype is DType.FLOAT32 and "mve" in builder.features and not spec.log
+    options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None else []
+    if fixed is None and not spec.log:
+        options.append(RealOptions(masked=masked, vectors=vectors))
+    if masked:
+        operands["visible"] = builder.buffer(node.input(1))
+    if not spec.log:
+        params.append(Mask(period=None if spec.mask is None else spec.mask.count // walk.depth))
+    if fixed is not None:
+        operands |= _tables(builder, fixed.exp)
+        params.append(Probabilities.of(fixed) if isinstance(fixed, FixedSoftmax) else Logarithms.of(fixed))
+        options.append(_code_options(y.dtype, walk, fixed))
+    same = x.dtype is y.dtype
+    variant = {"masked": masked, "rows": vectors, "apart": fixed is not None and not joined}
+    variant[f"to_{y.dtype.tag}"] = not same
+    call = Call(
+        (LOG_SOFTMAX if spec.log else SOFTMAX)[x.dtype],
+        operands | {"y": builder.buffer(node.output)},
+        params,
+        options,
+        inplace=[("y", "x")] if same and not joined else [],
+        overlaps=overlap(x, y, Traversal.forward(x.count)) if joined else [],
+        variant="_".join(name for name, is_so in variant.items() if is_so),
+    )
+    builder.call(node, call)
+
+
+def _tables(builder: Builder, exp: FixedExp) -> dict[str, Buffer]:
+    tables = {"exp_table": exp.low} | ({"exp_high": exp.high} if exp.high else {})
+    return {role: builder.const(f"softmax.{role}", np.asarray(table, np.int32)) for role, table in tables.items()}
+
+
+def _code_options(dtype: DType, walk: AxisWalk, fixed: FixedSoftmax | FixedLogSoftmax) -> CodeOptions:
+    low, high = dtype.limits
+    more = isinstance(fixed, FixedSoftmax) and fixed.shift != 32
+    return CodeOptions(
+        y_t=dtype.c,
+        bits_y=8 * dtype.nbytes,
+        low=low,
+        high=high,
+        joined=walk.inner == 1,
+        shift_more=more,
+        long=walk.depth >= LONG,
+    )

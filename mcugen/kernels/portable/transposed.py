@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of transposed convolutions of codes.
+
+In plain C, each output pixel gathers the input pixels that meet there. With fast products of rows by matrices, the rows
+of y at equal places of their stride are one phase: windows of x by a part of the kernel, whose channels are those of as
+many neighbouring pixels of y as the stride has. Such a row of y lies in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.common.loop_options import Loops
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import BLOCK, CodeStore, int8_tensors, interleave
+from mcugen.kernels.dsp import dsp_conv
+from mcugen.kernels.helium import layer
+from mcugen.kernels.portable.direct_conv import ChannelGroups
+from mcugen.kernels.portable.weighted import RestOptions, Rows
+from mcugen.kernels.scalar import scalar_conv
+from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.program import Buffer
+from mcugen.lir.traversal import Traversal
+from mcugen.numerics.fixedpoint import Range, Requantizer
+from mcugen.numerics.window import Window
+
+_CODES = (DType.INT8, DType.INT16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadGeometry(Params):
+    """Where input pixels go, channels last; of one axis there is one row."""
+
+    in_h: Annotated[int, "rows of x"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    stride_h: Annotated[int, "rows of y from window to window"]
+    stride_w: Annotated[int, "pixels of y from window to window"]
+    dilation_h: Annotated[int, "rows of y from tap to tap"]
+    dilation_w: Annotated[int, "pixels of y from tap to tap"]
+    pad_h: Annotated[int, "rows above y that the first window begins at"]
+    pad_w: Annotated[int, "pixels before a row of y that the first window begins at"]
+
+    @classmethod
+    def of(cls, shape: ConvShape) -> SpreadGeometry:
+        """Of a shape."""
+        return cls(**{member.name: getattr(shape, member.name) for member in cls.declared()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadTypes(Options):
+    """Element types, and what becomes of the sums."""
+
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    bias_t: Annotated[str, "C type of the bias"]
+    y_t: Annotated[str, "C type of the output"]
+    acc_t: Annotated[str, "C type of the sums"]
+    shift: Annotated[int, "of products with the multiplier to the right"]
+    rest: Annotated[bool, "whether channels are left over by fours"]
+
+
+def transposed_call(spec: ConvSpec, site: Site) -> Call:
+    """Two spatial axes always; four output channels at a time, their weights interleaved."""
+    shape, bias = spec.shape, spec.integer_bias
+    group_out = spec.channels // shape.groups
+    rest = group_out % BLOCK != 0
+    packed = np.concatenate([interleave(group) for group in spec.weights.reshape(shape.groups, group_out, -1)])
+    operands = {
+        "x": site.x,
+        "w": site.const("w", packed),
+        "bias": site.const("bias", bias),
+        "multiplier": site.const("multiplier", spec.multipliers),
+        "y": site.y,
+        "taps": site.scratch("taps", DType.INT32, 2 * shape.k_h * shape.k_w),
+    }
+    channels = ChannelGroups(
+        batch=shape.batch, groups=shape.groups, group_in=spec.weights.shape[-1], group_out=group_out
+    )
+    types = SpreadTypes(
+        x_t=spec.x.dtype.c,
+        w_t=DType.of(spec.weights).c,
+        bias_t=DType.of(bias).c,
+        y_t=spec.y.dtype.c,
+        acc_t=spec.acc.c,
+        shift=spec.high_word.shift,
+        rest=rest,
+    )
+    variant = spec.x.dtype.tag + ("_long" if spec.acc is DType.INT64 else "")
+    free = spec.overlaps(_pixels(shape, 1 if rest else BLOCK))
+    params = [channels, SpreadGeometry.of(shape), CodeStore.of(spec)]
+    return site.call(operands, params, [types], overlaps=free, variant=variant)
+
+
+def _pixels(shape: ConvShape, last: int) -> Traversal:
+    """Pixel by pixel; what meets there is read again for each few channels, of which `last` are the last."""
+    rows, columns = (_first_inputs(shape, axis) for axis in "hw")
+    pixels = shape.in_h * shape.in_w
+    none = (rows == shape.in_h)[:, None] | (columns == shape.in_w)
+    first = np.where(none, pixels, rows[:, None] * shape.in_w + columns).reshape(-1)
+    image = np.arange(shape.batch)[:, None] * pixels
+    reads = (image + first).reshape(-1) * shape.in_c
+    ends = (np.arange(len(reads))[:, None] + 1) * shape.out_c - np.array([last, 0])
+    return Traversal(np.repeat(reads, 2), ends.reshape(-1))
+
+
+def _first_inputs(shape: ConvShape, axis: str) -> Array:
+    """By output position along an axis: the first input that meets there, or its size if none does."""
+    size, out, taps, stride, dilation, pad = shape.along(axis)
+    at = np.arange(out)[:, None] + pad - np.arange(taps) * dilation
+    first: Array = np.where((at >= 0) & (at % stride == 0) & (at < size * stride), at // stride, size).min(1)
+    return first
+
+
+CONV_TRANSPOSE_INT = Kernel(
+    "conv_transpose_int",
+    what="a transposed convolution of codes: the taps of a pixel are found once, then four channels at a time",
+    operands=(
+        reads("x", "input, channels last", *_CODES),
+        reads("w", "weights by blocks of four channels, then by channel", *_CODES),
+        reads("bias", "by output channel", DType.INT32, DType.INT64),
+        reads("multiplier", "of sums, by output channel", DType.INT32),
+        writes("y", "output, channels last", *_CODES),
+        scratch("taps", "where the pixels that meet lie, and their taps", DType.INT32),
+    ),
+    params=(ChannelGroups, SpreadGeometry, CodeStore),
+    options=(SpreadTypes,),
+    emit=transposed_call,
+)
+
+
+# ------------------------------------------------------------------------------------------------- phases
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseSpec(ConvSpec):
+    """Rows of y at one place of their stride: windows of x by a part of the kernel.
+
+    The channels are those of the pixels of y that a window makes, [stride · O]; windows of rows are `first` rows of x
+    below the row's number divided by the stride.
+    """
+
+    codes: Requantizer
+    first: int
+
+    @cached_property
+    def requantizer(self) -> Requantizer:
+        """The layer's own: that of a part of its sums could be another."""
+        return self.codes
+
+
+@dataclass(frozen=True, eq=False)
+class TransposedSpec(ConvSpec):
+    """A transposed convolution, channels last."""
+
+    @staticmethod
+    def of(node: Node, window: Window, groups: int, clamp: Range | None) -> TransposedSpec:
+        """Of a node with inputs x, weights and a bias."""
+        whole = ConvSpec.of(node, window, groups, clamp)
+        return TransposedSpec(whole.x, whole.w, whole.y, whole.weights, whole.bias, clamp, whole.shape)
+
+    @cached_property
+    def columns(self) -> tuple[int, int]:
+        """The columns of x that a window sees, from its own number on: the first and how many."""
+        offsets = [at for place in range(self.shape.stride_w) for _, at in meets(self.shape, "w", place)]
+        first = min(offsets, default=0)
+        return first, max(offsets, default=0) - first + 1
+
+    @property
+    def windows(self) -> int:
+        """Of a row; each makes as many pixels of y as the stride has, the last perhaps fewer."""
+        return -(-self.shape.out_w // self.shape.stride_w)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last window makes pixels beyond the row."""
+        return self.shape.out_w % self.shape.stride_w != 0
+
+    @cached_property
+    def phases(self) -> tuple[PhaseSpec, ...]:
+        """By place of a row in the stride. Groups of channels are one, with zeros between them."""
+        return tuple(self._phase(place) for place in range(self.shape.stride_h))
+
+    def _phase(self, place: int) -> PhaseSpec:
+        shape, (left, taps) = self.shape, self.columns
+        weights = self._filled
+        rows = meets(shape, "h", place)
+        first = min((at for _, at in rows), default=0)
+        span = max((at for _, at in rows), default=0) - first + 1
+        found = np.zeros((shape.stride_w, shape.out_c, span, taps, shape.in_c), weights.dtype)
+        for ky, row in rows:
+            for pixel in range(shape.stride_w):
+                for kx, column in meets(shape, "w", pixel):
+                    found[pixel, :, row - first, column - left] = weights[:, ky, kx]
+        packed = found.reshape(-1, *found.shape[2:])
+        bias, codes = (np.tile(a, shape.stride_w) for a in (self.integer_bias, self._multipliers))
+        line = ConvShape.of_rows(self.windows, packed[0].size, len(packed))
+        codes_of = replace(self.requantizer, multiplier=codes)
+        return PhaseSpec(self.x, self.w, self.y, packed, bias, self.clamp, line, codes_of, first)
+
+    @property
+    def _filled(self) -> Array:
+        """[O, k_h, k_w, C], with zeros for what is in other groups."""
+        shape = self.shape
+        each = self.weights.reshape(shape.groups, -1, shape.k_h, shape.k_w, shape.in_c // shape.groups)
+        found = np.zeros((*each.shape[:-1], shape.groups, each.shape[-1]), each.dtype)
+        for group, weights in enumerate(each):
+            found[group, ..., group, :] = weights
+        return found.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
+
+    @property
+    def _multipliers(self) -> Array:
+        return np.broadcast_to(self.requantizer.multiplier, self.channels)
+
+    @property
+    def reads_pixels(self) -> bool:
+        """Whether each pixel of y is made of one pixel of x, at the same place of both."""
+        single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
+        shape = self.shape
+        inside = self.windows <= shape.in_w and shape.out_h <= shape.in_h * shape.stride_h
+        return single and inside
+
+    def traversal(self, at_once: int, rereads: bool) -> Traversal:
+        """Row by row, so many windows at once; whether these are read again while y is written."""
+        shape, (left, taps) = self.shape, self.columns
+        oy = np.arange(shape.out_h)[:, None]
+        tops, spans = (np.array(by_place)[oy % shape.stride_h] for by_place in zip(*self._spans, strict=True))
+        top, start = oy // shape.stride_h + tops, np.arange(0, self.windows, at_once)
+        row, column = np.maximum(top, 0), np.maximum(start + left, 0)
+        beside = start + min(at_once, self.windows) - 1 + left + taps <= 0
+        none = (top + spans <= 0) | (row >= shape.in_h) | (column >= shape.in_w) | beside
+        pixels = shape.in_h * shape.in_w
+        first = np.where(none, pixels, row * shape.in_w + column).reshape(-1)
+        ends = oy * shape.out_w + np.minimum((start + at_once) * shape.stride_w, shape.out_w)
+        image = np.arange(shape.batch)[:, None]
+        reads = (np.where(first < pixels, image * pixels + first, shape.batch * pixels)).reshape(-1) * shape.in_c
+        writes = ((image * shape.out_h * shape.out_w + ends.reshape(-1)) * shape.out_c).reshape(-1)
+        times = 2 if rereads else 1
+        return Traversal(np.repeat(reads, times), np.repeat(writes, times))
+
+    @property
+    def _spans(self) -> list[tuple[int, int]]:
+        return [(phase.first, phase.weights.shape[1]) for phase in self.phases]
+
+
+def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
+    """The taps that meet at a place of the stride along an axis, and the input there, from the window's number on."""
+    _, _, taps, stride, dilation, pad = shape.along(axis)
+    met = ((tap, place + pad - tap * dilation) for tap in range(taps))
+    return [(tap, at // stride) for tap, at in met if at % stride == 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRows(Params):
+    """How rows of y follow from x."""
+
+    images: Annotated[int, "of x and y"]
+    x_rows: Annotated[int, "rows of an image of x"]
+    x_row: Annotated[int, "pixels of a row of x"]
+    x_c: Annotated[int, "channels of a pixel of x"]
+    y_rows: Annotated[int, "rows of an image of y"]
+    y_row: Annotated[int, "elements of a row of y"]
+    places: Annotated[int, "rows of y to a row of x, each with a phase of its own"]
+    windows: Annotated[int, "of a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasePatches(Params):
+    """How what windows see is brought together."""
+
+    first: Annotated[int, "pixel of x at which the first window begins"]
+    taps: Annotated[int, "pixels of a row of a window"]
+    most: Annotated[int, "windows that are brought together at a time"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseOptions(Options):
+    """How windows are read, and rows written."""
+
+    direct: Annotated[bool, "whether windows are pixels of x, which are read where they lie"]
+    cut: Annotated[bool, "whether rows are made aside, as their last window goes beyond them"]
+
+
+PATCHED = 1024
+"""Bytes of windows that are brought together at a time, about."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The phases of a layer as a kernel reads them: windows begin `unit` bytes apart, or a multiple of it.
+
+    It takes `at_least` windows together, and reads them again while it writes, or not.
+    """
+
+    spec: TransposedSpec
+    unit: int
+    at_least: int
+    rereads: bool
+    direct_unit: int = 1
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether pixels of x are its windows."""
+        return self.spec.reads_pixels and self.spec.shape.in_c % self.direct_unit == 0
+
+    @property
+    def pitches(self) -> list[int]:
+        """Bytes from window to window, by phase."""
+        if self.is_direct:
+            return [self.spec.shape.in_c] * len(self.spec.phases)
+        return [-(-phase.depth // self.unit) * self.unit for phase in self.spec.phases]
+
+    @property
+    def most(self) -> int:
+        """Windows brought together at a time."""
+        fitting = PATCHED // max(self.pitches) // self.at_least * self.at_least
+        return min(max(fitting, self.at_least), self.spec.windows)
+
+    def table(self, sizes: Sequence[int]) -> Array:
+        """By phase: the first row of its windows, their rows, bytes from window to window, where its weights begin."""
+        starts = np.cumsum([0, *sizes[:-1]])
+        rows = zip(self.spec.phases, self.pitches, starts, strict=True)
+        return np.array([(p.first, p.weights.shape[1], pitch, start) for p, pitch, start in rows], np.int32)
+
+    @property
+    def params(self) -> list[Params]:
+        """Of all kernels by phases."""
+        spec, shape = self.spec, self.spec.shape
+        rows = PhaseRows(
+            images=shape.batch,
+            x_rows=shape.in_h,
+            x_row=shape.in_w,
+            x_c=shape.in_c,
+            y_rows=shape.out_h,
+            y_row=shape.out_w * shape.out_c,
+            places=shape.stride_h,
+            windows=spec.windows,
+        )
+        first, taps = spec.columns
+        return [rows, *([] if self.is_direct else [PhasePatches(first=first, taps=taps, most=self.most)])]
+
+    @property
+    def options(self) -> PhaseOptions:
+        """Of all kernels by phases."""
+        return PhaseOptions(direct=self.is_direct, cut=self.spec.is_cut)
+
+    def working(self, site: Site) -> dict[str, Buffer]:
+        """Memory for windows, and for a row of y."""
+        found = {}
+        if not self.is_direct:
+            found["patches"] = site.scratch("patches", DType.INT8, self.most * max(self.pitches))
+        if self.spec.is_cut:
+            line = self.spec.windows * self.spec.shape.stride_w * self.spec.shape.out_c
+            found["line"] = site.scratch("line", DType.INT8, line)
+        return found
+
+    def call(self, site: Site, operands: dict[str, Buffer], params: list[Params], options: list[Options]) -> Call:
+        """The kernel's instruction."""
+        at_once = self.at_least if self.is_direct else self.most
+        free = self.spec.overlaps(self.spec.traversal(at_once, self.rereads and self.is_direct))
+        variant = "_".join(["direct"] * self.is_direct + ["cut"] * self.spec.is_cut)
+        return site.call(operands, [*params, *self.params], [*options, self.options], overlaps=free, variant=variant)
+
+
+MOST_GROUPS = 4
+"""Whose products with zeros Helium and the DSP extension make faster than loops over groups."""
+
+
+def few_groups(spec: TransposedSpec) -> bool:
+    """at most four groups of channels"""
+    return spec.shape.groups <= MOST_GROUPS
+
+
+def phases_in_pairs(spec: TransposedSpec) -> bool:
+    """sums of 24 bits: two int8 weights lie in 16"""
+    return all(dsp_conv.pairs_of_weights(phase) for phase in spec.phases)
+
+
+def _dsp_rows(spec: TransposedSpec) -> _Rows:
+    return _Rows(spec, unit=8, at_least=2, rereads=False, direct_unit=8)
+
+
+def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
+    """Streams of weights, phase by phase."""
+    rows, head = _dsp_rows(spec), spec.phases[0]
+    streams, pitch = [], max(rows.pitches)
+    for phase in spec.phases:
+        padded = np.pad(phase.rows, ((0, 0), (0, -phase.depth % 8))).reshape(phase.channels, -1, dsp_conv.GROUP)
+        words = dsp_conv.stream(padded[:, :, dsp_conv.WIDENED], dsp_conv.sums_of(phase, True), 2, True)
+        streams.append(words.reshape(-1))
+    shape = ConvShape.of_rows(spec.windows, pitch, head.channels)
+    walk = dsp_conv.Walk(
+        runs_w=1, run_step=0, units=0, unit=8, is_padded=0, ring_h=1, pitch=0, margin=0, before=0, pair_h=1, right=0
+    )
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", np.concatenate(streams)),
+        "phases": site.const("phases", rows.table([len(words) for words in streams])),
+        "y": site.y,
+        "patch": site.scratch("patch", DType.INT16, 2 * pitch),
+        "table": site.scratch("table", DType.INT32, 2),
+        **rows.working(site),
+    }
+    loop = dsp_conv.InnerLoop(x_zero=spec.x.q.zero_point, depth=0, steps=0)
+    params = [shape.geometry, walk, dsp_conv.sums_of(head, True).params, loop]
+    written = dsp_conv.WrittenOut(x_t=spec.x.dtype.c, few=None, steps=0, grouped=False)
+    return rows.call(site, operands, params, [dsp_conv.StreamOptions.of(head), Loops.of(site), written])
+
+
+def dsp_steps(spec: TransposedSpec) -> int:
+    """Of the inner loop: groups of four products of two pixels and two channels."""
+    rows = _dsp_rows(spec)
+    return _blocks_of(spec, 2, 2) * sum(rows.pitches) // 4
+
+
+def _blocks_of(spec: TransposedSpec, windows: int, channels: int) -> int:
+    """Blocks of windows and channels that a phase has."""
+    rows = spec.shape.batch * -(-spec.shape.out_h // spec.shape.stride_h)
+    return rows * -(-spec.windows // windows) * -(-spec.phases[0].channels // channels)
+
+
+def _mve_rows(spec: TransposedSpec) -> _Rows:
+    return _Rows(spec, unit=layer.VECTOR, at_least=2, rereads=True)
+
+
+def emit_mve(spec: TransposedSpec, site: Site) -> Call:
+    """Vectors of weights and tables, phase by phase."""
+    rows, head = _mve_rows(spec), spec.phases[0]
+    vectors, tables = [], [layer.Table(phase) for phase in spec.phases]
+    packed = [layer.pack_vectors(phase.rows, layer.BLOCK) for phase in spec.phases]
+    loop = layer.Loop(*divmod(spec.shape.in_c, layer.VECTOR))
+    if not rows.is_direct:
+        vectors = [pitch // layer.VECTOR for pitch in rows.pitches]
+        loop = layer.Loop(int(np.gcd.reduce(vectors)))
+    flags = loop.flags
+    if vectors:
+        flags = replace(flags, looped=max(vectors) > flags.unroll)
+    frame = layer.gemm_frame(tables[0], loop, 2 * max(rows.pitches))
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", np.concatenate(packed)),
+        "table": site.const("table", np.concatenate([table.data for table in tables])),
+        "phases": site.const("phases", rows.table([len(part) for part in packed])),
+        "y": site.y,
+        **rows.working(site),
+    }
+    options = [flags, layer.Jump(), *(f for f in tables[0].flags if type(f) in site.kernel.options)]
+    zero = [] if rows.is_direct else [layer.padding(head)]
+    return rows.call(site, operands, [frame, _Channels(out_c=head.channels), *zero], options)
+
+
+def mve_vectors(spec: TransposedSpec) -> int:
+    """Vectors of products by two pixels and four channels."""
+    return _blocks_of(spec, 2, layer.BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Channels(Params):
+    """Of what windows make."""
+
+    out_c: Annotated[int, "elements that a window makes: channels of neighbouring pixels of y"]
+
+
+def _thumb_rows(spec: TransposedSpec) -> _Rows:
+    return _Rows(spec, unit=1, at_least=1, rereads=True)
+
+
+def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
+    """Six channels' weights side by side, phase by phase."""
+    rows, head = _thumb_rows(spec), spec.phases[0]
+    packed, tails = zip(*(scalar_conv.in_sixes(phase) for phase in spec.phases), strict=True)
+    offset, codes = scalar_conv.thumb_codes(spec.requantizer, spec.largest_sum, spec.limits)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", np.concatenate([part.reshape(-1) for part in packed])),
+        "tails": site.const("tails", np.concatenate([part.reshape(-1) for part in tails])),
+        "phases": site.const("phases", rows.table([part.size for part in packed])),
+        "y": site.y,
+        **rows.working(site),
+    }
+    size = Rows(rows=0, depth=spec.shape.in_c, channels=head.channels)
+    zero = [] if rows.is_direct else [layer.padding(head)]
+    rest = RestOptions(rest=head.channels % 6 > 0)
+    return rows.call(site, operands, [offset, size, *zero], [codes, rest])
+
+
+def thumb1_steps(spec: TransposedSpec) -> int:
+    """Products by six channels."""
+    return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
+
+
+_BY_VALUE = frozenset({CHECKED})
+"""Phases tell where their weights begin, and how many bytes windows take."""
+_PHASES = reads("phases", "by row of y in the stride: see templates/kernels/phases.j2", DType.INT32)
+_WORKING: tuple[Role, ...] = (
+    scratch("patches", "what lies under some windows", DType.INT8, optional=True),
+    scratch("line", "a row of y with what its last window makes besides", DType.INT8, optional=True),
+)
+_BY_PHASES = "a transposed convolution as products of windows and parts of the kernel, a row at a time"
+
+CONV_TRANSPOSE: tuple[Kernel, ...] = (
+    Kernel(
+        "conv_transpose_s8_dsp",
+        what=f"{_BY_PHASES}: two windows by two channels; few groups are one, with zeros between them",
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "the streams of all phases", DType.INT32),
+            _PHASES,
+            writes("y", "output, channels last", DType.INT8),
+            scratch("patch", "two windows, widened", DType.INT16),
+            scratch("table", "where they begin", DType.INT32),
+            *_WORKING,
+        ),
+        params=(
+            *(ConvGeometry, dsp_conv.Walk, dsp_conv.HighWord, dsp_conv.InnerLoop),
+            *(PhaseRows, PhasePatches),
+        ),
+        optional=(PhasePatches,),
+        without=dsp_conv.UNREAD,
+        options=(dsp_conv.StreamOptions, Loops, dsp_conv.WrittenOut, PhaseOptions),
+        needs=frozenset({"dsp"}),
+        lacks=frozenset({"mve"}) | _BY_VALUE,
+        when=(few_groups, int8_tensors, dsp_conv.high_word, phases_in_pairs),
+        emit=emit_dsp,
+        extra=dsp_steps,
+    ),
+    Kernel(
+        "conv_transpose_s8_mve",
+        what=f"{_BY_PHASES}: two windows by four channels; few groups are one, with zeros between them",
+        operands=layer.operands(_PHASES, working=_WORKING),
+        params=(layer.GemmFrame, _Channels, layer.Padding, PhaseRows, PhasePatches),
+        optional=(layer.Padding, PhasePatches),
+        options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results, PhaseOptions),
+        needs=frozenset({"mve"}),
+        lacks=_BY_VALUE,
+        when=(few_groups, layer.int8_requantized),
+        emit=emit_mve,
+        extra=mve_vectors,
+    ),
+    Kernel(
+        "conv_transpose_s8_thumb1",
+        what=f"{_BY_PHASES}: a window by six channels",
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights + 128 in blocks of six channels, by phase", DType.UINT8),
+            reads("tails", "biases and multipliers by six channels, by phase", DType.INT32),
+            _PHASES,
+            writes("y", "output, channels last", DType.INT8),
+            *_WORKING,
+        ),
+        params=(scalar_conv.ThumbOffset, Rows, layer.Padding, PhaseRows, PhasePatches),
+        optional=(layer.Padding, PhasePatches),
+        options=(scalar_conv.ThumbOptions, RestOptions, PhaseOptions),
+        needs=frozenset({"thumb1"}),
+        lacks=_BY_VALUE,
+        when=(dsp_conv.ungrouped, scalar_conv.to_int8, scalar_conv.short_products),
+        emit=emit_thumb1,
+        extra=thumb1_steps,
+    ),
+    CONV_TRANSPOSE_INT,
+)

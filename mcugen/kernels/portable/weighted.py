@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels in plain C, for any CPU: of all shapes and types, the last resort of every weighted layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.common.reading_order import in_turn, rows, windows
+from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
+from mcugen.kernels.common.weighted_layers import (
+    BLOCK,
+    EIGHT,
+    ElementTypes,
+    FloatLimits,
+    FloatStore,
+    IntegerStore,
+    Requantization,
+    element_types,
+    float_tensors,
+    four_bits,
+    half_weights,
+    int8_tensors,
+    int16_tensors,
+    interleave,
+    interleave_nibbles,
+    interleave_quarters,
+    paired_nibbles,
+    store_of,
+    two_bits,
+    words_of_nibbles,
+)
+from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.program import Buffer, Overlap
+
+
+def filters(spec: ConvSpec) -> bool:
+    """one filter a channel"""
+    return spec.shape.is_depthwise
+
+
+def depthwise(spec: ConvSpec) -> bool:
+    """one filter a channel"""
+    return spec.shape.is_depthwise and spec.shape.whole_c is None
+
+
+def shared_channels(spec: ConvSpec) -> bool:
+    """filters of several channels"""
+    return not spec.shape.is_depthwise
+
+
+def single_row(spec: ConvSpec) -> bool:
+    """one output pixel that reads one input pixel"""
+    shape = spec.shape
+    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Params):
+    """Of a fully connected layer."""
+
+    rows: Annotated[int, "of x and y"]
+    depth: Annotated[int, "elements of a row of x"]
+    channels: Annotated[int, "elements of a row of y"]
+
+    @staticmethod
+    def of(spec: WeightedSpec) -> Rows:
+        """Of a layer."""
+        return Rows(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestOptions(Options):
+    """Of what computes four channels at a time."""
+
+    rest: Annotated[bool, "whether channels are left over"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering(Params):
+    """How what lies under the kernel is gathered, group by group."""
+
+    depth: Annotated[int, "products of a sum"]
+    groups: Annotated[int, "groups of channels"]
+    group_out: Annotated[int, "channels of y in a group"]
+    group_in: Annotated[int, "channels of x in a group"]
+    direct: Annotated[int, "whether pixels are read where they lie"]
+    runs: Annotated[int, "pieces in which a row of the window is copied"]
+    taps: Annotated[int, "pixels of such a piece"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines(Params):
+    """Of a window that is read where it lies: one for each row of it."""
+
+    line: Annotated[int, "neighbouring elements of x under a row of the window"]
+    skip: Annotated[int, "elements from the end of a line to the next one"]
+
+    @staticmethod
+    def of(shape: ConvShape) -> Lines | None:
+        """None: windows leave x, or their rows have gaps."""
+        if not shape.is_inside or shape.groups > 1 or shape.dilation_w > 1 or shape.reads_pixels:
+            return None
+        line = shape.k_w * shape.in_c
+        return Lines(line=line, skip=shape.dilation_h * shape.in_w * shape.in_c - line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRows(RestOptions):
+    """How windows of a convolution are read."""
+
+    lines: Annotated[bool, "whether they are read where they lie, line by line"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring(Params):
+    """A ring of padded rows."""
+
+    row_w: Annotated[int, "pixels of a row in the ring, or of x if it is read where it lies"]
+    direct: Annotated[int, "whether it is"]
+    whole_c: Annotated[int | None, "channels of a pixel of x and y, where the layer computes only some"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions(Options):
+    """A small window whose taps are written out."""
+
+    k_h: Annotated[int, "its rows; 0: loops"]
+    k_w: Annotated[int, "its columns; 0: loops"]
+
+
+def weighted_call(
+    spec: WeightedSpec,
+    site: Site,
+    packed: Array,
+    params: Sequence[Params],
+    option: Options,
+    overlaps: Sequence[Overlap],
+    *,
+    working: tuple[str, int] | None = None,
+    variant: str = "",
+) -> Call:
+    """A layer with `packed` weights, bias and (for integers) multipliers as operands of their own.
+
+    `working` memory is a role and a number of elements of the input's type.
+    """
+    store = store_of(spec)
+    operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
+    operands |= {role: site.const(role, array) for role, array in store.constants.items()}
+    operands["y"] = site.y
+    if working:
+        operands[working[0]] = site.scratch(working[0], spec.x.dtype, working[1])
+    options = [element_types(spec, packed), option, store.options]
+    variant = "_".join(part for part in (variant, store.variant) if part)
+    return site.call(operands, [*params, store.params], options, overlaps=overlaps, variant=variant)
+
+
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
+    """A fully connected layer: weights interleaved by four channels."""
+    channels, shape = spec.channels, spec.shape
+    size = Rows(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
+    rest = channels % BLOCK != 0
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else BLOCK)
+    packed = _interleaved(spec.rows, site)
+    return weighted_call(spec, site, packed, [size], RestOptions(rest=rest), spec.overlaps(order))
+
+
+def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
+    """The same with weights of 4 bits: by eight channels."""
+    rest = spec.channels % EIGHT != 0
+    shape = spec.shape
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else EIGHT)
+    return weighted_call(
+        spec, site, words_of_nibbles(spec.rows), [Rows.of(spec)], RestOptions(rest=rest), spec.overlaps(order)
+    )
+
+
+def _interleaved(rows: Array, site: Site) -> Array:
+    """Weights by blocks of four channels, two or four a byte or as halves where the kernel reads them so."""
+    if four_bits in site.kernel.when:
+        return interleave_nibbles(rows)
+    if two_bits in site.kernel.when:
+        return interleave_quarters(rows)
+    return _as_stored(interleave(rows), site)
+
+
+def _as_stored(weights: Array, site: Site) -> Array:
+    """Halves where the kernel reads them so."""
+    return weights.astype(np.float16) if half_weights in site.kernel.when else weights
+
+
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
+    """Two pixels at a time, gathered unless they can be read where they lie."""
+    shape, weights, depth = spec.shape, spec.weights, spec.depth
+    group_out = spec.channels // shape.groups
+    packed = np.concatenate([_interleaved(group, site) for group in weights.reshape(shape.groups, group_out, depth)])
+    direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_w == 1 and shape.groups == 1
+    lines = None if site.any_size else Lines.of(shape)
+    gathering = Gathering(
+        depth=depth,
+        groups=shape.groups,
+        group_out=group_out,
+        group_in=weights.shape[-1],
+        direct=int(direct),
+        runs=1 if joined else shape.k_w,
+        taps=shape.k_w if joined else 1,
+    )
+    rest = group_out % BLOCK != 0
+    last = (1 if rest else BLOCK) if direct or lines else 0
+    free = spec.overlaps(windows(shape, in_turn(shape.out_h * shape.out_w, 2), last))
+    patches = None if lines else ("patches", 0 if direct else 2 * depth)
+    variant = "grouped" if shape.groups > 1 else "lines" if lines else ""
+    params, options = [shape.geometry, lines or gathering], WindowRows(rest=rest, lines=lines is not None)
+    call = weighted_call(spec, site, packed, params, options, free, working=patches, variant=variant)
+    return replace(call, baked=frozenset({"groups"} if shape.groups == 1 and not lines else ()))
+
+
+def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
+    """With a ring of padded rows where windows leave x; the taps of a small window are written out."""
+    shape = spec.shape
+    unrolled, direct = shape.k_h * shape.k_w <= 25, reads_in_place(shape) and not site.any_size
+    options = WindowOptions(k_h=shape.k_h if unrolled else 0, k_w=shape.k_w if unrolled else 0)
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1)) if direct else rows(shape)
+    variant = f"{shape.k_h}x{shape.k_w}" if unrolled else ""
+    params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
+    taps = spec.rows
+    if four_bits in site.kernel.when:
+        taps = paired_nibbles(taps)
+    taps = _as_stored(taps, site)
+    return weighted_call(spec, site, taps, params, options, spec.overlaps(order), working=ring, variant=variant)
+
+
+def _padded_width(shape: ConvShape) -> int:
+    """Pixels of a row that no tap leaves."""
+    return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
+
+
+def reads_in_place(shape: ConvShape) -> bool:
+    """Whether there need be no ring: no window leaves x, whose pixels lie side by side."""
+    return shape.is_inside and shape.whole_c is None
+
+
+def ring_of(shape: ConvShape, direct: bool) -> Ring:
+    """Of padded rows, or none where x is read where it lies (`direct`)."""
+    return Ring(row_w=shape.in_w if direct else _padded_width(shape), direct=int(direct), whole_c=shape.whole_c)
+
+
+def ring_size(shape: ConvShape, direct: bool) -> int:
+    """Elements of the padded rows under the kernel."""
+    return 0 if direct else ((shape.k_h - 1) * shape.dilation_h + 1) * _padded_width(shape) * shape.in_c
+
+
+_FLOAT = DType.FLOAT32
+_CODES = (DType.INT8, DType.INT16)
+_STORED = (*_CODES, DType.INT32)
+_SUMS = (DType.INT32, DType.INT64)
+
+
+_REALS = ("f32", "f16")
+
+
+def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
+    """x, weights, what becomes of the sums, y."""
+    is_float = kind in _REALS
+    codes = (_FLOAT,) if is_float else _CODES
+    stored = {"s4": (DType.UINT8,), "s2": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
+    return (
+        reads("x", "input, channels last", *codes),
+        reads("w", "weights, by blocks of four channels where these are computed together", *stored),
+        reads("bias", "what the sum of each channel starts with", *((_FLOAT,) if is_float else _SUMS)),
+        *(() if is_float else (reads("multiplier", "of sums, by channel", DType.INT32, optional=True),)),
+        writes("y", "output, channels last", *((_FLOAT,) if is_float else _STORED)),
+        *working,
+    )
+
+
+def _store(is_float: bool) -> tuple[type[FloatLimits | Requantization], type[FloatStore | IntegerStore]]:
+    """What becomes of the sums: parameters and options."""
+    return (FloatLimits, FloatStore) if is_float else (Requantization, IntegerStore)
+
+
+_TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
+    "f32": (float_tensors,),
+    "s8": (int8_tensors,),
+    "s16": (int16_tensors,),
+    "s4": (int8_tensors, four_bits),
+    "s2": (int8_tensors, two_bits),
+    "f16": (float_tensors, half_weights),
+}
+
+_LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16"), frozenset({UPDATABLE}))
+"""Other weights may need more bits."""
+
+_STORED_SO = {
+    "s4": ", two weights a byte",
+    "s2": ", four weights a byte",
+    "f16": ", weights of 16 bits, widened as they are read",
+}
+
+
+def _dense(kind: str) -> Kernel:
+    if kind == "s4":
+        return _DENSE_NIBBLES
+    is_float = kind in _REALS
+    params, options = _store(is_float)
+    return Kernel(
+        f"dense_{kind}",
+        what="rows by a matrix, four channels at a time" + _STORED_SO.get(kind, ""),
+        operands=_operands(kind),
+        params=(Rows, params),
+        without=frozenset() if is_float else frozenset({"x_zero"}),
+        options=(ElementTypes, RestOptions, options),
+        when=_TENSORS[kind],
+        lacks=_LACKS.get(kind, frozenset()),
+        emit=emit_dense,
+        any_size=True,
+    )
+
+
+def nibble_steps(spec: ConvSpec) -> int:
+    """Instructions of CPUs of 32 bits: 20 for an input of eight channels, 60 for sixteen, 7 for one of the rest."""
+    blocks, rest = divmod(spec.channels, EIGHT)
+    row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + rest * 7 * spec.depth
+    return spec.y.count // spec.channels * row
+
+
+_DENSE_NIBBLES = Kernel(
+    "dense_s4",
+    what="rows by a matrix, eight channels at a time, two in the halves of a word; two weights a byte",
+    operands=tuple(
+        reads("w", "weights, eight a word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
+    ),
+    params=(Rows, Requantization),
+    without=frozenset({"x_zero", "run"}),
+    options=(ElementTypes, RestOptions, IntegerStore),
+    when=_TENSORS["s4"],
+    lacks=_LACKS["s4"],
+    emit=emit_dense_nibbles,
+    extra=nibble_steps,
+    any_size=True,
+)
+
+
+def _conv(kind: str) -> Kernel:
+    is_float = kind in _REALS
+    params, options = _store(is_float)
+    return Kernel(
+        f"conv2d_{kind}",
+        what="two pixels by four channels of any convolution; what lies under a window is gathered"
+        + _STORED_SO.get(kind, ""),
+        operands=_operands(kind, scratch("patches", "what lies under two windows", optional=True)),
+        params=(ConvGeometry, Gathering, Lines, params),
+        optional=(Gathering, Lines),
+        without=frozenset({"k_w", *["x_zero"] * (kind == "s16")}),
+        options=(ElementTypes, WindowRows, options),
+        when=(*_TENSORS[kind], shared_channels),
+        lacks=_LACKS.get(kind, frozenset()),
+        loads=0.5 if is_float else 2.0,
+        sweeps=0.5,
+        emit=emit_conv,
+        any_size=True,
+    )
+
+
+def _depthwise(kind: str) -> Kernel:
+    is_float = kind in _REALS
+    params, options = _store(is_float)
+    return Kernel(
+        f"depthwise_{kind}",
+        what="one filter a channel, from a ring of padded rows where windows leave the input"
+        + _STORED_SO.get(kind, ""),
+        operands=_operands(kind, scratch("rows", "a ring of padded rows")),
+        params=(ConvGeometry, Ring, params),
+        without=frozenset(["x_zero"] * (kind == "s16")),
+        options=(ElementTypes, WindowOptions, options),
+        when=(*_TENSORS[kind], filters),
+        lacks=_LACKS.get(kind, frozenset()),
+        loads=1.0 if is_float else 4.0,
+        emit=emit_depthwise,
+        any_size=True,
+    )
+
+
+DENSE: tuple[Kernel, ...] = tuple(map(_dense, ("f32", "s8", "s16", "s4", "f16")))
+
+DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16")))
+
+CONV: tuple[Kernel, ...] = (
+    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))),
+    *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
+)

@@ -1,0 +1,736 @@
+# SPDX-License-Identifier: Apache-2.0
+"""int8 convolutions and dense layers on CPUs that multiply one pair of numbers at a time: Cortex-M3, M0, M0+, RISC-V.
+
+Two pixels (or two channels) share a word, so that one product serves both: (a + b · 2^s) · w = a·w + b·w · 2^s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.common.conv_shape import ConvGeometry
+from mcugen.kernels.common.loop_options import WeightLoads
+from mcugen.kernels.common.reading_order import in_turn, windows
+from mcugen.kernels.common.specs import ConvSpec
+from mcugen.kernels.common.weighted_layers import (
+    NIBBLES,
+    CodeLimits,
+    four_bits,
+    nibbles,
+    nine_bits,
+    of_four_bits,
+    to_int8_codes,
+    uint8_example,
+)
+from mcugen.kernels.portable.weighted import RestOptions, Rows
+from mcugen.lir.kernel import (
+    CHECKED,
+    UPDATABLE,
+    Call,
+    Kernel,
+    Options,
+    Params,
+    Role,
+    Site,
+    Trained,
+    reads,
+    scratch,
+    writes,
+)
+from mcugen.lir.program import Wide
+from mcugen.numerics.fixedpoint import Requantizer
+
+PIXELS = 6
+"""Pixels that a convolution computes together."""
+
+UNROLL = 4
+"""Times four inputs that the loop over the inputs of a dense layer writes out on Thumb-2."""
+
+LONGEST_CHUNK = 24
+"""Inputs that the loop over a chunk of weights writes out."""
+
+BODY = 9
+"""Halfwords of code that each of them takes, on Thumb-1 as on Thumb-2."""
+
+BEHIND = 18
+"""Halfwords from the last of them to the code behind the loop, on Thumb-1."""
+
+PAST = 20
+"""Halfwords from the last of them to the code behind the loop, on Thumb-2."""
+
+COUNT = 9
+"""Bits of the number of a channel's chunks on Thumb-2, beside its bias."""
+
+PAIRS = 11
+"""Pairs of inputs that it writes out where two weights share a byte: a byte tells how far, on all of these CPUs."""
+
+PAIR_BODY = {"thumb1": 19, "thumb2": 21}
+"""Halfwords of code that each pair takes."""
+
+LEAVE_PAIRS = PAIRS * PAIR_BODY["thumb1"] + 20
+"""Halfwords from the first of them to the code behind the loop, on Thumb-1."""
+
+CHUNK_SUM = 255
+"""Of magnitudes of weights, whose products with int8 together fit 16 bits."""
+
+
+def to_int8(spec: ConvSpec) -> bool:
+    """int8 to int8"""
+    return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y)) and spec.y.quant is not None
+
+
+def upper_word(spec: ConvSpec) -> bool:
+    """requantized by the upper word of a product"""
+    return spec.acc is DType.INT32 and spec.high_word.shift == 32
+
+
+def one_group(spec: ConvSpec) -> bool:
+    """channels in one group"""
+    return spec.shape.groups == 1
+
+
+def rows_of_pixels(spec: ConvSpec) -> bool:
+    """each pixel of the output reads the one at its place"""
+    shape = spec.shape
+    return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+
+
+def _tails(spec: ConvSpec) -> Array:
+    """By channel: bias · multiplier + offset as two words, the lower first, and the multiplier."""
+    multiplier = spec.multipliers.astype(np.int64)
+    start = spec.folded_bias * multiplier + spec.high_word.offset
+    offset = np.ascontiguousarray(start, "<i8").view("<i4").reshape(-1, 2)
+    return np.concatenate([offset, multiplier[:, None]], axis=1).astype(np.int32)
+
+
+def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
+    """Zeros appended along an axis up to a multiple."""
+    missing = -rows.shape[axis] % multiple
+    return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
+
+
+def conv_mla_steps(spec: ConvSpec) -> int:
+    """Instructions in assembly: 5 for an input of six pixels and a channel, 14 a chunk, 11 to pack an input."""
+    return _steps_of_chunks(spec, each=5, chunk=14, channel=62, pack=11)
+
+
+def conv_muls_steps(spec: ConvSpec) -> int:
+    """Instructions in assembly: 9 for an input of six pixels and a channel, 22 a chunk, 21 to pack an input."""
+    return _steps_of_chunks(spec, each=9, chunk=22, channel=190, pack=21)
+
+
+def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
+    """The same of fewer pixels: 7 or 5 for an input and a channel."""
+    twos = pixels // 2
+    return _steps_of_chunks(
+        spec, each=3 + 2 * twos, chunk=7 + 5 * twos, channel=22 + 56 * twos, pack=3 + 6 * twos, pixels=pixels
+    )
+
+
+def conv_mul_steps(spec: ConvSpec) -> int:
+    """Instructions in assembly: 10 for an input of six pixels and a channel, 23 a chunk; 24 in C to pack an input."""
+    return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
+
+
+def conv_mla_steps_4(spec: ConvSpec) -> int:
+    """The same: 12 for two inputs of six pixels and a channel."""
+    return _steps_of_chunks(spec, each=6, chunk=14, channel=62, pack=11, few_bits=True)
+
+
+def conv_muls_steps_4(spec: ConvSpec) -> int:
+    """The same: 19 for two inputs of six pixels and a channel."""
+    return _steps_of_chunks(spec, each=9.5, chunk=24, channel=190, pack=21, few_bits=True)
+
+
+def conv_mul_steps_4(spec: ConvSpec) -> int:
+    """The same: 22 for two inputs of six pixels and a channel."""
+    return _steps_of_chunks(spec, each=11, chunk=23, channel=90, pack=24, few_bits=True)
+
+
+def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
+    """The same with weights of nine bits: 9 to add up an input of six pixels, some 20 a channel."""
+    return steps(spec) + _blocks_of_pixels(spec, PIXELS) * (9 * spec.depth + 20 * spec.channels)
+
+
+def _steps_of_chunks(
+    spec: ConvSpec, each: float, chunk: int, channel: int, pack: int, few_bits: bool = False, pixels: int = PIXELS
+) -> int:
+    rows = spec.byte_rows
+    around = sum(chunk * len(_chunks(row, few_bits)) + channel for row in rows)
+    return int(_blocks_of_pixels(spec, pixels) * (each * rows.size + around + pack * spec.depth))
+
+
+def dense_smlal_steps(spec: ConvSpec) -> int:
+    """Instructions in assembly: 21 for four inputs of four channels."""
+    rows, channels, depth = _dense_shape(spec)
+    return rows * -(-channels // 4) * (21 * depth // 4 + 60)
+
+
+def dense_muls_steps(spec: ConvSpec) -> int:
+    """Instructions in assembly: 81 for four inputs of six channels."""
+    rows, channels, depth = _dense_shape(spec)
+    return rows * -(-channels // 6) * (81 * depth // 4 + 240)
+
+
+def _dense_shape(spec: ConvSpec) -> tuple[int, int, int]:
+    """Rows, channels, depth."""
+    return spec.y.count // spec.channels, spec.channels, spec.depth
+
+
+def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
+    shape = spec.shape
+    return shape.batch * -(-shape.out_h * shape.out_w // pixels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Params):
+    """How windows of several pixels are gathered as words of two."""
+
+    direct: Annotated[int, "whether pixels are read where they lie"]
+    runs: Annotated[int, "pieces in which a row of the window is copied"]
+    taps: Annotated[int, "pixels of such a piece"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes(CodeLimits):
+    """Of the output."""
+
+    zero: Annotated[Trained, "zero point of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThumbOffset(Params):
+    """Of products of 32 bits."""
+
+    offset: Annotated[Trained, "zero point of y less the lowest code and half a step, before the last shift"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThumbOptions(Options):
+    """How Thumb-1 requantizes."""
+
+    piece: Annotated[int, "bits of the pieces in which a multiplier of three goes"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThumbLoop(Options):
+    """The loop over a chunk of weights on Thumb-1."""
+
+    unroll: Annotated[int, "inputs that it writes out"]
+    size: Annotated[int, "halfwords of code that each takes"]
+    leave: Annotated[int, "halfwords from the first to the code behind"]
+
+
+def loop_of(pixels: int) -> ThumbLoop:
+    """The loop for so many pixels: code of each word of two is in the body of a step, and behind the loop."""
+    missing = (PIXELS - pixels) // 2
+    size = BODY - 2 * missing
+    return ThumbLoop(unroll=LONGEST_CHUNK, size=size, leave=LONGEST_CHUNK * size + BEHIND - 5 * missing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkLoop(Options):
+    """The loop over a chunk of weights."""
+
+    longest: Annotated[int, "inputs that it writes out"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkCode(Options):
+    """Its code on Thumb-2."""
+
+    past: Annotated[int, "halfwords from the last input to the code behind"]
+    size: Annotated[int, "halfwords of code that each input takes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLoop(Options):
+    """The loop over the inputs on Thumb-2."""
+
+    unroll: Annotated[int, "times four inputs that it writes out"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+def _conv_call(
+    spec: ConvSpec,
+    site: Site,
+    packed: Array,
+    tails: Array,
+    params: Params,
+    options: Sequence[Options],
+    pixels: int = PIXELS,
+) -> Call:
+    """A convolution that gathers six windows at a time, or so many, as words of two pixels."""
+    shape, direct = spec.shape, rows_of_pixels(spec)
+    runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
+    pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
+    rest = pixels * shape.out_c if shape.out_h * shape.out_w % pixels else 0
+    copies = max(rest, 0 if direct else pixels * taps * shape.in_c)
+    inputs = spec.depth + int(_is_packed(site))
+    operands = {
+        "x": site.x,
+        "w": site.const("w", packed),
+        "tails": site.const("tails", tails),
+        "y": site.y,
+        "words": site.scratch("words", DType.INT32, inputs * pixels // 2),
+        "copies": site.scratch("copies", DType.INT8, copies),
+    }
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, pixels))
+    return site.call(operands, [shape.geometry, params, pairs], options, overlaps=spec.overlaps(order))
+
+
+def chunks(row: Array) -> list[Array]:
+    """A row of weights in the longest pieces whose sums of products with int8 fit 16 bits."""
+    ends = _ends_of_chunks(row.astype(np.int16).tobytes())
+    return [row[start:end] for start, end in pairwise((0, *ends, len(row)))]
+
+
+@lru_cache(maxsize=1 << 15)
+def _ends_of_chunks(row: bytes) -> tuple[int, ...]:
+    """Where all chunks but the last end, of weights as int16; kept, as rows are looked at for every kernel and try."""
+    ends, start, total = [], 0, 0
+    for end, size in enumerate(np.abs(np.frombuffer(row, np.int16).astype(int)).tolist()):
+        if total + size > CHUNK_SUM or end - start == LONGEST_CHUNK:
+            ends.append(end)
+            start, total = end, 0
+        total += size
+    return tuple(ends)
+
+
+def _chunks(row: Array, few_bits: bool) -> list[Array]:
+    """The same; weights of 4 bits in pairs, of which no chunk has too many for its sums."""
+    if not few_bits:
+        return chunks(row)
+    pairs = np.pad(row, (0, len(row) % 2)).reshape(-1, 2).astype(np.int8)
+    joined = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8)
+    return [joined[at : at + PAIRS] for at in range(0, len(joined), PAIRS)]
+
+
+def _stream(row: Array, site: Site, entries: Array, leave: int) -> bytes:
+    """What the loop over a channel's chunks reads: each with the entry of its length; the way out."""
+    parts = [bytes([entries[len(c)]]) + c.astype(np.int8).tobytes() for c in _chunks(row, _is_packed(site))]
+    return b"".join(parts) + bytes([leave])
+
+
+def _is_packed(site: Site) -> bool:
+    """Whether two weights share a byte."""
+    return four_bits in site.kernel.when
+
+
+def few_chunks(spec: ConvSpec) -> bool:
+    """at most 255 chunks of weights a channel"""
+    rows = spec.byte_rows
+    most = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # two chunks side by side have more than CHUNK_SUM
+    if 2 * most // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
+        return True
+    return all(len(chunks(row)) < 256 for row in rows)
+
+
+def short_heads(spec: ConvSpec) -> bool:
+    """32 bits for a channel's bias and its number of chunks, of which nine for this"""
+    bias = np.abs(spec.folded_bias).max(initial=0)
+    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.byte_rows)
+
+
+def short_products(spec: ConvSpec) -> bool:
+    """requantized by products of 32 bits"""
+    return piece_of(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
+
+
+def piece_of(requantize: Requantizer, most: int, low: int) -> int:
+    """Bits of the pieces in which a multiplier of three goes, so that no product leaves 32 bits; 0 if none.
+
+    `most` is the largest sum, `low` the lowest result. One size for all layers, if it can be: they share their code.
+    """
+    if requantize.shift != 31:
+        return 0
+    for piece in (9, 8, 10):
+        shift = requantize.shift - 2 * piece
+        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, low, shift)
+        if most << piece < 2**31 and last + 1 < 2**31:
+            return piece
+    return 0
+
+
+def _offset(requantize: Requantizer, low: int, shift: int) -> int:
+    """Zero point less the lowest result, and rounding, before a shift by `shift`."""
+    return ((requantize.zero_point - low) << shift) + (1 << (shift - 1))
+
+
+def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
+    """What requantizes on Thumb-1: bias and multiplier by channel, parameters and options."""
+    folded, requantize = spec.folded_bias, spec.requantizer
+    tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
+    return tails, *thumb_codes(requantize, spec.largest_sum, spec.limits)
+
+
+def thumb_codes(requantize: Requantizer, most: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
+    """How sums of at most `most` become codes between limits."""
+    low, high = limits
+    piece = piece_of(requantize, most, low)
+    offset = ThumbOffset(offset=_offset(requantize, low, requantize.shift - 2 * piece))
+    return offset, ThumbOptions(piece=piece, low=low, high=high)
+
+
+def _codes(spec: ConvSpec) -> Codes:
+    low, high = spec.limits
+    return Codes(low=low, high=high, zero=spec.y.q.zero_point)
+
+
+def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
+    """Weights in chunks, each so short that 16 bits hold its sums."""
+    few_bits = _is_packed(site)
+    longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, BODY)
+    entries = PAST + body * np.arange(longest + 1)
+    rows = spec.byte_rows
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, 0) for row in rows), np.uint8)
+    heads = spec.folded_bias * 2**COUNT + [len(_chunks(row, few_bits)) for row in rows]
+    tails = _with_common_parts(spec, np.stack([heads, spec.multipliers], axis=1).astype(np.int32))
+    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped), ChunkCode(past=PAST, size=body)]
+    return _conv_call(spec, site, packed, tails, _codes(spec), options)
+
+
+def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
+    """Weights in chunks, each so short that 16 bits hold its sums."""
+    few_bits, loop = _is_packed(site), loop_of(pixels)
+    if few_bits:
+        loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
+    tails, params, options = _thumb1(spec)
+    rows = spec.byte_rows
+    tails[:, 0] = tails[:, 0] * 256 + [len(_chunks(row, few_bits)) for row in rows]
+    entries = loop.size * np.arange(loop.unroll, -1, -1)
+    packed = np.frombuffer(b"".join(_stream(row, site, entries, loop.leave) for row in rows), np.uint8)
+    return _conv_call(spec, site, packed, _with_common_parts(spec, tails), params, [options, loop], pixels)
+
+
+def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
+    """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
+    few_bits = _is_packed(site)
+    longest = PAIRS if few_bits else LONGEST_CHUNK
+    rows = spec.byte_rows
+    packed = np.frombuffer(b"".join(_stream(row, site, np.arange(longest + 1), 0) for row in rows), np.int8)
+    bias, count = spec.folded_bias, np.array([len(_chunks(row, few_bits)) for row in rows])
+    whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
+    tails = np.stack([bias, whole, spec.multipliers], axis=1).astype(np.int32)
+    options = [ChunkLoop(longest=longest, clamp=spec.is_clamped)]
+    return _conv_call(spec, site, packed, _with_common_parts(spec, tails), _codes(spec), options)
+
+
+def _with_common_parts(spec: ConvSpec, tails: Array) -> Array:
+    """What requantizes by channel; behind it the common part of its weights, where these have nine bits."""
+    if spec.w.dtype is DType.INT8:
+        return tails
+    return np.concatenate([tails, spec.common_parts[:, None]], axis=1)
+
+
+def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
+    """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
+    blocks = _blocks(spec, 4).astype(np.int16)
+    packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
+    if _is_packed(site):
+        packed = np.concatenate([_words(block) for block in blocks])
+    loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
+    tails = _padded(_tails(spec), 4, axis=0)
+    return _dense_call(spec, site, packed, tails, CodeLimits.of(spec.limits), [loop], block=4)
+
+
+def _words(block: Array) -> Array:
+    """Weights [depth, 4] of 4 bits as bytes of words: two inputs a word, up to three last ones in words of their own.
+
+    Those of channels 0 and 2 plus 8. Turned by bytes, a word begins with one of these and ends with one of 1 and 3.
+    """
+    codes = block + np.array([-NIBBLES[0], 0, -NIBBLES[0], 0], np.int16) & 15
+    whole = len(codes) // 4 * 4
+    pairs = np.concatenate([codes[:whole].reshape(-1, 8), np.pad(codes[whole:], ((0, 0), (0, 4)))])
+    laid = pairs[:, [0, 3, 2, 5, 4, 7, 6, 1]]  # channel 1 of the first input is the uppermost
+    joined: Array = (laid[:, 0::2] | laid[:, 1::2] << 4).astype(np.uint8).reshape(-1)
+    return joined
+
+
+def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
+    """Six channels' weights side by side, plus 128; six biases, six multipliers."""
+    packed, joined = in_sixes(spec)
+    params, options = _thumb1(spec)[1:]
+    return _dense_call(spec, site, packed, joined, params, [options, WeightLoads.of(spec, site)], block=6)
+
+
+def emit_dense_muls_4(spec: ConvSpec, site: Site) -> Call:
+    """The same, two a byte, plus 8."""
+    params, options = _thumb1(spec)[1:]
+    return _dense_call(spec, site, _nibbles_in_sixes(spec), in_sixes(spec)[1], params, [options], block=6)
+
+
+def _nibbles_in_sixes(spec: ConvSpec) -> Array:
+    """Weights plus 8 as [block][depth][6], two a byte."""
+    blocks = _blocks(spec, 6).astype(np.int16)
+    return nibbles(blocks[..., 0::2], blocks[..., 1::2])
+
+
+def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
+    """Weights plus 128 as [block][depth][6]; by block six biases, then six multipliers."""
+    packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
+    return packed, _padded(_thumb1(spec)[0], 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
+
+
+def _blocks(spec: ConvSpec, size: int) -> Array:
+    """The weights as [block of channels][depth][size], padded with zeros."""
+    rows = spec.rows
+    return _padded(rows, size, axis=0).reshape(-1, size, rows.shape[1]).transpose(0, 2, 1)
+
+
+def to_int16(spec: ConvSpec) -> bool:
+    """int8 to int16, sums in 32 bits"""
+    types = (spec.x.dtype, spec.w.dtype, spec.y.dtype)
+    return types == (DType.INT8, DType.INT8, DType.INT16) and spec.is_requantized and spec.acc is DType.INT32
+
+
+def to_sums(spec: ConvSpec) -> bool:
+    """int8, sums of 32 bits as they are"""
+    return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideOffset(Params):
+    """Of products of 64 bits."""
+
+    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftOptions(Options):
+    """How sums become codes."""
+
+    shift: Annotated[int, "of products with the multiplier to the right"]
+
+
+def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
+    """Six channels' weights side by side, plus 128, or two a byte, plus 8; sums are requantized in C."""
+    packs = four_bits in site.kernel.when
+    packed = _nibbles_in_sixes(spec) if packs else (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
+    tails = np.stack([spec.folded_bias, spec.multipliers], axis=1).astype(np.int32)
+    joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
+    operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
+    order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
+    params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), Rows.of(spec)]
+    options = [ShiftOptions(shift=spec.high_word.shift), *[WeightLoads.of(spec, site)] * (not packs)]
+    return site.call(operands, params, options, overlaps=spec.overlaps(order))
+
+
+def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
+    """Six channels' weights side by side, plus 128; six biases."""
+    packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
+    bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
+    operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
+    order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
+    rest = RestOptions(rest=spec.channels % 6 != 0)
+    options = [rest, WeightLoads.of(spec, site)]
+    return site.call(operands, [Rows.of(spec)], options, overlaps=spec.overlaps(order))
+
+
+def _dense_call(
+    spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Sequence[Options], block: int
+) -> Call:
+    """A dense layer that computes `block` channels of a row together."""
+    count, channels, depth = _dense_shape(spec)
+    operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
+    rest, shape = channels % block, spec.shape
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
+    size = Rows(rows=count, depth=depth, channels=channels)
+    free = spec.overlaps(order)
+    return site.call(operands, [params, size], [*options, RestOptions(rest=rest != 0)], overlaps=free)
+
+
+def few_pixels(spec: ConvSpec) -> bool:
+    """at most three pixels, half of those that a convolution computes together"""
+    shape = spec.shape
+    return shape.out_h * shape.out_w <= PIXELS // 2
+
+
+def many_pixels(spec: ConvSpec) -> bool:
+    """more than three pixels"""
+    return not few_pixels(spec)
+
+
+def deep(spec: ConvSpec) -> bool:
+    """at least four inputs"""
+    return spec.depth >= 4
+
+
+def _operands(weights: DType, *working: Role, result: DType = DType.INT8) -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", DType.INT8),
+        reads("w", "weights in reading order", weights),
+        reads("tails", "what requantizes, by channel", DType.INT32),
+        writes("y", "output, channels last", result),
+        *working,
+    )
+
+
+_WORKING = (
+    scratch("words", "what lies under six windows, two pixels a word", DType.INT32),
+    scratch("copies", "windows as they are copied, or results of pixels beyond the last", DType.INT8),
+)
+
+_CONV = "six pixels at a time as three words of two, so that one product serves both pixels of a word"
+
+_BY_VALUE = frozenset({CHECKED, UPDATABLE})
+"""How many bytes the chunks of a row take follows from its weights, among which they stand."""
+
+_DENSE_SMLAL = Kernel(
+    "dense_s8_thumb2",
+    what="rows by a matrix, four channels at a time, weights of two channels in a word",
+    operands=_operands(DType.UINT8),
+    params=(CodeLimits, Rows),
+    options=(DenseLoop, RestOptions),
+    needs=frozenset({"thumb2"}),
+    when=(to_int8, deep, upper_word),
+    emit=emit_dense_smlal,
+    extra=dense_smlal_steps,
+)
+
+_DENSE_MULS = Kernel(
+    "dense_s8_thumb1",
+    what="rows by a matrix, six channels at a time",
+    operands=_operands(DType.UINT8),
+    params=(ThumbOffset, Rows),
+    options=(ThumbOptions, WeightLoads, RestOptions),
+    needs=frozenset({"thumb1"}),
+    when=(to_int8, short_products),
+    emit=emit_dense_muls,
+    extra=dense_muls_steps,
+)
+
+_DENSE_MULS_16 = Kernel(
+    "dense_s8_s16_thumb1",
+    what="rows by a matrix, six channels at a time, to 16 bits",
+    operands=_operands(DType.UINT8, result=DType.INT16),
+    params=(WideOffset, CodeLimits, Rows),
+    options=(ShiftOptions, WeightLoads),
+    needs=frozenset({"thumb1"}),
+    when=(to_int16,),
+    emit=emit_dense_muls_16,
+    extra=dense_muls_steps,
+)
+
+_DENSE_MULS_32 = Kernel(
+    "dense_s8_s32_thumb1",
+    what="rows by a matrix, six channels at a time, to sums of 32 bits",
+    operands=(
+        reads("x", "input, channels last", DType.INT8),
+        reads("w", "weights in reading order", DType.UINT8),
+        reads("bias", "what sums start with", DType.INT32),
+        writes("y", "output, channels last", DType.INT32),
+    ),
+    params=(Rows,),
+    options=(RestOptions, WeightLoads),
+    needs=frozenset({"thumb1"}),
+    when=(to_sums,),
+    emit=emit_dense_muls_32,
+    extra=dense_muls_steps,
+)
+
+_PIXELS: tuple[Kernel, ...] = (
+    Kernel(
+        "conv2d_s8_thumb2",
+        what=_CONV,
+        operands=_operands(DType.UINT8, *_WORKING),
+        params=(ConvGeometry, Codes, Pairs),
+        options=(ChunkLoop, ChunkCode),
+        needs=frozenset({"thumb2"}),
+        lacks=_BY_VALUE,
+        when=(to_int8, one_group, upper_word, short_heads),
+        emit=emit_conv_mla,
+        extra=conv_mla_steps,
+    ),
+    Kernel(
+        "conv2d_s8_thumb1",
+        what=_CONV,
+        operands=_operands(DType.UINT8, *_WORKING),
+        params=(ConvGeometry, ThumbOffset, Pairs),
+        options=(ThumbOptions, ThumbLoop),
+        needs=frozenset({"thumb1"}),
+        lacks=_BY_VALUE,
+        when=(to_int8, one_group, short_products, few_chunks),
+        emit=emit_conv_muls,
+        extra=conv_muls_steps,
+    ),
+    Kernel(
+        "conv2d_s8_rv32",
+        what=_CONV,
+        operands=_operands(DType.INT8, *_WORKING),
+        params=(ConvGeometry, Codes, Pairs),
+        options=(ChunkLoop,),
+        needs=frozenset({"rv32"}),
+        lacks=_BY_VALUE,
+        when=(to_int8, one_group, upper_word),
+        emit=emit_conv_mul,
+        extra=conv_mul_steps,
+    ),
+)
+
+_FEW_PIXELS = tuple(
+    replace(
+        _PIXELS[1],
+        name=f"conv2d_s8_thumb1_{pixels}",
+        what=f"{pixels} pixels at a time in the way of six, with {pixels} sixths of the working memory",
+        emit=partial(emit_conv_muls, pixels=pixels),
+        extra=partial(conv_muls_steps_of_few, pixels=pixels),
+    )
+    for pixels in (4, 2)
+)
+
+_PIXELS_9 = tuple(
+    replace(
+        kernel,
+        name=f"{kernel.name}_nine",
+        what=f"{_CONV}; weights of nine bits as bytes, and what a channel's are less times the sum of a pixel's inputs",
+        when=(nine_bits, to_int8_codes, *(holds for holds in kernel.when if holds is not to_int8)),
+        extra=partial(_with_sums, steps),
+        example=uint8_example(16, 16),
+    )
+    for kernel, steps in zip(_PIXELS, (conv_mla_steps, conv_muls_steps, conv_mul_steps), strict=True)
+)
+
+_PIXELS_4 = tuple(
+    of_four_bits(kernel, extra=extra)
+    for kernel, extra in zip(_PIXELS, (conv_mla_steps_4, conv_muls_steps_4, conv_mul_steps_4), strict=True)
+)
+
+_DENSE_4 = (
+    of_four_bits(_DENSE_SMLAL),
+    of_four_bits(_DENSE_MULS, options=(ThumbOptions, RestOptions), emit=emit_dense_muls_4),
+    of_four_bits(_DENSE_MULS_16, options=(ShiftOptions,)),
+)
+
+DENSE: tuple[Kernel, ...] = (
+    _DENSE_SMLAL,
+    _DENSE_MULS,
+    _DENSE_MULS_16,
+    _DENSE_MULS_32,
+    *_DENSE_4,
+    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)),
+)
+"""Rows are pixels, too."""
+
+CONV: tuple[Kernel, ...] = (
+    *_PIXELS,
+    *_FEW_PIXELS,
+    replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
+    replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
+    replace(_DENSE_MULS_32, when=(rows_of_pixels, *_DENSE_MULS_32.when)),
+    *_PIXELS_4,
+    *_PIXELS_9,
+    replace(_DENSE_4[0], when=(rows_of_pixels, few_pixels, *_DENSE_4[0].when)),
+    replace(_DENSE_4[1], when=(rows_of_pixels, *_DENSE_4[1].when)),
+)

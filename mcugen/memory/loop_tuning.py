@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choice of inner loops for a board: what its core and memories favor, besides the CPU's features."""
+
+from __future__ import annotations
+
+from mcugen.core.board import Board, Memory
+from mcugen.lir.kernel import PAIRED_LOADS, SEPARATE_SUMS, SHORT_LOOPS, SPENDING, WORD_WEIGHTS
+
+SLOW_FMA = frozenset({"cortex-m4", "cortex-m33"})
+"""Cores that take 3 cycles for VFMA, and 2 for a product and its sum apart (mcugen.simulation.cortex_m)."""
+
+
+def wished_loops(board: Board, weights: Memory, goal: str) -> frozenset[str]:
+    """Names of mcugen.lir.kernel, for weights in this memory.
+
+    Loads beside products take more instructions, and code, for less time: the goals `ram` and `flash` do without. Sums
+    apart from products are nearly twice the instructions, which `speed` takes where these are not waited for, and
+    `balanced` as far as it must keep pace with that (mcugen.search.slowdown_cap).
+    """
+    code = board.memory(board.code_memory)
+    keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None
+    wishes = {
+        PAIRED_LOADS: "dual_issue" in board.features and goal in ("balanced", "speed"),
+        SEPARATE_SUMS: board.core in SLOW_FMA and goal == "speed" and keeps_pace,
+        SHORT_LOOPS: goal == "flash",
+        SPENDING: goal == "speed",
+        WORD_WEIGHTS: bool(board.wait_cycles(weights, 1)) and board.cache(weights, "data") is None,
+    }
+    return frozenset(wish for wish, is_rewarded in wishes.items() if is_rewarded)
