@@ -222,9 +222,14 @@ class _Replay:
                         _fail(written.buffer, f"written by one core while the other uses %{used.buffer.name}")
 
     def _words(self, span: range) -> _Words:
-        """Return the parts of the arena that the instructions of one side read and write."""
+        """Return the parts of the arena that the instructions of one side read and write.
+
+        A move of bytes onto themselves is no instruction of the generated code: it neither reads nor writes.
+        """
         found = _Words([], [])
         for instr in self.instrs[span.start : span.stop]:
+            if instr.moves_nothing:
+                continue
             for operand in instr.operands:
                 buffer = operand.buffer
                 if not buffer.planned:
@@ -278,6 +283,9 @@ class _Replay:
             self._copied.append(instr.operand("y").buffer)
 
     def _move(self, instr: Instr) -> None:
+        for operand in instr.operands:
+            if operand.lanes is not None and operand.lanes.count != operand.lanes.pitch:
+                _fail(operand.buffer, f"{instr.name}: some channels of it are moved as if they were contiguous")
         x, y = instr.operand("x").buffer, instr.operand("y").buffer
         (x_at, nbytes), (y_at, _) = instr.part("x"), instr.part("y")
         if not self.holds(x, x_at, nbytes):

@@ -584,6 +584,65 @@ def test_one_core_of_two_writes_no_state(space: Space, access: Access, is_sound:
         verify_plan(sketch.program)
 
 
+def view_beside_its_source(side: str) -> Sketch:
+    """x is read by both sides of a fork: by one of them through a part of it, `v`, moved out of it there."""
+    sketch = Sketch()
+    sketch.step("x0", nbytes=64)
+    for name, nbytes in (("v", 32), ("a", 16), ("b", 16)):
+        sketch.buffer(name, nbytes)
+    for marker, name in (("fork", "a"), ("else", "b")):
+        sketch.emit(marker)
+        if marker == side:
+            sketch.part("x0", "v", x_at=16)
+        sketch.emit("kernel", ("x", Access.IN, "v" if marker == side else "x0"), ("y", Access.OUT, name))
+    sketch.emit("end")
+    sketch.output("a")
+    sketch.output("b")
+    plan_memory(sketch.program)
+    return sketch
+
+
+@pytest.mark.parametrize("side", ["fork", "else"])
+def test_a_view_beside_a_core_that_reads_its_source(side: str):
+    """A part that stays in its place is only read; a part that is copied must not lie over what the other core reads."""
+    sketch = view_beside_its_source(side)
+    verify_plan(sketch.program)
+    x, v = sketch.buffers["x0"], sketch.buffers["v"]
+    assert x.offset is not None
+    v.offset = x.offset + 16
+    verify_plan(sketch.program)
+    v.offset = x.offset + 32
+    with pytest.raises(VerificationError):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize("side", ["fork", "else"])
+@pytest.mark.parametrize("onto", [0, 16, 32, 48])
+def test_what_is_written_over_a_view_is_found(side: str, onto: int):
+    sketch = view_beside_its_source(side)
+    x, v, y = (sketch.buffers[name] for name in ("x0", "v", "a" if side == "fork" else "b"))
+    assert x.offset is not None
+    v.offset, y.offset = x.offset + 16, x.offset + onto
+    with pytest.raises(VerificationError):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize(("count", "is_sound"), [(1, False), (15, False), (16, True)])
+def test_channels_are_not_moved_as_if_they_were_contiguous(count: int, is_sound: bool):
+    sketch = Sketch()
+    sketch.step("x", nbytes=64)
+    sketch.buffer("y", 64)
+    move_ = sketch.part("x", "y")
+    sketch.output("y")
+    move_.operands = (replace(move_.operands[0], lanes=Lanes(0, count, 16)), move_.operands[1])
+    plan_memory(sketch.program)
+    if is_sound:
+        verify_plan(sketch.program)
+        return
+    with pytest.raises(VerificationError, match="some channels of it are moved as if they were contiguous"):
+        verify_plan(sketch.program)
+
+
 def test_words_of_two_areas_are_apart():
     sketch = beside(Space.CONST, Access.IN)
     a, b = sketch.buffers["a"], sketch.buffers["b"]
