@@ -604,7 +604,7 @@ def view_beside_its_source(side: str) -> Sketch:
 
 @pytest.mark.parametrize("side", ["fork", "else"])
 def test_a_view_beside_a_core_that_reads_its_source(side: str):
-    """A part that stays in its place is only read; a part that is copied must not lie over what the other core reads."""
+    """A part that stays in its place is only read; one that is copied must not lie over what the other core reads."""
     sketch = view_beside_its_source(side)
     verify_plan(sketch.program)
     x, v = sketch.buffers["x0"], sketch.buffers["v"]
