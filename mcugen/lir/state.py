@@ -22,7 +22,8 @@ class Move:
 def keep_state(program: Program, moves: Sequence[Move]) -> None:
     """Append the moves to `program` with the effect of simultaneous moves: a state may become another's old value.
 
-    Where nothing reads the old value any more, the new one is computed in the state's own memory.
+    Where nothing reads the old value any more, the new one is computed in the state's own memory, except by layers that
+    two cores compute side by side: the core beside may still read the old value.
     """
     _rescue_outputs(program)
     names = {m.target.buffer: m.target.name for m in moves}
@@ -80,6 +81,8 @@ def _compute_in_place(program: Program, move: Instr) -> None:
     touching = [i for i, instr in enumerate(program.instrs) if _uses(instr, source) and instr is not move]
     ends = {id(e.buffer) for e in (*program.inputs, *program.outputs)}
     if not source.planned or id(source) in ends or not touching:
+        return
+    if any(touching[0] < end and start < touching[-1] for start, _, end in program.forks()):
         return
     first = program.instrs[touching[0]]
     late_reads = [i for i in program.instrs[touching[0] :] if _uses(i, state) and i is not move]

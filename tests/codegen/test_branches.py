@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,20 @@ from onnx_models import Net
 from test_random_splits import on_two_threads
 from two_cores import two_cores
 
+from mcugen import search
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
+from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
-from mcugen.lir.program import Control
+from mcugen.hir.traits import divisions
+from mcugen.lir.program import Control, Program
 from mcugen.memory.verify_plan import verify_plan
+from mcugen.ops.fork import forked
+from mcugen.search import core_partition
+from mcugen.search.core_assignment import Build
 from mcugen.simulation.both_cores import run_on_both_cores
 
 
@@ -92,3 +99,67 @@ def test_branches_share_no_memory() -> None:
     theirs.offset = ours.offset
     with pytest.raises(VerificationError):
         verify_plan(program)
+
+
+STATE_READERS = ("none", "before", "same head", "other head")
+"""Which layers read the state that one of two heads computes anew."""
+
+
+def two_heads_and_a_state(reader: str) -> Net:
+    """Two heads behind a layer; the first one's result is the state of the next call."""
+    net, numbers = Net(opset=17), np.random.default_rng(1)
+    x = net.input("x", 1, 1024, dtype=np.int8)
+    state = net.dequantize(net.input("state", 1, 12, dtype=np.int8), 0.05, 3)
+    first, second = towers(net, x, 2, numbers)
+    if reader == "same head":
+        first = net.op("Add", first, state)
+    if reader == "other head":
+        second = net.op("Add", second, state)
+    if reader == "before":
+        net.output(net.quantize(net.op("Relu", state), 0.06, -2, out="y0"), dtype=np.int8)
+    net.output(net.quantize(first, 0.06, -2, out="after"), dtype=np.int8)
+    net.output(net.quantize(second, 0.06, -2, out="y1"), dtype=np.int8)
+    return net
+
+
+@pytest.mark.parametrize("reader", STATE_READERS)
+def test_a_branch_leaves_the_state_to_the_end(reader: str) -> None:
+    """One core of two writes no state: the other may still read it. One core computes it in its own memory."""
+    model = two_heads_and_a_state(reader).model()
+    options = CompileOptions("net", cores=2, states={"after": "state"})
+    program = compile_model(model, two_cores("rp2040"), options).program
+    verify_plan(program)
+    assert [i.op for i in program.instrs if i.control is Control.FORK].count("branches") == 1
+    assert [i.kernel for i in program.instrs if i.op == "state"] == ["copy"]
+    one = compile_model(model, two_cores("rp2040"), replace(options, cores=1)).program
+    assert reader in ("before", "other head") or not [i for i in one.instrs if i.op == "state"]
+
+
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("reads_state", [False, True])
+def test_portions_of_what_becomes_a_state(number: int, reads_state: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portions of a pool by rows or by channels: those by channels write to their places in the whole result."""
+    net = Net(opset=17)
+    x = net.input("x", 1, 6, 6, 8, dtype=np.int8)
+    state = net.input("state", 1, 6, 6, 8, dtype=np.int8)
+    y = net.dequantize(state if reads_state else x, 0.05, 3)
+    y = net.op("MaxPool", net.op("Transpose", y, perm=[0, 3, 1, 2]), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    y = net.op("Transpose", y, perm=[0, 2, 3, 1])
+    net.output(net.quantize(net.op("Relu", net.dequantize(x, 0.05, 3)), 0.05, 3, out="y"), dtype=np.int8)
+    net.output(net.quantize(y, 0.05, 3, out="after"), dtype=np.int8)
+
+    def shared(graph: Graph, whole: Program, forms: core_partition.Forms, build: Build, room: object) -> Program:
+        other = graph.copy()
+        (node,) = (n for n in other.nodes if n.op.name == "max_pool")
+        by_rows, by_channels = divisions(node.op, node.sig, node.inputs)
+        division = (by_rows, by_channels)[number]
+        fork = forked(node, division, [((0, 1, False), (1, division.length, False))])
+        assert fork is not None
+        other.rewrite(node, fork, [node.input(0)], types=[node.output.type])
+        return build(other, {}, 0)
+
+    monkeypatch.setattr(search, "shared_program", shared)
+    options = CompileOptions("net", cores=2, states={"after": "state"})
+    program = compile_model(net.model(), two_cores("rp2040"), options).program
+    verify_plan(program)
+    assert [i.op for i in program.instrs if i.control is Control.FORK] == ["forked"]
