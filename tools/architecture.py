@@ -65,14 +65,17 @@ def _run(compiled: CompiledModel) -> str:
 
 
 def rooms() -> str:
-    """By room, the lowest first: its share of the package's lines, and the rooms that it imports."""
+    """Return a line for each package, the lowest first: its share of all lines, and the packages that it imports.
+
+    `core` is left out of the imports, since every package imports it.
+    """
     lines, uses = _rooms()
     total = sum(lines.values())
     order: list[str] = []
     while len(order) < len(lines):
         order += sorted(room for room in lines if room not in order and uses[room] <= set(order))
     rows = [
-        f"{room:<12} {round(100 * lines[room] / total):2} %  {' '.join(sorted(uses[room], key=order.index))}"
+        f"{room:<12} {round(100 * lines[room] / total):2} %  {' '.join(sorted(uses[room] - {'core'}, key=order.index))}"
         for room in order
     ]
     return "```\n" + "\n".join(row.rstrip() for row in rows) + "\n```"
