@@ -505,11 +505,12 @@ class Program:
     def head(self, layer: range) -> Instr:
         """Return the instruction that represents a layer.
 
-        It is the marker of a group's outermost block, except for forks, or else the first instruction that computes.
+        It is the marker of a group's outermost block, or else the first instruction that computes. A side of a fork is
+        represented by its first instruction that computes, or by its marker if it only renames tensors.
         """
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
-            return next(i for i in instrs if i.control is Control.NONE and not i.moves_nothing)
+            return next((i for i in instrs if i.control is Control.NONE and not i.moves_nothing), instrs[0])
         computing = next(i for i in instrs if i.kernel not in PREPARING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 

@@ -130,7 +130,7 @@ class _Search:
             self.tries -= 1
             self.branches.append((pair, sides.kernels))
             program = self.program({n: form for n, form in taken.items() if n not in self.inside}, self.limit)
-            if program.arena_size <= self.limit and not _copied(program):
+            if program.arena_size <= self.limit and not _copied(program) and not _has_idle_side(program):
                 self.saved += gain
             else:
                 self.branches.pop()
@@ -219,6 +219,15 @@ def _alone(node: Node, form: Forked) -> Graph:
     made = graph.add(form, inputs, node.origin, names=[node.output.name], types=[node.output.type])
     graph.add_output(node.output.name, made.output)
     return graph
+
+
+def _has_idle_side(program: Program) -> bool:
+    """Return whether one side of a fork computes nothing: its layers are views of what the other side uses."""
+    sides = [span for start, middle, end in program.forks() for span in ((start, middle), (middle, end))]
+    return any(
+        all(i.control is not Control.NONE or i.moves_nothing for i in program.instrs[first + 1 : last])
+        for first, last in sides
+    )
 
 
 def _copied(program: Program) -> frozenset[str]:

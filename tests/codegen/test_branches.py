@@ -101,6 +101,24 @@ def test_branches_share_no_memory() -> None:
         verify_plan(program)
 
 
+@pytest.mark.parametrize("op", ["Reshape", "Unsqueeze", "Squeeze", "Flatten"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_branch_that_only_renames_a_tensor_needs_no_core(op: str, is_first: bool) -> None:
+    """One core would wait while the other computes everything."""
+    net, numbers = Net(opset=11), np.random.default_rng(0)
+    y = net.op("Relu", net.op("MatMul", net.input("x", 1, 8, 64), net.const(numbers.normal(size=(64, 64)))))
+    sizes = {"Reshape": [net.const([8, 64], np.int64)]}.get(op, [])
+    axes = {"Unsqueeze": {"axes": [0]}, "Squeeze": {"axes": [0]}, "Flatten": {"axis": 2}}.get(op, {})
+    ends = [net.op(op, y, *sizes, **axes), net.op("MatMul", y, net.const(numbers.normal(size=(64, 64))))]
+    for end in ends if is_first else reversed(ends):
+        net.output(end)
+    for goal in ("balanced", "speed", "ram", "flash"):
+        model = compile_model(net.model(), two_cores("rp2350"), CompileOptions("net", cores=2, optimize=goal))
+        verify_plan(model.program)
+        assert "branches" not in [i.op for i in model.program.instrs]
+        assert model.report.layers
+
+
 STATE_READERS = ("none", "before", "same head", "other head")
 """Which layers read the state that one of two heads computes anew."""
 

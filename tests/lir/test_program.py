@@ -198,6 +198,14 @@ def test_what_speaks_for_a_fork_computes():
     assert program.macs_of(range(6)) == 2 + 8 + 32
     assert program.is_side(range(6))
     assert program.is_side(range(2, 4))
+
+
+def test_a_side_that_computes_nothing_is_represented_by_its_marker():
+    program = forked()
+    del program.instrs[3]
+    assert program.head(range(2, 4)).name == "i2"
+    assert program.completing(range(2, 4)).name == "i2"
+    assert program.macs_of(range(2, 4)) == program.instrs[2].macs
     assert not program.is_side(range(5, 6))
 
 
