@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes of the pipeline; compiler.py says in which order and why."""
+"""The passes of the compiler; a backend's pipeline says in which order they run and why."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interval analysis of integer networks: what each element lies between, whatever the input."""
+"""Interval analysis of integer networks: bounds of each element that hold for every input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from mcugen.numerics.fixedpoint import clamp_range
 
 
 def bounds_of(graph: Graph) -> dict[Value, Bounds]:
-    """Of each quantized tensor, exact for sums of independent inputs: padding, rounding and saturation included."""
+    """Return the bounds of each quantized tensor; padding, rounding and saturation are included.
+
+    The bounds are exact for sums of independent inputs.
+    """
     found = {value: _limits(value.type) for value in graph.inputs if value.type.quant is not None}
     for node in graph.nodes:
         for value, bounds in zip(node.outputs, _results(node, node.op, found), strict=True):
@@ -37,13 +40,13 @@ def drop_clamps(graph: Graph) -> bool:
 
 
 def _is_narrow(node: Node) -> bool:
-    """Whether a clamp is more than the saturation of codes."""
+    """Return whether a clamp limits more than the saturation of the integer type does."""
     out = node.output.type
     return out.quant is not None and clamp_range(clamp_of(node), out.quant, out.dtype) != out.dtype.limits
 
 
 def _is_same(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> bool:
-    """Whether another operator, which would differ only where it leaves the bounds of the node, never does."""
+    """Return whether an operator that differs from the node's only outside the node's bounds gives equal results."""
     known = found.get(node.output)
     bounds = _results(node, op, found)[0] if known else None
     if known is None or bounds is None:
@@ -52,7 +55,7 @@ def _is_same(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> bool:
 
 
 def _results(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> Sequence[Bounds | None]:
-    """What an operator would make in place of the node's."""
+    """Return the bounds of an operator's results if it took the place of the node's operator."""
     inputs = [(v.data, v.data) if v.data is not None else found.get(v) for v in node.inputs if v is not None]
     return op.bounds(node.sig, *inputs)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branches of one tensor whose sum one layer computes: networks that were trained with more layers than they need.
+"""Merging of parallel branches: convolutions and normalizations of one tensor whose sum one layer computes.
 
-RepVGG (Ding et al. 2021), MobileOne (Vasu et al. 2023) and their like add convolutions of several sizes and a batch
-normalization of the same tensor, which exporters write as they stand unless the user asks for the deployed form.
+RepVGG (Ding et al. 2021), MobileOne (Vasu et al. 2023) and similar networks are trained with more layers than they
+need: they add convolutions of several sizes and a batch normalization of the same tensor. Exporters write these
+branches as they are unless the user asks for the deployed form.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mcugen.passes.rewrite import Outcome, pattern
 
 @dataclass(frozen=True)
 class _Branch:
-    """y = w ∗ x + bias in channels first: w [O, C/groups, *kernel], bias [O]."""
+    """A linear branch y = w ∗ x + bias in channels first: w [O, C/groups, *kernel], bias [O]."""
 
     x: Value
     weights: Array
@@ -37,7 +38,7 @@ class _Branch:
         return self.weights.shape[2:]
 
     def takes(self, other: Self) -> Self | None:
-        """The sum of both, if this one's kernel has a place for each weight of the other, and few are added."""
+        """Return the sum of both branches; None if the other kernel does not fit into this one, or the weights grow."""
         groups = min(self.groups, other.groups)
         places = self._places(other)
         if places is None or self.groups % groups or other.groups % groups:
@@ -49,7 +50,7 @@ class _Branch:
         return type(self)(self.x, weights, self.bias + other.bias, groups, self.window)
 
     def _places(self, other: Self) -> list[list[int]] | None:
-        """Axis by axis, the indices in this kernel at which the other's weights meet the same element of x."""
+        """Return, by axis, the indices in this kernel at which the other's weights meet the same element of x."""
         ours, theirs = self.window, other.window
         places = []
         for axis, (size, count) in enumerate(zip(self.kernel, other.kernel, strict=True)):
@@ -63,7 +64,7 @@ class _Branch:
 
 
 def _in_groups(weights: Array, groups: int, wanted: int) -> Array:
-    """The same weights, as float64, with zeros for the inputs of other groups that are in one of the wanted."""
+    """Return the weights for a smaller number of groups, as float64: weights between former groups are 0."""
     share, each = groups // wanted, len(weights) // groups
     depth = weights.shape[1]
     result = np.zeros((len(weights), depth * share, *weights.shape[2:]))
@@ -103,7 +104,7 @@ def merge_branches(graph: Graph, node: Node) -> Outcome:
 
 
 def _branches(nodes: Sequence[Node]) -> list[_Branch]:
-    """The layers, and the normalizations beside a layer as what they are of its kind."""
+    """Return the branches of these nodes; a normalization counts if some node is a convolution."""
     layers = {node: branch for node in nodes if (branch := _layer(node)) is not None}
     like = next(iter(layers.values()), None)
     lines = {node: branch for node in nodes if like is not None and (branch := _line(node, like)) is not None}
@@ -111,7 +112,7 @@ def _branches(nodes: Sequence[Node]) -> list[_Branch]:
 
 
 def _layer(node: Node) -> _Branch | None:
-    """Convolutions, channels first, with constants alone."""
+    """Return the branch of a convolution, channels first, whose weights and bias are constants."""
     op, constants = node.op, node.inputs[1:]
     if not isinstance(op, Conv) or op.clamp is not None or op.is_channels_last:
         return None
@@ -124,7 +125,7 @@ def _layer(node: Node) -> _Branch | None:
 
 
 def _line(node: Node, like: _Branch) -> _Branch | None:
-    """x · scale + shift with one constant a channel, as a convolution of one weight a channel."""
+    """Return x · scale + shift with one constant a channel, as a convolution of one weight a channel."""
     if node.op != Affine():
         return None
     shape, space = node.output.type.shape, len(like.kernel)

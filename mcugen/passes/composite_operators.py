@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exporters write in several operators, as the one that it is: it has a range of its own, and an integer form."""
+"""Recognition of operators that exporters write as several: normalization, affine functions, masked softmax.
+
+The recognized operator has a quantization range of its own, and an integer form.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def recognize_shifted(graph: Graph, node: Node) -> Outcome:
 
 
 def _shifted(node: Node) -> tuple[Value, Value, Value | None, Value | None] | None:
-    """x − m as the variance reads it, r, γ and b, where the node computes such a sum."""
+    """Return x − m as the variance reads it, r, γ and b, if the node computes such a sum."""
     if node.output.type.dtype is not DType.FLOAT32:
         return None
     for scaled, shift in operands_of(node.output, "Add"):
@@ -66,7 +69,7 @@ def _shifted(node: Node) -> tuple[Value, Value, Value | None, Value | None] | No
 
 
 def _less_mean(shift: Value, scale: Value) -> Iterator[tuple[Value, Value | None]]:
-    """m and b, which may be absent, where the value is b − m · scale."""
+    """Yield m and b (None if absent) for each way in which the value is b − m · scale."""
     node = shift.producer
     for product, bias in (*operands_of(shift, "Add"), (shift, None)):
         negated = [m for m, by in operands_of(product, "Mul") if by is scale]
@@ -100,18 +103,18 @@ def recognize_groups(graph: Graph, node: Node) -> Outcome:
 
 
 def _reshaped(node: Node | None) -> Value | None:
-    """What a node reads by a reshape of it."""
+    """Return x if a node reads Reshape(x) as its first input."""
     source = node.input(0).producer if node is not None and node.inputs else None
     return source.input(0) if source is not None and isinstance(source.op, Reshape) else None
 
 
 def _is_of_groups(value: Value | None, groups: int) -> bool:
-    """Whether it is absent, or one constant number a group."""
+    """Return whether an operand is absent, or a constant with one number a group."""
     return value is None or (value.data is not None and value.type.count == value.type.shape[1] == groups)
 
 
 def _of_groups(graph: Graph, value: Value | None, shape: Shape, trivial: float) -> Value | None:
-    """Numbers of groups as those of channels; None where they change nothing."""
+    """Return numbers of groups as numbers of channels; None if the numbers change nothing."""
     if value is None or value.data is None or (value.data == trivial).all():
         return None
     numbers = np.repeat(value.data.reshape(-1), shape[1] // value.type.count)
@@ -119,14 +122,14 @@ def _of_groups(graph: Graph, value: Value | None, shape: Shape, trivial: float) 
 
 
 def _take_affine(graph: Graph, node: Node) -> None:
-    """Scales and biases behind a normalization."""
+    """Merge the scales and biases behind a normalization into it."""
     current: Node | None = node
     while current is not None:
         current = _with_affine(graph, current)
 
 
 def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
-    """The normalization that a quotient (or a product with a reciprocal) computes, and of what."""
+    """Return the normalization that a quotient (or a product with a reciprocal) computes, and its operand."""
     if node.op not in (Binary("Div"), Binary("Mul")) or node.output.type.dtype is not DType.FLOAT32:
         return False
     refused: Outcome = False
@@ -146,7 +149,7 @@ def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
 
 
 def _mean_square(value: Value, d: Value) -> tuple[tuple[int, ...], float] | None:
-    """Axes and ε of mean(d · d) + ε."""
+    """Return the axes and ε if the value is mean(d · d) + ε."""
     for mean, epsilon in operands_of(value, "Add"):
         reduce = mean.producer
         if epsilon.data is None or epsilon.type.count != 1 or reduce is None:
@@ -158,7 +161,7 @@ def _mean_square(value: Value, d: Value) -> tuple[tuple[int, ...], float] | None
 
 
 def _centered(d: Value, axes: tuple[int, ...]) -> Value | None:
-    """x where d = x − mean x over these axes."""
+    """Return x if d = x − mean x over these axes."""
     difference = d.producer
     if difference is None or difference.op != Binary("Sub"):
         return None
@@ -168,7 +171,7 @@ def _centered(d: Value, axes: tuple[int, ...]) -> Value | None:
 
 
 def _with_affine(graph: Graph, node: Node) -> Node | None:
-    """Normalize with the scale or the bias that alone reads it, a constant that broadcasts to it."""
+    """Merge the scale or bias that is a Normalize's only reader, a constant that broadcasts to its result, into it."""
     user = graph.only_user(node.output) if isinstance(node.op, Normalize) else None
     if (
         user is None
@@ -188,7 +191,7 @@ def _with_affine(graph: Graph, node: Node) -> Node | None:
 
 
 def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
-    """A constant with leading axes of length 1."""
+    """Return a constant with leading axes of length 1 up to this rank."""
     if data.ndim == rank:
         return value
     return graph.constant(f"{value.name}.aligned", data.reshape((1,) * (rank - data.ndim) + data.shape))
@@ -224,18 +227,18 @@ def recognize_affine(graph: Graph, node: Node) -> Outcome:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Constants of y = (x + before) · scale + shift, in float64; 0 and 1 stand for steps that there are none of.
+    """Constants of y = (x + before) · scale + shift, in float64; 0 and 1 stand for absent steps.
 
-    With ε = 2⁻²³, a constant that is rounded to float32 is off by at most ε/2 of itself, and so is the result of a
-    step. Where y is close to 0, (x + before) · scale = −shift: its rounding, up to ε/2 · |shift|, is what the steps of
-    the model lose, and all that a chain may lose besides a few ulp of y. What is exact for whole x in the model (a sum;
-    a product with a constant of few digits) must stay so. Therefore
+    With ε = 2⁻²³, a constant that is rounded to float32 has a relative error of at most ε/2, and so has the result of
+    each step. Where y is close to 0, (x + before) · scale = −shift: the rounding of that product, up to ε/2 · |shift|,
+    is the error of the model's own steps. A chain may lose no more than that, besides a few ulp of y. Operations that
+    are exact for whole x in the model (a sum; a product with a constant of few digits) must stay exact. Therefore
 
     - a sum of two constants must be a float32 number;
     - a sum before a product stays there: (x + a) · c would be off by ε · |a · c| as x · c + a · c;
-    - one behind a product, before another, moves before the first: (x · c + d) · k = (x + d / c) · (c · k), where d / c
-      is a float32 number, or c has many digits and d / c is off by no more than the product: ε/2 · |(a + d / c) · c| is
-      at most MAX_ROUNDING times ε/2 · |d|.
+    - a sum between two products moves before the first: (x · c + d) · k = (x + d / c) · (c · k), where d / c is a
+      float32 number, or c has many digits and d / c is off by no more than the product: ε/2 · |(a + d / c) · c| is at
+      most MAX_ROUNDING times ε/2 · |d|.
     """
 
     before: Array
@@ -273,22 +276,22 @@ class _Chain:
 
     @property
     def operands(self) -> dict[str, Array]:
-        """The constants of the steps that there are."""
+        """The constants of the steps that are present, by name."""
         constants = {"offset": self.before, "scale": self.scale, "shift": self.shift}
         return {name: a for name, a in constants.items() if (a != (name == "scale")).any()}
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps with `operands`."""
+        """The functions of the steps that are present, in the order of `operands`."""
         return tuple("Mul" if name == "scale" else "Add" for name in self.operands)
 
 
 MAX_ROUNDING = 2.0
-"""Largest ratio of the rounding error of a constant to that of the product whose place it takes."""
+"""Largest ratio of the rounding error of a constant to the error of the product that the constant replaces."""
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
-    """Return the operator that computes an operand for this node alone."""
+    """Return the operator that computes an operand, if this node is the operand's only reader."""
     if node.op not in _AFFINE or node.output.type.dtype is not DType.FLOAT32:
         return None
     producers = [v.producer for v in node.inputs if v is not None and graph.only_user(v) is node]
@@ -303,12 +306,12 @@ def _is_plain_affine(op: Operator) -> bool:
 
 
 def _operand(node: Node) -> int:
-    """Return the index of the first operand that is no constant."""
+    """Return the index of the first operand that is not a constant."""
     return next((i for i, v in enumerate(node.inputs) if v is not None and v.data is None), 0)
 
 
 def _chain(node: Node) -> _Chain | None:
-    """Return the chain of a node that computes one of its only operand that is no constant."""
+    """Return the chain that a node computes from its only operand that is not a constant."""
     one, none = np.ones(()), np.zeros(())
     chain, steps = _Chain(none, one, none), [_step(node)]
     if isinstance(node.op, Affine):
@@ -333,7 +336,7 @@ def _step(node: Node) -> tuple[Array, Array] | None:
 
 
 def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
-    """A constant of the node's rank."""
+    """Return a constant with leading axes of length 1, so that it has the node's rank."""
     shape = (1,) * (node.output.type.rank - numbers.ndim) + numbers.shape
     return graph.constant(f"{node.output.name}.{name}", numbers.reshape(shape).astype(np.float32))
 
@@ -364,18 +367,18 @@ def assume_mask(graph: Graph, node: Node) -> Outcome:
 
 
 UNDERFLOW = 104.0
-"""exp(-104) is less than half of the least positive float32."""
+"""Difference of exponents from which exponentials vanish: exp(-104) is less than half of the least positive float32."""
 MASK_ROUNDING = 2.0**-20
-"""Factor of what float32 may add to the difference of two masks when scores are added to them."""
+"""Relative error that float32 may add to the difference of two masks when scores are added to the masks."""
 ASSUMED_HIDDEN = -1e4
-"""Exporters add this or less to what attention must not see."""
+"""Largest number of a mask that is assumed to hide: exporters add this or less to what attention must not see."""
 
 Hiding = Callable[[Value, Array, Array], Array]
-"""Tells where a mask hides, by the scores, the mask, and the largest number of each of its rows."""
+"""Returns where a mask hides, given the scores, the mask, and the largest number of each of its rows."""
 
 
 def _proven(x: Value, mask: Array, largest: Array) -> Array:
-    """Return where exponentials are 0 whatever the scores are, infinities aside."""
+    """Return where exponentials are 0 for all finite scores."""
     may_hide = np.isfinite(mask) & (mask < largest - UNDERFLOW)
     apart = UNDERFLOW + (2 * Magnitudes().of(x) if may_hide.any() else 0.0)
     with np.errstate(all="ignore"):  # a row of infinities hides nothing
@@ -384,7 +387,7 @@ def _proven(x: Value, mask: Array, largest: Array) -> Array:
 
 
 def _assumed(_: Value, mask: Array, largest: Array) -> Array:
-    """Return where masks are as low as exporters make them."""
+    """Return where a mask is as low as exporters write hidden elements."""
     return (mask <= ASSUMED_HIDDEN) & (largest > ASSUMED_HIDDEN)
 
 
@@ -405,7 +408,7 @@ def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
 
 
 def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> Outcome:
-    """Let the softmax hide what is hidden, and add what is not."""
+    """Replace the mask by the softmax's operand `visible`, and add only the numbers that hide nothing."""
     x, masked, shape = mask.scores, node.input(0).producer, node.output.type.shape
     assert masked is not None
     if not hidden.any():
@@ -423,17 +426,17 @@ def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> Outcome:
 
 @dataclass(frozen=True)
 class _Mask:
-    """Scores, and what is added to them or stands in their place."""
+    """A mask of a softmax: the scores, and the numbers that are added to them or replace them."""
 
     scores: Value
     numbers: Array
-    """With the last axis of the scores, and as many others as the mask has."""
+    """Numbers of the mask: the last axis is that of the scores, the other axes are those that the mask has."""
     is_masked: Array
-    """Of a choice, where the numbers stand."""
+    """Where the numbers replace the scores, if the mask is a choice."""
     is_choice: bool = False
 
     def hidden(self, hides: Hiding) -> Array:
-        """Return where exponentials are 0. Of a row there is something left, whatever hides it."""
+        """Return where exponentials are 0; some element of each row is never hidden."""
         if not self.is_choice:
             return hides(self.scores, self.numbers, self.numbers.max(-1, keepdims=True))
         largest = np.where(self.is_masked, -np.inf, 0.0).max(-1, keepdims=True)
@@ -462,7 +465,7 @@ def _mask_that_chooses(node: Node, shape: Shape) -> _Mask | None:
 
 
 def _spread(mask: Array, shape: tuple[int, ...]) -> Array:
-    """Repeated along the axes where it is broadcast, but for leading ones."""
+    """Return a mask repeated along the axes where it is broadcast, except for leading axes."""
     full = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
     leading = next((axis for axis, size in enumerate(full.shape) if size > 1), 0)
     return np.ascontiguousarray(np.broadcast_to(full, (*full.shape[:leading], *shape[leading:])))

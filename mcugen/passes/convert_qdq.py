@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantize(op(Dequantize(x), …)) → op on integers: islands of float arithmetic between conversions vanish.
+"""Conversion of Quantize(op(Dequantize(x), …)) to integer operators, without float arithmetic in between.
 
 Each operator's `integer` rule decides; where it has none, the float operator stays between its conversions.
 """
@@ -44,11 +44,11 @@ def move_as_stored(graph: Graph, node: Node) -> Outcome:
 
 
 sink_dequantize = Turns("sink_dequantize", move_as_stored, simplify)
-"""Conversions that meet cancel."""
+"""Moves dequantization towards the outputs; conversions that meet cancel."""
 
 
 def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before: Node) -> None:
-    """Makes readers of `real` read the dequantized `codes`, or what is no real number (a position) itself."""
+    """Make readers of `real` read the dequantized `codes`, or `codes` itself if it is not quantized (a position)."""
     if codes.type.quant is not None:
         graph.release_name(real)
         origin = (*source.origin, *before.origin)
@@ -61,7 +61,8 @@ def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before:
 def convert_qdq(graph: Graph, node: Node) -> Outcome:
     """Quantize(f(Dequantize(x), …)) → f on integers, as the operator itself knows (`Operator.integer`).
 
-    Once for each type that the result is stored in: one would not do for a finer or for a wider other.
+    If the result is stored in several types, each type gets an operator of its own: converting one quantized result to
+    a finer or wider type would lose precision.
     """
     if isinstance(node.op, Quantize | Dequantize) or len(node.outputs) != 1:
         return False
@@ -80,7 +81,7 @@ def convert_qdq(graph: Graph, node: Node) -> Outcome:
 
 
 def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stores: Sequence[Node]) -> bool:
-    """Computes the result in the type of `stores`, for their readers; False: there is no integer form."""
+    """Compute the result in the type of `stores`, for their readers; return False if there is no integer form."""
     out = stores[0].output.type
     if isinstance(stores[0].op, Cast):
         if not isinstance(node.op, Conv | Dense | MatMul) or not all(v is None or _counts(v) for v in inputs):
@@ -108,8 +109,8 @@ def _signature(inputs: Sequence[Value | None], out: TensorType) -> Signature:
 def keep_sums(graph: Graph, node: Node) -> Outcome:
     """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a real result comes from exact sums of codes.
 
-    So the last layer of a network, of which nobody quantizes the result, is no float one, nor are its weights; nor are
-    those of a convolution that is added to before it is quantized.
+    So a last layer whose result is not quantized does not become a float layer with float weights. This also applies to
+    a convolution whose result is added to another tensor before it is quantized.
     """
     return isinstance(node.op, (Conv, Dense)) and _from_sums(graph, node, node.op)
 
@@ -150,19 +151,19 @@ def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
 
 
 def _counts_in(bias: Value, unit: Array) -> bool:
-    """Whether its codes are those of sums of products."""
+    """Return whether a quantized bias has the scales of the sums of products."""
     return bias.type.quant is not None and np.allclose(bias.type.q.scales, unit, rtol=1e-5, atol=0)
 
 
 def _by_channel(graph: Graph, name: str, numbers: Array, layer: Node) -> Value:
-    """A constant with one number a channel of the layer's result (or one for all), to be combined with it."""
+    """Return a constant with one number a channel of the layer's result (or one for all), shaped to broadcast to it."""
     rank = layer.output.type.rank
     behind = rank - 2 if layer.output.type.layout is Layout.CHANNELS_FIRST else 0
     return graph.constant(name, numbers.reshape(*[1] * (rank - 1 - behind), -1, *[1] * behind).astype(np.float32))
 
 
 def _stores(graph: Graph, node: Node) -> list[list[Node]] | None:
-    """The Quantize nodes (or casts to int32) that are the only readers of the node's output, by type."""
+    """Return the Quantize nodes (or casts to int32) that are the only readers of the node's output, by type."""
     users = node.output.users
     if graph.is_output(node.output) or not users:
         return None
@@ -177,19 +178,19 @@ def _stores(graph: Graph, node: Node) -> list[list[Node]] | None:
 
 
 def _counts(value: Value) -> bool:
-    """Whether the reals are whole numbers (scale 1), so that a cast of their products is exact."""
+    """Return whether the reals are whole numbers (scale 1), so that a cast of their products is exact."""
     return value.type.quant is None or set(value.type.quant.scale) == {1.0}
 
 
 def _stored(value: Value | None) -> Value | None:
-    """The integers behind a dequantized value, else the value itself."""
+    """Return the integers behind a dequantized value, else the value itself."""
     if value is None or value.producer is None or not isinstance(value.producer.op, Dequantize):
         return value
     return value.producer.input(0)
 
 
 def _requantized(graph: Graph, node: Node, value: Value | None, out: TensorType) -> Value | None:
-    """Brings an input of a data movement to the output's scale and type."""
+    """Return an input of a data movement in the output's scale and type, if there is an integer form."""
     if value is not None and value.data is not None and value.type.dtype is DType.FLOAT32:
         return graph.constant(f"{value.name}.codes", quantize(value.data, out.q, out.dtype), out.quant)
     if value is None or value.type.quant is None or (value.type.quant, value.type.dtype) == (out.quant, out.dtype):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of float layers as float16 numbers, where the user asks for it: kernels store them in half the bytes."""
+"""Rounding of float weights to float16 numbers, if the user asks for it: kernels store them in half the bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusion in float, before ranges are measured: padding, scale, bias and activation go into the layer with weights."""
+"""Fusion in float, before ranges are measured: layers with weights absorb padding, scale, bias and activation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcugen.ops.spatial import Spatial
 from mcugen.passes.rewrite import Outcome, pattern
 
 _ALL_DIGITS = 2**24
-"""Whole numbers up to here are float32."""
+"""Largest whole number up to which every whole number is exact in float32."""
 _BYTES = 256
 
 
@@ -55,7 +55,7 @@ def fuse_dense(graph: Graph, node: Node) -> Outcome:
 
 
 def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
-    """Wᵀ of a float constant, or of a quantized one behind its Dequantize."""
+    """Return Wᵀ of a float constant, or of a quantized one behind its Dequantize."""
     if value.data is not None:
         return graph.constant(f"{value.name}.t", np.ascontiguousarray(value.data.T))
     source = value.producer
@@ -90,7 +90,7 @@ def fold_scale(graph: Graph, node: Node) -> Outcome:
 
 
 def _scaled_product(graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float) -> Outcome:
-    """`product`, times `factor`, in the place of `end`."""
+    """Replace `end` by `product` with its factor times `factor`; refuse factors that are too large or small for float32."""
     assert isinstance(product.op, MatMul)
     total = product.op.factor * factor
     if not 1e-30 < total < 1e30:
@@ -102,7 +102,7 @@ def _scaled_product(graph: Graph, end: Node, product: Node, inputs: Sequence[Val
 
 
 def _scaling(node: Node) -> tuple[Value, float] | None:
-    """What the node multiplies by a constant scalar, and by which."""
+    """Return x and p if the node computes p · x for a constant scalar p."""
     is_product = node.op == Binary("Mul")
     if not is_product and node.op != Binary("Div"):
         return None
@@ -118,7 +118,7 @@ def _scaling(node: Node) -> tuple[Value, float] | None:
 def sink_reshape(graph: Graph, node: Node) -> Outcome:
     """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) where f knows just the last axis: bias and activation of each row.
 
-    A matrix by which more than two axes are multiplied is applied to the rows of all of them.
+    A matrix product over more than two axes is a Dense layer on the rows of all leading axes, between two reshapes.
     """
     if node.output.type.dtype is not DType.FLOAT32:
         return False
@@ -129,7 +129,7 @@ def sink_reshape(graph: Graph, node: Node) -> Outcome:
 
 
 def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
-    """Brings the only reader of the only reshape of `rows` before that; its result."""
+    """Move the only reader of the only reshape of `rows` before the reshape, and return the moved reader's result."""
     reshape = graph.only_user(rows)
     if reshape is None or not isinstance(reshape.op, Reshape):
         return False
@@ -149,7 +149,7 @@ def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
 
 
 def _as_row(graph: Graph, value: Value | None, depth: int, before: Node) -> Value | None:
-    """A constant with one number, or one an index of the last axis, as [1, depth] or [1, 1]; None: it has others."""
+    """Return a constant with one number, or one an index of the last axis, as [1, 1] or [1, depth]; else None."""
     shape = (1, value.type.count) if value is not None else ()
     if value is None or _constant_data(value) is None or value.type.count not in (1, depth):
         return None
@@ -161,7 +161,7 @@ def _as_row(graph: Graph, value: Value | None, depth: int, before: Node) -> Valu
 
 
 def _constant_data(value: Value) -> Array | None:
-    """The numbers of a constant, or of a quantized one behind its Dequantize."""
+    """Return the numbers of a constant, or of a quantized constant behind its Dequantize."""
     source = value.producer
     if source is None or not _is_constant(value):
         return value.data
@@ -169,7 +169,7 @@ def _constant_data(value: Value) -> Array | None:
 
 
 def _is_constant(value: Value) -> bool:
-    """Whether the numbers are known: of a constant, or of a quantized one behind its Dequantize."""
+    """Return whether the numbers are known: a constant, or a quantized constant behind its Dequantize."""
     source = value.producer
     if source is not None and isinstance(source.op, Dequantize | DequantizeBlocks):
         return source.input(0).is_constant
@@ -209,7 +209,7 @@ def _is_joined(value: Value) -> bool:
 
 
 def _is_affine(node: Node, position: int) -> bool:
-    """Whether a layer could take in what the node does with its operand there and a constant."""
+    """Return whether a layer could absorb the node's function of its operand at `position` and a constant."""
     op = node.op
     return (
         isinstance(op, Binary)
@@ -219,7 +219,7 @@ def _is_affine(node: Node, position: int) -> bool:
 
 
 def _layer_before(graph: Graph, value: Value | None, reader: Node) -> Node | None:
-    """The layer that makes a value which `reader` alone reads, with constants in between that it will take in."""
+    """Return the layer behind a value that only `reader` reads; the layer can absorb all constants in between."""
     while value is not None and graph.only_user(value) is reader:
         layer, reader = _layer(value), value.producer or reader
         if layer is not None:
@@ -230,7 +230,7 @@ def _layer_before(graph: Graph, value: Value | None, reader: Node) -> Node | Non
 
 
 def _split(graph: Graph, constant: Value, concat: Node) -> list[Value]:
-    """What of a constant meets each part."""
+    """Return the part of a constant that meets each input of a concatenation."""
     assert constant.data is not None and isinstance(concat.op, Concat)
     axis, sizes = concat.op.axis, [v.type.shape[concat.op.axis] for v in concat.inputs if v is not None]
     data = constant.data.reshape((1,) * (concat.output.type.rank - constant.data.ndim) + constant.data.shape)
@@ -275,9 +275,9 @@ def fold_affine(graph: Graph, node: Node) -> Outcome:
 
 
 def _is_exact_apart(layer: Node, op: Binary, constant: Array, bias: Array) -> bool:
-    """Whether float32 has all digits of the layer's sums for whole inputs, but not once it takes the constant in.
+    """Return whether float32 sums of the layer are exact for whole inputs, but not after absorbing the constant.
 
-    Else the sums are rounded already: by about 2⁻²⁴ · Σ |w · x|, which is what rounded weights and biases add to that.
+    If the sums are already rounded, their error is about 2⁻²⁴ · Σ |w · x|, and rounded weights and biases add as much.
     """
     weights = layer.input(1).data
     if weights is None:
@@ -296,7 +296,7 @@ def _is_exact_apart(layer: Node, op: Binary, constant: Array, bias: Array) -> bo
 
 
 def _are_steps(weights: Array) -> bool:
-    """Whether numbers are at most 256 times a power of 2, which all of them are multiples of: differences, say."""
+    """Return whether all numbers are multiples of a power of 2 and at most 256 times as large: differences, say."""
     largest = np.abs(weights).max(initial=0.0)
     steps = np.ldexp(weights.astype(np.float64), 8 - int(np.frexp(largest)[1]))
     return bool(np.isfinite(largest) and (steps == np.rint(steps)).all())
@@ -311,13 +311,13 @@ def _rows(layer: Node, weights: Array) -> Array:
 
 
 def _layer(value: Value | None) -> Node | None:
-    """The layer with weights and bias that computes a value."""
+    """Return the layer with weights and bias that computes a value."""
     node = None if value is None else value.producer
     return node if node is not None and isinstance(node.op, Conv | ConvTranspose | Dense) else None
 
 
 def _absorbed(graph: Graph, layer: Node, node: Node, other: Value, constant: Array, bias: Array) -> tuple[Value, Value]:
-    """Weights and bias of a layer that does what `node` does with its result and a constant per channel."""
+    """Return the weights and bias of a layer that also computes `node`'s function of its result and a constant."""
     assert isinstance(node.op, Binary)
     function, weights = node.op.function, layer.input(1)
     if function == "Add" and not bias.any() and other.data is None and other.type.count == len(bias):
@@ -332,7 +332,7 @@ def _absorbed(graph: Graph, layer: Node, node: Node, other: Value, constant: Arr
 
 
 def _scaled_weights(node: Node, weights: Array, factor: Array) -> Array:
-    """Times one factor an output channel."""
+    """Return weights multiplied by one factor for each output channel."""
     kernel = (1,) * (weights.ndim - 2)
     if not isinstance(node.op, ConvTranspose):
         return (weights * factor.reshape(-1, 1, *kernel)).astype(np.float32)
@@ -342,13 +342,13 @@ def _scaled_weights(node: Node, weights: Array, factor: Array) -> Array:
 
 
 def _channels(node: Node) -> int:
-    """Output channels of a layer."""
+    """Return the number of output channels of a layer."""
     shape = node.input(1).type.shape
     return shape[1] * node.op.groups if isinstance(node.op, ConvTranspose) else shape[0]
 
 
 def _per_channel(value: Value, node: Node) -> Array | None:
-    """A constant as a vector over the output channels of `node` (float64), or None."""
+    """Return a constant as a vector over the output channels of `node` (float64), or None if it is no such vector."""
     data = _constant_data(value)
     if data is None:
         return None
@@ -371,7 +371,7 @@ def _bias_data(node: Node) -> Array | None:
 
 
 def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
-    """A quantized constant behind its Dequantize, in a shape whose last axis alone is longer than 1."""
+    """Return a dequantized constant in another shape, of which only the last axis may be longer than 1."""
     source = value.producer
     assert source is not None
     stored = source.input(0)

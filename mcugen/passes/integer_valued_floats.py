@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer networks kept in float tensors, as NEMO, QuantLab and DORY write them: whole numbers get the types they need.
+"""Recognition of integer networks in float tensors, as NEMO, QuantLab and DORY write them.
 
-Where numbers are rounded and limited, that is a proof that what follows has 8 bits. Codes of scale 1 say the same to
-every later pass, so layers become integer ones: their sums are exact, as those of floats were below 2²⁴. What stands
-between sums and the next codes stays as the file says, to the last bit.
+Rounding followed by limits proves that a tensor holds whole numbers of 8 bits. It is then stored as codes of scale 1,
+which every later pass understands, so that layers become integer ones. Their sums are exact, as float sums below 2²⁴
+were. The arithmetic between sums and the next codes stays as the file has it, to the last bit.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 _ROUNDED = (Unary("Floor"), Unary("Ceil"), Unary("Round"))
 _CODES = 256
 _EXACT = 2
-"""Bytes of integers whose numbers are reals as they are."""
+"""Largest size in bytes of integers whose numbers are exact as float32."""
 _DEEPEST = 12
-"""Operators that are looked through for a range: those between two layers."""
+"""Largest number of operators between two layers that the search for a range looks through."""
 _MOST_OPERANDS = 2
-"""Of an operator whose range is known; through more the search would branch without end, and find nothing."""
+"""Largest number of operands of an operator whose range is computed: with more, the search would branch without end."""
 _MOST_STEPS = 1 << 20
-"""Codes of all channels whose beginnings are looked for: half a second."""
+"""Largest number of codes, over all channels, whose first inputs are searched for: half a second."""
 _SLACK = 2.0**-20
-"""More than reals are rounded by, relative to their magnitude, in as many operators."""
+"""Relative error that is larger than the float rounding of as many operators."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """What the elements of a tensor lie between, and whether they are whole numbers."""
+    """The limits of a tensor's elements, and whether they are whole numbers."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -54,7 +54,7 @@ class Range:
 def keep_codes(graph: Graph, node: Node) -> Outcome:
     """layer(x, whole weights) of whole x → layer(Dequantize(Quantize(x)), Dequantize(weights)), of scale 1.
 
-    What x is made of tells that it is whole, and that it fits codes.
+    The operators that compute x must prove that it is whole, and that it fits int8 or int16.
     """
     weights, x = _codes_of(node.input(1)), _source(node.input(0))
     if weights is None:
@@ -73,7 +73,7 @@ def keep_codes(graph: Graph, node: Node) -> Outcome:
 
 
 def _codes_of(weights: Value) -> Array | None:
-    """Whole weights as int8; None: they are others, or quantized already."""
+    """Return whole weights as int8; None if they are not whole, do not fit int8, or are quantized already."""
     data = weights.data
     if data is None or weights.type.dtype is not DType.FLOAT32 or weights.type.quant is not None:
         return None
@@ -83,14 +83,14 @@ def _codes_of(weights: Value) -> Array | None:
 
 
 def _source(value: Value) -> Value:
-    """The tensor whose elements are moved to this one."""
+    """Return the tensor whose elements data movements bring to this one."""
     while value.producer is not None and value.producer.op.moves_data and len(value.producer.inputs) == 1:
         value = value.producer.input(0)
     return value
 
 
 def _store(graph: Graph, x: Value, type_: TensorType) -> None:
-    """Makes readers of x read it from codes."""
+    """Store a tensor as codes, and make its readers read the dequantized codes."""
     assert x.producer is not None
     behind = next(graph.nodes.behind(x.producer), None)
     codes = graph.add(Quantize(), [x], x.producer.origin, types=[type_], before=behind)
@@ -100,8 +100,11 @@ def _store(graph: Graph, x: Value, type_: TensorType) -> None:
 
 
 def _stored_as(x: Value) -> TensorType | None:
-    """Of codes that have a scale of 1 and all elements of a tensor; None: not all are known to be whole, or they are
-    too far apart."""
+    """Return the type of codes of scale 1 that hold all elements of a tensor.
+
+    Returns:
+        An int8 type if 256 codes suffice, else an int16 type; None if elements may not be whole, or are too far apart.
+    """
     found = _range(x)
     if x.type.dtype is not DType.FLOAT32 or not found.is_whole or not np.isfinite([found.low, found.high]).all():
         return None
@@ -117,7 +120,7 @@ def _stored_as(x: Value) -> TensorType | None:
 
 
 def _range(value: Value, depth: int = 0) -> Range:
-    """Of a tensor, by the operators that compute it."""
+    """Return the range of a tensor, derived from the operators that compute it."""
     if value.data is not None and value.type.quant is None and value.data.dtype.kind in "iuf" and value.data.size:
         low, high = float(value.data.min()), float(value.data.max())
         return Range(low, high, bool((value.data == np.rint(value.data)).all()))
@@ -133,7 +136,7 @@ def _range(value: Value, depth: int = 0) -> Range:
 
 
 def _any(value: Value) -> Range:
-    """What every number of the type lies between."""
+    """Return the range of all numbers of a tensor's type."""
     if not value.type.dtype.is_integer:
         return Range()
     low, high = value.type.dtype.limits
@@ -141,7 +144,7 @@ def _any(value: Value) -> Range:
 
 
 def _result(node: Node, operands: Sequence[Range]) -> Range:
-    """Integers that may have wrapped around are any."""
+    """Return the range of a node's result; an integer result that may wrap around has the range of its type."""
     widest = _any(node.output)
     found = _computed(node, operands)
     is_any = widest.is_whole and not widest.low <= found.low <= found.high <= widest.high
@@ -172,7 +175,7 @@ def _computed(node: Node, operands: Sequence[Range]) -> Range:
 
 
 def _rounded(x: Range) -> Range:
-    """What numbers may become that are rounded in some way, and were before, as floats are."""
+    """Return the range of numbers after any kind of rounding; the numbers may themselves be inexact floats."""
     slack = _SLACK * max(abs(x.low), abs(x.high))
     return Range(float(np.floor(x.low - slack)), float(np.ceil(x.high + slack)), x.is_whole)
 
@@ -183,15 +186,15 @@ _ENDS: Mapping[str, Callable[[float, float], float]] = {
     "Mul": lambda a, b: a * b if np.isfinite([a, b]).all() else math.nan,
     "Div": lambda a, b: a / b if b > 0 else math.nan,
 }
-"""Of monotone operators; of a quotient by what is above 0."""
+"""Monotone operators on the ends of ranges; a quotient is monotone for divisors above 0."""
 
 
 @pattern(Cut)
 def cut_channels(graph: Graph, node: Node) -> Outcome:
     """Cut(Cast(int32 x) · c + d), in floats, with constants → one product a channel.
 
-    All that counts is where codes begin: floats round, which never makes a greater number the smaller one, so each code
-    has its first x.
+    Only the first x of each code matters: float rounding never makes the greater of two numbers the smaller one, so the
+    steps are monotone, and each code has its first x.
     """
     op, chain = node.op, list(_growing(graph, node.input(0)))
     if not isinstance(op, Cut) or len(chain) < 2 or chain[-1].op != Cast(DType.FLOAT32):
@@ -225,7 +228,7 @@ def cut_channels(graph: Graph, node: Node) -> Outcome:
 
 
 def _growing(graph: Graph, value: Value) -> Iterator[Node]:
-    """What computes a value from one operand, each without making a greater number the smaller one, back to a cast."""
+    """Yield the nodes back to a cast that compute a value from one operand by monotonically increasing functions."""
     while graph.only_user(value) is not None and (node := value.producer) is not None:
         constants = constant_data(node.inputs[1:])
         if len(constants) != len(node.inputs) - 1 or not (isinstance(node.op, Cast) or _grows(node, constants)):
@@ -268,7 +271,8 @@ def code_integers(graph: Graph, node: Node) -> Outcome:
 def recognize_cut(graph: Graph, node: Node) -> Outcome:
     """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) by whole limits → Cut: no division of 64 bits.
 
-    Codes of scale 1 come from it as they are stored. Below 0 it takes whole numbers that are divided rounding down.
+    The Cut of a Quantize of scale 1 gives the codes as they are stored. Results below 0 need a division of whole
+    numbers that rounds down.
     """
     clamp = node.input(0).producer if isinstance(node.op, Quantize) else node
     if clamp is None or not isinstance(clamp.op, Clamp) or clamp.output.type.dtype is not DType.FLOAT32:
@@ -298,14 +302,16 @@ def recognize_cut(graph: Graph, node: Node) -> Outcome:
 
 
 def _holds(codes: TensorType, low: float, high: float) -> bool:
-    """Whether codes of scale 1 are all whole numbers between two."""
+    """Return whether codes of scale 1 hold all whole numbers from `low` to `high`."""
     least, greatest = codes.dtype.limits
     return codes.q.scale == (1.0,) and least <= low + codes.q.zero_point and high + codes.q.zero_point <= greatest
 
 
 def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None:
-    """x, a, b where a value is x · a / b, the product of what is left of x without its fraction; and whether it is
-    rounded down below 0, too, not towards it."""
+    """Return x, a, b where a value is x · a / b, and whether the quotient is rounded down below 0.
+
+    x is cut to a whole number (towards 0) before it is multiplied, unless it is an int32.
+    """
     node = value.producer
     if node is None or graph.only_user(value) is None:
         return None
@@ -325,7 +331,7 @@ def _fraction(graph: Graph, value: Value) -> tuple[Value, int, int, bool] | None
 
 
 def _factor(graph: Graph, value: Value, function: str) -> tuple[Value, int]:
-    """What a product or quotient by a number above 0 is of, and by which; the value itself, and 1, if it is none."""
+    """Return the operand and the factor of a product or quotient by a number above 0; else the value itself, and 1."""
     node = value.producer
     if node is None or node.op != Binary(function) or graph.only_user(value) is None:
         return value, 1
@@ -336,7 +342,7 @@ def _factor(graph: Graph, value: Value, function: str) -> tuple[Value, int]:
 
 
 def _of_multiples(graph: Graph, value: Value, divisor: int) -> Value:
-    """x where the value is x − (x mod divisor): what division leaves is down then, below 0, too."""
+    """Return x if the value is x − (x mod divisor), so that its division rounds down below 0, too; else the value."""
     node = value.producer
     rest = node.input(1).producer if node is not None and node.op == Binary("Sub") else None
     if node is None or rest is None or rest.op != Binary("Mod") or rest.input(0) is not node.input(0):

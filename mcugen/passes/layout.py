@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout: operators with space turn channels-last, and the transpositions between them cancel."""
+"""Layout: operators with spatial axes become channels-last, and the transpositions between them cancel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def turn_channels_last(graph: Graph, node: Node) -> Outcome:
 
 
 channels_last = Turns("channels_last", turn_channels_last, simplify)
-"""Transpositions of neighbours cancel."""
+"""Makes operators channels-last; transpositions between neighbours cancel."""
 
 
 @pattern()
@@ -89,13 +89,13 @@ def merge_transposes(graph: Graph, node: Node) -> Outcome:
 
 
 def _alone_before(graph: Graph, node: Node) -> Node | None:
-    """What makes the first input for this node alone."""
+    """Return the node that computes the first input, if this node is the input's only reader."""
     source = node.input(0).producer
     return source if source is not None and graph.only_user(node.input(0)) is node else None
 
 
 def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], list[range]] | None:
-    """Sizes of the parts that axes of both shapes are made of, and the parts of each axis; None: some overlap."""
+    """Return the sizes of the common factors of both shapes' axes, and each axis's factors; None if some overlap."""
     ends = [list(accumulate(shape, operator.mul, initial=1)) for shape in (one, other)]
     borders = sorted({*ends[0], *ends[1]})
     if 0 in borders or any(high % low for low, high in pairwise(borders)):
@@ -128,15 +128,15 @@ def sink_fork(graph: Graph, node: Node) -> Outcome:
 
 
 sink_transposes = Turns("sink_transposes", sink_transpose, sink_fork, raise_transpose, merge_transposes, simplify)
-"""Pairs that meet cancel, and free others to move."""
+"""Moves transpositions towards the outputs; pairs that meet cancel, and let others move."""
 
 
 MOST_TOGETHER = 32
-"""Nodes that a transposition may sink through at once."""
+"""Largest number of nodes that a transposition may sink through in one step."""
 
 
 def _region(node: Node) -> dict[Node, Permutation]:
-    """What transpositions pass through behind one, and how each result would then be transposed."""
+    """Return the nodes that a transposition may pass through, and how each node's result would then be transposed."""
     region: dict[Node, Permutation] = {}
     assert isinstance(node.op, Transpose)
     waiting = [(user, inverse(node.op.perm)) for user in node.output.users]
@@ -152,7 +152,7 @@ def _region(node: Node) -> dict[Node, Permutation]:
 
 
 def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
-    """The same of functions of one tensor, up to a transposition that undoes all; nothing if there is none."""
+    """Return the functions of one tensor from a transposition to its inverse, as `_region` does; empty without such."""
     region: dict[Node, Permutation] = {}
     assert isinstance(node.op, Transpose)
     perm, reader = inverse(node.op.perm), graph.only_user(node.output)
@@ -170,7 +170,8 @@ def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:
 def _passed(node: Node, perm: Permutation) -> tuple[Permutation, Sequence[Permutation | None]] | None:
     """Return how the result is transposed if operands are by `perm`, and how each operand is.
 
-    None: transpositions do not pass through the node.
+    Returns:
+        None if transpositions do not pass through the node.
     """
     turned = carried(node.op, node.sig, perm)
     form = None if turned is None else permuted(node.op, node.sig, turned)
@@ -178,17 +179,20 @@ def _passed(node: Node, perm: Permutation) -> tuple[Permutation, Sequence[Permut
 
 
 def _turned_operands(node: Node, wanted: Sequence[Permutation | None]) -> int:
-    """How many are no constants: with one, a chain loses its transpositions, and none appears."""
+    """Return how many operands that are not constants would be transposed.
+
+    With one, a chain loses its transpositions and gains none.
+    """
     return sum(p is not None and v is not None and not v.is_constant for v, p in zip(node.inputs, wanted, strict=True))
 
 
 def _ends(region: Mapping[Node, Permutation]) -> list[Node]:
-    """Those whose results no other of them reads."""
+    """Return the nodes of a region whose results no other node of it reads."""
     return [node for node in region if not any(user in region for user in node.output.users)]
 
 
 def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
-    """Bytes that are transposed now less those that would be: each reader has what it reads transposed for itself."""
+    """Return the transposed bytes now less those after the rewrite; each reader transposes its operands for itself."""
     gain = 0
     removed: dict[Node, int] = {}
     for node, turned in region.items():
@@ -214,14 +218,17 @@ def _gain(graph: Graph, region: Mapping[Node, Permutation]) -> int:
 
 
 def _is_read(graph: Graph, node: Node) -> bool:
-    """Whether it is no leftover of what was rewritten, nor read by such alone: these count for nothing."""
+    """Return whether a node contributes to an output or a live reader.
+
+    Transpositions that a rewrite left without readers, and nodes that only these read, do not count.
+    """
     users = (user for value in node.outputs for user in value.users)
     is_used = any(not isinstance(user.op, Transpose) or _is_read(graph, user) for user in users)
     return is_used or any(map(graph.is_output, node.outputs))
 
 
 def _sinkable(node: Node) -> Permutation | None:
-    """The permutation of the first transposed input of a node that is no transposition itself."""
+    """Return the permutation of the first transposed input of a node that is no transposition itself."""
     if isinstance(node.op, Transpose) or len(node.outputs) != 1:
         return None
     for value in node.inputs:
@@ -231,10 +238,10 @@ def _sinkable(node: Node) -> Permutation | None:
 
 
 def _pays(graph: Graph, node: Node, perm: Permutation, wanted_of_inputs: Sequence[Permutation | None]) -> bool:
-    """Whether fewer bytes are transposed afterwards, or as many and none of them on the way in.
+    """Return whether fewer bytes are transposed afterwards, or as many and none of them on the way in.
 
     Either the sum of transposed bytes falls or a transposition moves towards the outputs: so the pass ends.
-    A transposed tensor with several readers counts a share for each: all of them may follow.
+    A transposed tensor with several readers counts a share for each, because all of them may follow.
     """
     saved, added = 0.0, 0
     for value, wanted in zip(node.inputs, wanted_of_inputs, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of real numbers: what the elements of a tensor cannot exceed, whatever the input, as far as operators tell."""
+"""Bounds of the magnitudes of real tensors that hold for every input, as far as their operators imply them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
 
 MAX_PRODUCERS = 48
-"""Operators that are looked through, one behind the other: several layers of a transformer."""
+"""Largest depth of consecutive operators that the analysis looks through: several layers of a transformer."""
 ROUNDING = 1 + 2.0**-10
-"""Factor of what float32 may add to sums of up to 2¹² products."""
+"""Factor by which float32 rounding may enlarge sums of up to 2¹² products."""
 
 _LIMITED: Mapping[str, float] = {
     "Sigmoid": 1,
@@ -40,9 +40,9 @@ _LIMITED: Mapping[str, float] = {
     "Sign": 1,
     "Atan": 2,
 }
-"""Functions by what they do not exceed."""
+"""Upper bound of the magnitude of each bounded function."""
 _CONTRACTING = frozenset({"Abs", "Neg", "Relu", "Gelu", "GeluTanh", "HardSwish", "Mish"})
-"""Functions that do not exceed their argument."""
+"""Functions whose magnitude is at most that of their argument."""
 _COMBINED: Mapping[str, Callable[[float, float], float]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a + b,
@@ -53,16 +53,16 @@ _COMBINED: Mapping[str, Callable[[float, float], float]] = {
 
 
 class Magnitudes:
-    """The least upper bounds that are found of absolute values; infinity where there is none.
+    """An analysis that bounds the magnitudes of tensors; infinity where no bound is known.
 
-    Inputs of real numbers may be anything but NaN and infinities.
+    Real inputs may be anything but NaN and infinities.
     """
 
     def __init__(self) -> None:
         self._known: dict[Value, float] = {}
 
     def of(self, value: Value, depth: int = 0) -> float:
-        """Return what no absolute value of an element exceeds."""
+        """Return an upper bound of the magnitudes of a tensor's elements."""
         if value.data is not None:
             return _largest(_reals(value))
         if value not in self._known:
@@ -136,7 +136,7 @@ class Magnitudes:
         return self.of(x, depth) * factors.get(op.function, math.inf)
 
     def _normalized(self, node: Node, depth: int) -> float:
-        """Of n numbers with a variance of 1 none exceeds √n."""
+        """Return a bound of a normalization's result: none of n numbers with a variance of 1 exceeds √n."""
         assert isinstance(node.op, Normalize)
         scale, bias = self._affine(node, depth)
         return math.sqrt(_normalized_count(node)) * scale + bias
@@ -147,7 +147,7 @@ class Magnitudes:
         return 1.0 if scale is None else self.of(scale, depth), 0.0 if bias is None else self.of(bias, depth)
 
     def _products(self, node: Node, depth: int) -> float:
-        """|Σ w · x| ≤ ‖w‖ · ‖x‖ (Cauchy and Schwarz)."""
+        """Return a bound of sums of products: |Σ w · x| ≤ ‖w‖ · ‖x‖ (Cauchy and Schwarz)."""
         op, x, w = node.op, node.input(0), node.input(1)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         more = 0.0 if bias is None else self.of(bias, depth)
@@ -167,7 +167,7 @@ class Magnitudes:
         return float(np.sqrt(squares.max(initial=0.0)))
 
     def _row_norm(self, x: Value, depth: int) -> float:
-        """Return what the Euclidean norm of no row (along the last axis) exceeds."""
+        """Return an upper bound of the Euclidean norms of the rows (along the last axis)."""
         count, node = x.type.shape[-1], x.producer
         plain = math.sqrt(count) * self.of(x, depth)
         if node is None or depth >= MAX_PRODUCERS:
@@ -181,12 +181,12 @@ class Magnitudes:
 
 
 def _is_alike(value: Value, node: Node) -> bool:
-    """Whether an operand has the type of the results, as positions do not."""
+    """Return whether an operand has the type of the results, as positions do not."""
     return value.type.dtype is node.outputs[0].type.dtype
 
 
 def _normalized_count(node: Node) -> int:
-    """Return how many elements have statistics in common."""
+    """Return how many elements share their statistics."""
     assert isinstance(node.op, Normalize)
     shape, axes = node.op.view(node.input(0).type.shape)
     return math.prod(shape[axis] for axis in axes)
@@ -198,6 +198,6 @@ def _reals(value: Value) -> Array:
 
 
 def _largest(numbers: Array) -> float:
-    """Return the largest magnitude; infinity where there are NaN."""
+    """Return the largest magnitude; infinity if there are NaN."""
     largest = float(np.abs(numbers.astype(np.float64)).max(initial=0.0)) if numbers.dtype.kind in "iufb" else math.inf
     return math.inf if math.isnan(largest) else largest

@@ -17,7 +17,7 @@ from mcugen.ops.pool import MaxPool
 from mcugen.passes.rewrite import Outcome, pattern
 
 MAX_STEPS = 16
-"""Longer loops spill registers and gain nothing."""
+"""Largest number of steps of one loop: longer loops spill registers and gain nothing."""
 
 
 @pattern(Elementwise)
@@ -78,7 +78,7 @@ def pool_first(graph: Graph, node: Node) -> Outcome:
 
 
 def _never_falls(node: Node, x: Value) -> bool:
-    """Whether larger codes of x never give smaller results, as all of them show, channel by channel."""
+    """Return whether the function is monotone in x, checked by all codes channel by channel."""
     assert isinstance(node.op, Elementwise)
     channels = x.type.shape[-1]
     codes, arrays, types = np.arange(-128, 128, dtype=np.int8)[:, None], [], []
@@ -97,12 +97,12 @@ def _never_falls(node: Node, x: Value) -> bool:
 
 
 def _varying(node: Node) -> list[Value]:
-    """The inputs that are no constants."""
+    """Return the inputs that are not constants."""
     return [v for v in node.inputs if v is not None and not v.is_constant]
 
 
 def _has_scalars(node: Node) -> bool:
-    """Whether constants are tables or single numbers."""
+    """Return whether all constants are tables or single numbers."""
     assert isinstance(node.op, Elementwise)
     return all(
         v is not None and (not v.is_constant or v.type.count == 1 or i in node.op.tables)
@@ -111,14 +111,14 @@ def _has_scalars(node: Node) -> bool:
 
 
 def _is_function(node: Node, x: Value) -> bool:
-    """Whether a node makes elements of those of x alone, which are codes of 8 bits with one scale."""
+    """Return whether a node computes each element from the same element of x only, an int8 tensor with one scale."""
     if not isinstance(node.op, Elementwise) or set(_varying(node)) != {x} or not _has_scalars(node):
         return False
     return x.type.dtype is DType.INT8 and x.type.quant is not None and x.type.quant.axis is None
 
 
 def _evaluated(node: Node, codes: Mapping[Value, Array]) -> Array:
-    """What a node makes of some elements of its inputs."""
+    """Return a node's results for some elements of its inputs."""
     assert isinstance(node.op, Elementwise)
     arrays, types = [], []
     for i, value in enumerate(node.inputs):
@@ -131,7 +131,7 @@ def _evaluated(node: Node, codes: Mapping[Value, Array]) -> Array:
 
 
 def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:
-    """Joins the first of its operands that can be."""
+    """Join a node with the first of its operands' producers that can be joined."""
     if not _stackable(node, single_input):
         return False
     refused: Outcome = False
@@ -147,7 +147,7 @@ def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:
 
 
 def _join(graph: Graph, source: Node, node: Node, value: Value, single_input: bool) -> Outcome:
-    """Makes one loop of both, in place of the second."""
+    """Replace the second node by one loop that computes both."""
     if any(user is not node for user in value.users) or graph.is_output(value):
         return "others read its result"
     if value.type.shape != node.output.type.shape:
@@ -192,14 +192,14 @@ def _steps(node: Node) -> tuple[Step, ...]:
 
 
 def _joined(source: Node, node: Node, link: Value) -> tuple[Stack, list[Value]]:
-    """The steps of both over the union of their inputs; `link` becomes the inner result."""
+    """Return the steps of both over the union of their inputs; `link` becomes the inner result."""
     outer = [v for v in node.inputs if v is not None and v is not link]
     inputs = list(dict.fromkeys([*(v for v in source.inputs if v is not None), *outer]))
     inner_steps, outer_steps = _steps(source), _steps(node)
     result = len(inputs) + len(inner_steps) - 1
 
     def place(owner: Node, steps_before: int, index: int) -> int:
-        """Where argument `index` of a step of `owner` is found in the joined stack."""
+        """Return where argument `index` of a step of `owner` is in the joined stack."""
         count = len(owner.inputs)
         if index >= count:
             return len(inputs) + steps_before + index - count

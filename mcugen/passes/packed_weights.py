@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that no integer layer took stay codes of few bits where a kernel reads them so."""
+"""Packing of weights that no integer layer took: they stay quantized values of few bits if a kernel reads them so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcugen.passes.rewrite import Outcome, pattern
 def keep_packed(graph: Graph, node: Node) -> Outcome:
     """Dense(x, dequantized constant) → PackedDense of the codes: of reals, or of codes to reals.
 
-    A convolution of single pixels is one, too, between transpositions.
+    A convolution whose kernel is a single pixel becomes a PackedDense between two transpositions.
     """
     assert isinstance(node.op, Dense | Conv)
     if isinstance(node.op, Conv) and not _reads_pixels(node):
@@ -41,7 +41,7 @@ def keep_packed(graph: Graph, node: Node) -> Outcome:
 
 
 def _reads_pixels(node: Node) -> bool:
-    """Whether a convolution, channels first, multiplies each pixel with one matrix."""
+    """Return whether a convolution, channels first, multiplies each pixel by one matrix."""
     assert isinstance(node.op, Conv)
     window, weights = node.op.window, node.input(1).type
     plain = set(window.strides) == {1} and not any((*window.before, *window.after))
@@ -49,6 +49,6 @@ def _reads_pixels(node: Node) -> bool:
 
 
 def _stored(value: Value | None) -> Value | None:
-    """The codes behind a dequantized value, else the value itself."""
+    """Return the quantized values behind a dequantized value, else the value itself."""
     source = None if value is None else value.producer
     return source.input(0) if source is not None and isinstance(source.op, Dequantize) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pass did to a graph, for people and as data."""
+"""The effect of a pass on a graph, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from mcugen.passes.rewrite import Log, Refusal
 
 @dataclass(frozen=True)
 class Effect:
-    """One run of a pass. `laws` are by pattern; a pass that is none of patterns has none, and refuses nothing."""
+    """The effect of one run of a pass on a graph.
+
+    `laws` holds the law of each pattern; a pass without patterns has no laws, and refuses nothing.
+    """
 
     name: str
     because: str
@@ -25,7 +28,7 @@ class Effect:
 
     @property
     def diff(self) -> str:
-        """Unified; empty where nothing changed."""
+        """The unified difference of the printed graphs; empty if nothing changed."""
         names = (f"before {self.name}", f"after {self.name}")
         lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), *names, lineterm="")
         return "\n".join(lines)
@@ -43,12 +46,20 @@ class Effect:
         )
 
     def to_json(self) -> dict[str, object]:
-        """All that was observed, with the difference of the graphs as text."""
+        """Return all fields and the difference of the graphs as JSON values."""
         return asdict(self) | {"diff": self.diff}
 
 
 def observed(pass_: object, because: str, graph: Graph, before: str, log: Log) -> Effect:
-    """What a pass that has just run made of the graph that was printed `before`."""
+    """Return the effect of a pass that has just run.
+
+    Args:
+        pass_: The pass.
+        because: The reason of the pass, as the pipeline states it.
+        graph: The graph after the pass.
+        before: The printed graph before the pass.
+        log: The answers of the pass's patterns.
+    """
     patterns = getattr(pass_, "patterns", ())
     laws = {pattern.name: pattern.stated for pattern in patterns}
     name = str(getattr(pass_, "__name__", pass_))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels that are constant whatever the input, or that nobody reads, are not computed; results stay to the bit.
+"""Pruning of channels that are constant for every input, or that nobody reads; results stay bit-exact.
 
-A channel is an index of a tensor's last axis. Interval analysis proves constants, which go into the biases of those who
-sum over channels, unless a window leaves the input: padding adds nothing, a constant other than the zero point does.
+A channel is an index of a tensor's last axis. Interval analysis proves constants. They go into the biases of layers
+that sum over channels, unless a window leaves the input: padding adds nothing there, while a constant other than the
+zero point would.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from mcugen.numerics.sums import largest_sums, requantizer, sum_dtype
 from mcugen.passes.bounds import bounds_of
 
 Mask = npt.NDArray[np.bool_]
-"""A flag a channel."""
+"""A flag for each channel."""
 
 MULTIPLE = 8
-"""Kernels are fast at multiples of some number of channels: some that nobody reads stay for that."""
+"""Number of channels whose multiples kernels compute fast: some unread channels are kept to reach a multiple."""
 
 
 def drop_channels(graph: Graph) -> bool:
@@ -47,13 +48,13 @@ def drop_channels(graph: Graph) -> bool:
 
 
 def _computed(graph: Graph) -> Dropped:
-    """What would be dropped without the whole graph."""
+    """Return the channels and MACs of all layers: what would be dropped with the whole graph."""
     layers = [(node, macs) for node in graph.nodes if (macs := node.op.macs(node.sig)) and not node.op.bodies]
     return Dropped(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
 
 
 def constant_channels(graph: Graph) -> dict[Value, Array]:
-    """By channel the only code that it holds, or NaN."""
+    """Return for each tensor, by channel, the only code that the channel holds, or NaN."""
     found: dict[Value, Array] = {}
     for value, (low, high) in bounds_of(graph).items():
         if value.type.count and value.type.rank:
@@ -65,10 +66,10 @@ def constant_channels(graph: Graph) -> dict[Value, Array]:
 
 @dataclass
 class _Plan:
-    """Which channels of each computed tensor are wanted, and which are kept.
+    """A plan of the wanted and the kept channels of each computed tensor.
 
-    `wanted` are those on whose elements outputs depend; `kept` are more, so that operators fit together and kernels are
-    fast, and may hold anything.
+    `wanted` are the channels on whose elements outputs depend. `kept` are more, so that operators fit together and
+    kernels are fast; the additional channels may hold anything.
     """
 
     graph: Graph
@@ -89,14 +90,14 @@ class _Plan:
 
     @staticmethod
     def _link(node: Node) -> Channels | None:
-        """How it works on channels, if that is known; sums must be of codes, which are exact in any order."""
+        """Return how a node works on channels, or None; sums must be of codes, which are exact in any order."""
         if len(node.outputs) > 1 or not node.sig.output.count or not isinstance(node.op, Channelwise):
             return None
         link = node.op.channels(node.sig)
         return None if link is None or (link.sums and node.sig.input(0).quant is None) else link
 
     def _wanted(self) -> dict[Value, Mask]:
-        """From the outputs back."""
+        """Return the channels on which outputs depend, propagated from the outputs back."""
         wanted = {v: np.full(_width(v), self.graph.is_output(v)) for v in self.graph.values() if v.data is None}
         for node in reversed(self.graph.nodes):
             for index, value in enumerate(node.inputs):
@@ -105,7 +106,7 @@ class _Plan:
         return wanted
 
     def _reads(self, node: Node, index: int, wanted: Mapping[Value, Mask]) -> Mask:
-        """Which channels of an input the wanted ones of the output depend on."""
+        """Return the channels of an input on which the wanted channels of the output depend."""
         link, value = self.links.get(node), node.input(index)
         if link is not None and link.sums and index == 0:
             weights = _constant(node, 1)[wanted[node.output]]
@@ -117,12 +118,12 @@ class _Plan:
         return _read(source, wanted[node.output], _width(value))
 
     def folded(self, node: Node) -> Array:
-        """Of a sum over channels, what goes into the bias: the constants of input 0, NaN elsewhere."""
+        """Return the constants of input 0 that a sum over channels takes into its bias; NaN for other channels."""
         values = self.fixed.get(node.input(0), np.full(_width(node.input(0)), np.nan))
         return np.where(values == node.sig.input(0).q.zero_point, values, np.nan) if self.links[node].leaves else values
 
     def _tie(self) -> bool:
-        """Lets what works channel by channel keep the same of inputs and output; whether that was news."""
+        """Make channelwise operators keep equal channels of inputs and output; return whether anything changed."""
         before = self._count()
         for node, link in chain(self.links.items(), reversed(self.links.items())):  # news travels both ways
             for value, source in zip(node.inputs, link.sources, strict=False):
@@ -132,7 +133,7 @@ class _Plan:
         return self._count() > before
 
     def _fill(self) -> bool:
-        """Rounds the number of sums up to a multiple; whether that was news."""
+        """Round the number of sums up to a multiple of MULTIPLE; return whether anything changed."""
         before = self._count()
         for kept in (self.kept[node.output] for node, link in self.links.items() if link.sums):
             missing = -max(int(kept.sum()), 1) % MULTIPLE + (not kept.any())
@@ -143,7 +144,7 @@ class _Plan:
         return sum(int(mask.sum()) for mask in self.kept.values())
 
     def change(self, node: Node) -> _Change:
-        """The node on the channels that are kept."""
+        """Return the replacement of a node that computes only the kept channels."""
         link, kept = self.links[node], self.kept[node.output]
         arrays = self._summed(node) if link.sums else {}
         constants: dict[int, tuple[Array, QuantParams | None]] = {}
@@ -162,7 +163,7 @@ class _Plan:
         return _Change(link.narrowed(shape[-1]) if shape != out.shape else node.op, constants, type_)
 
     def _summed(self, node: Node) -> dict[int, Array]:
-        """Weights and bias: constants folded, what nobody wants 0."""
+        """Return weights and bias with constants folded and unwanted channels 0."""
         weights, bias, values = _constant(node, 1), _constant(node, 2), self.folded(node)
         folded, wanted = ~np.isnan(values), self.wanted[node.output]
         zero_point = node.sig.input(0).q.zero_point
@@ -173,7 +174,7 @@ class _Plan:
         return {1: rest.astype(weights.dtype), 2: sums.astype(sum_dtype(np.abs(sums)).numpy)}
 
     def rounds_alike(self, node: Node, change: _Change) -> bool:
-        """Whether multipliers and shift stay: they may depend on the largest scale or sum of all channels."""
+        """Return whether multipliers and shift stay: they may depend on the largest scale or sum of all channels."""
         sig, out = node.sig, node.output.type
         if bias_input(node.op) is None or out.quant is None or sig.input(0).quant is None:
             return True
@@ -190,19 +191,19 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Change:
-    """What becomes of a node: its operator, its constants by input, the type of its output."""
+    """The replacement of a node: its operator, its constants by input, and the type of its output."""
 
     op: Operator
     constants: Mapping[int, tuple[Array, QuantParams | None]]
     type: TensorType
 
     def differs(self, node: Node) -> bool:
-        """Whether a constant or the type of the output would be another than the node has."""
+        """Return whether a constant or the type of the output differs from the node's."""
         same = all(np.array_equal(data, _constant(node, index)) for index, (data, _) in self.constants.items())
         return not same or self.type != node.output.type
 
     def apply(self, graph: Graph, node: Node) -> None:
-        """Puts it in the node's place."""
+        """Put the replacement in the node's place."""
         inputs = list(node.inputs)
         for index, (data, quant) in self.constants.items():
             old = node.input(index)
@@ -212,7 +213,7 @@ class _Change:
 
 
 def _width(value: Value) -> int:
-    """Channels of a tensor; a scalar has one."""
+    """Return the number of channels of a tensor; a scalar has one."""
     return value.type.shape[-1] if value.type.rank else 1
 
 
@@ -223,14 +224,14 @@ def _constant(node: Node, index: int) -> Array:
 
 
 def _read(source: Array, wanted: Mask, width: int) -> Mask:
-    """The channels of an input of that width that the wanted ones of the output are made of."""
+    """Return the channels of an input with `width` channels from which the wanted output channels are computed."""
     mask = np.zeros(width, bool)
     mask[source[wanted & (source >= 0)]] = True
     return mask
 
 
 def _quant(type_: TensorType, axis: int, mask: Mask) -> QuantParams | None:
-    """The parameters of some channels."""
+    """Return the quantization parameters of the channels in a mask."""
     quant = type_.quant
     if quant is None or quant.axis != axis:
         return quant

@@ -12,20 +12,20 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.operator import Operator
 
 Outcome = bool | str
-"""Of a pattern at a node: whether it rewrote something; or why not, where but for that it would have."""
+"""Result of a pattern at a node: whether it rewrote something, or the reason why a near match was refused."""
 
 Law = Callable[[Graph, Node], Outcome]
 
 MOST_REWRITES = 1000
-"""For each node that a pass finds: far more than any set of laws that ends would take."""
+"""Limit of rewrites for each node that a pass finds: far more than any set of laws that ends would take."""
 
 MOST_TURNS = 1000
-"""Of passes that make work for each other."""
+"""Limit of rounds of passes that make work for each other."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a pattern left a node as it is, though it almost matched."""
+    """A record of why a pattern left a node as it is, though it almost matched."""
 
     pattern: str
     place: str
@@ -38,20 +38,20 @@ class Refusal:
 
 @dataclass
 class Log:
-    """What patterns said of nodes; a node that changed is asked again, and the last answer counts."""
+    """The answers of patterns at nodes; a node that changed is asked again, and the last answer counts."""
 
     rewrites: int = 0
     _refused: dict[tuple[str, Node], str] = field(default_factory=dict)
 
     def note(self, pattern: Pattern, node: Node, outcome: Outcome) -> None:
-        """The answer of a pattern."""
+        """Record the answer of a pattern at a node."""
         self.rewrites += outcome is True
         self._refused.pop((pattern.name, node), None)
         if isinstance(outcome, str):
             self._refused[pattern.name, node] = outcome
 
     def refusals(self, graph: Graph) -> list[Refusal]:
-        """Those that hold in the end, in the order of nodes."""
+        """Return the refusals that hold in the end, in the order of nodes."""
         place = {node: number for number, node in enumerate(graph.nodes)}
         held = [(place[node], name, node, why) for (name, node), why in self._refused.items() if node in place]
         held.sort(key=lambda row: row[:2])
@@ -59,7 +59,7 @@ class Log:
 
 
 class Rewriting:
-    """A pass that applies patterns until nothing changes; what nobody reads is removed on the way.
+    """A pass that applies patterns until nothing changes, and removes nodes that nobody reads.
 
     At a node, the first pattern that rewrites something is taken.
     """
@@ -70,7 +70,11 @@ class Rewriting:
         self._by_operator: dict[type[Operator], tuple[Pattern, ...]] = {}
 
     def __call__(self, graph: Graph, log: Log | None = None) -> bool:
-        """Whether anything changed; VerificationError if the laws contradict each other."""
+        """Apply the patterns, and return whether anything changed.
+
+        Raises:
+            VerificationError: The patterns do not end, because they contradict each other.
+        """
         worklist, limit = _Worklist(graph), MOST_REWRITES * (len(graph.nodes) + 1)
         rewrites = 0
         with graph.watched(worklist):
@@ -93,7 +97,7 @@ class Rewriting:
         return False
 
     def _patterns_of(self, op: type[Operator]) -> tuple[Pattern, ...]:
-        """Those that may match a node with such an operator."""
+        """Return the patterns that may match a node with an operator of this class."""
         found = self._by_operator.get(op)
         if found is None:
             found = tuple(p for p in self.patterns if issubclass(op, p.roots))
@@ -102,7 +106,10 @@ class Rewriting:
 
 
 class Pattern(Rewriting):
-    """One law, and a pass of its own. `law` is asked at every node with an operator of the classes `roots`."""
+    """A rewrite pattern that states one law, and is a pass of its own.
+
+    `law` is called at every node with an operator of the classes `roots`.
+    """
 
     def __init__(self, law: Law, roots: tuple[type[Operator], ...]) -> None:
         super().__init__(law.__name__, self)
@@ -121,19 +128,26 @@ class Pattern(Rewriting):
 
 
 def pattern(*roots: type) -> Callable[[Law], Pattern]:
-    """Makes a pattern of a function, whose docstring begins with the law. Without roots it is asked at every node."""
+    """Return a decorator that makes a pattern of a function, whose docstring begins with the law.
+
+    The law is called at nodes with an operator of the classes `roots`; without roots at every node.
+    """
     return lambda law: Pattern(law, roots or (Operator,))
 
 
 class Turns(Rewriting):
-    """A pass of others that make work for each other: they take turns until all have nothing left to do."""
+    """A pass of other passes that make work for each other: they take turns until none has anything left to do."""
 
     def __init__(self, name: str, *passes: Rewriting) -> None:
         super().__init__(name, *(pattern for one in passes for pattern in one.patterns))
         self.passes = passes
 
     def __call__(self, graph: Graph, log: Log | None = None) -> bool:
-        """Whether anything changed; VerificationError if they undo each other's work."""
+        """Run the passes in turns, and return whether anything changed.
+
+        Raises:
+            VerificationError: The passes do not end, because they undo each other's work.
+        """
         for turn in range(MOST_TURNS):
             if not sum(one(graph, log) for one in self.passes):
                 return turn > 0
@@ -145,7 +159,7 @@ def _endless(pass_: Rewriting, found: str) -> VerificationError:
 
 
 class _Worklist:
-    """Nodes to look at: all in order; then, again and again, what may have changed.
+    """The nodes that patterns must still look at: first all in order, then those that may have changed.
 
     Nodes that a rewrite made come next, in the order in which they were made; neighbours of what it changed come last.
     """
@@ -157,7 +171,7 @@ class _Worklist:
         self._made: list[Node] = []
 
     def take(self) -> Node | None:
-        """The next node that is still there; None: all were looked at."""
+        """Return the next node that is still part of the graph; None if no node is left."""
         self._queue.extendleft(reversed(self._made))
         self._made.clear()
         while self._queue:
@@ -168,12 +182,12 @@ class _Worklist:
         return None
 
     def added(self, node: Node) -> None:
-        """Called with a node that has just become part of the graph: it waits for patterns."""
+        """Queue a node that has just become part of the graph."""
         self._made.append(node)
         self._waiting.add(node)
 
     def changed(self, node: Node) -> None:
-        """One that reads, or is read by, something else than before."""
+        """Queue a node whose operands or readers changed."""
         if node not in self._waiting:
             self._queue.append(node)
             self._waiting.add(node)

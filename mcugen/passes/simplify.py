@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning: constants folded, nodes that compute nothing new dropped, equal nodes merged."""
+"""Cleaning: constants are folded, redundant nodes dropped, equal nodes merged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 WORTH_TELLING = 1024
-"""Bytes of floats that came as codes."""
+"""Least size in bytes of dequantized weights that is reported to the user."""
 
 
 @pattern()
@@ -44,7 +44,7 @@ def fold_statistics(graph: Graph, node: Node) -> Outcome:
 
 
 def _dequantized(graph: Graph, value: Value) -> Value | None:
-    """The real numbers of a value, if these are known."""
+    """Return the real numbers of a dequantized constant as a float constant; None if they are not known."""
     source = value.producer
     codes = source.input(0).data if source is not None and isinstance(source.op, Dequantize) else None
     if source is None or codes is None:
