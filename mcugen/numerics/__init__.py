@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What numbers become: fixed point, curves, windows, and bounds of sums."""
+"""Integer arithmetic of quantized operators: fixed point, curves, windows, and bounds of sums."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one 16-bit code in integers: a straight line, or straight lines between the entries of a table.
+"""Functions of one 16-bit code in integers: a straight line, or linear interpolation between the entries of a table.
 
-The hyperbolic tangent and the sigmoid share one table, TANH_TABLE, whatever the scales of their codes.
+The hyperbolic tangent and the sigmoid share one table, TANH_TABLE, for all scales of their codes.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.program import Param, param_dtype
 
 Scalar = Callable[[Param], Parameter]
-"""Makes a number a parameter of the kernel."""
+"""Turns a number into a parameter of the kernel."""
 
 BYTES = np.arange(256).astype(np.uint8).view(np.int8)
-"""All codes of int8 in the order of tables, whose entries are found by the byte of a code."""
+"""All int8 codes in the order of tables, whose entries are indexed by a code's byte as an unsigned number."""
 
 CODES = np.arange(-(2**15), 2**15 + 1)
-"""All codes of int16, and the end of the last segment."""
+"""All int16 codes, and the end of the last segment."""
 
 _STRAIGHT = 1 / 32
-"""Codes by which a function may differ from a line: rounding of float32 explains that much."""
+"""Largest difference, in codes, of a function from a line: float32 rounding explains that much."""
 
 _FEWEST, _MOST = 5, 11
-"""Binary logarithm of the number of segments."""
+"""Least and largest binary logarithm of the number of segments."""
 
 _GOAL = {DType.INT16: 1 / 2, DType.INT8: 1 / 16}
 """Largest error before rounding, in output codes, with which a smaller table is preferred to a better one."""
 
 _WORST = {DType.INT16: 4.0, DType.INT8: 1 / 2}
-"""Larger errors are not accepted: the function jumps."""
+"""Largest error before rounding, in output codes, that is accepted: larger ones mean that the function jumps."""
 
 _BEYOND = 4
-"""Entries reach so many times beyond the output's codes: the clamp's corner then needs no segment border."""
+"""Factor by which entries may exceed the output's range: the clamp's corner then needs no segment border."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """q = clamp((x · slope + offset) >> shift, low, high) in 64 bits: one rounding, half up."""
+    """A line in 64 bits: q = clamp((x · slope + offset) >> shift, low, high), one rounding, half up."""
 
     slope: int
     offset: int
@@ -55,7 +55,7 @@ class Line:
 
     @staticmethod
     def of(slope: float, constant: float, low: int, high: int) -> Line:
-        """q = round(slope · x + constant); a steeper line than 2^29 is cut to that."""
+        """Return the line q = round(slope · x + constant); slopes are limited to ±2^29."""
         slope = float(np.clip(slope, -(2.0**29), 2.0**29))
         shift = 32
         while abs(round(slope * 2.0**shift)) >= 2**31:
@@ -65,13 +65,13 @@ class Line:
 
     @staticmethod
     def requantization(x: TensorType, y: TensorType) -> Line:
-        """The same reals in the parameters of `y`."""
+        """Return the line that converts codes of type `x` to the codes of the same reals in type `y`."""
         ratio = min(x.q.scale[0] / y.q.scale[0], 2.0**29)
         return Line.of(ratio, y.q.zero_point - ratio * x.q.zero_point, *y.dtype.limits)
 
     @staticmethod
     def through(wanted: Array, dtype: DType) -> Line | None:
-        """The line, cut off above and below, on which wanted[i] (real) of CODES[i] lies; None: they are on no line."""
+        """Return the line, limited at both ends, with wanted[i] (real) at CODES[i]; None without such a line."""
         y = np.clip(wanted, *dtype.limits)
         least, most = y.min(), y.max()
         inside = np.flatnonzero((y > least) & (y < most))
@@ -85,7 +85,7 @@ class Line:
         return Line.of(slope, constant, round(least), round(most))
 
     def expression(self, x: Expression, scalar: Scalar) -> Expression:
-        """The line at `x`, an int32."""
+        """Return the line at `x`, an int32."""
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
         if up <= 15 and fits:
@@ -96,7 +96,7 @@ class Line:
 
 
 def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expression:
-    """An int32 limited to [low, high]."""
+    """Return an int32 limited to [low, high]."""
     for bits in (8, 16):
         if (low, high) == DType(f"int{bits}").limits:
             return call(SATURATE[bits], value)
@@ -105,9 +105,10 @@ def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expressio
 
 @dataclass(frozen=True)
 class Segments:
-    """How a table is read: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
+    """How to interpolate a table: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
 
-    i = (x + 2^15) >> bits and `rest` the bits below. Entries are in units of 2^(bits − shift) codes; all fits int32.
+    i = (x + 2^15) >> bits, and `rest` are the bits below. Entries are in units of 2^(bits − shift) codes. All
+    intermediate results fit int32.
     """
 
     bits: int
@@ -115,10 +116,10 @@ class Segments:
     low: int
     high: int
     within: bool = False
-    """Whether lines stay between the limits anyhow, so that nothing is clamped."""
+    """Whether all lines stay between the limits, so that nothing needs to be clamped."""
 
     def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
-        """The function at `x`, an int16."""
+        """Return the function at `x`, an int16."""
         bits, shift = scalar(self.bits), scalar(self.shift)
         at = Shared(x + 32768)
         start, end = Entry(table, at >> bits), Entry(table, (at >> bits) + 1)
@@ -138,39 +139,48 @@ class Segments:
 
 TANH_ENTRIES = 512
 TANH_STEP = 1 / 48
-"""Distance of the table's arguments. The table ends at ±5.32, where tanh is ±32766 · 2^-15; the factor of an argument
-is a whole number for every scale that is a power of two."""
+"""Distance of the table's arguments.
+
+The table ends at ±5.32, where tanh is ±32766 · 2^-15; the factor of an argument is a whole number for every scale
+that is a power of two.
+"""
 
 _ARGUMENTS = (np.arange(TANH_ENTRIES) - (TANH_ENTRIES - 1) / 2) * TANH_STEP
 
 _BEND = TANH_STEP**2 / 8 * -2 * np.tanh(_ARGUMENTS) / np.cosh(_ARGUMENTS) ** 2
-"""How far lines between entries are above tanh halfway, which is its second derivative times an eighth of the step's
-square."""
+"""Error of lines between entries above tanh halfway: its second derivative times an eighth of the step's square."""
 
 TANH_TABLE: Array = np.rint((np.tanh(_ARGUMENTS) - _BEND / 2) * 2.0**15).astype(np.int16)
-"""tanh in units of 2^-15: 1 KB for all layers of a program. Entries are moved by half of what lines between them are
-off, which are at most 1.2 units off so."""
+"""tanh in units of 2^-15: 1 KB for all layers of a program.
+
+Entries are moved by half of the error of the lines between them, which leaves an error of at most 1.2 units.
+"""
 
 _UNITS = QuantParams((2.0**-15,), 0)
-"""How entries of TANH_TABLE are quantized."""
+"""Quantization parameters of the entries of TANH_TABLE."""
 
 _PLACE_BITS = 22
-"""Binary places of an argument in steps of TANH_TABLE: with nine bits of index, it fills an int32."""
+"""Fraction bits of an argument in steps of TANH_TABLE: with nine bits of index, it fills an int32."""
 
 _MIDDLE = (TANH_ENTRIES - 1) << (_PLACE_BITS - 1)
-"""The place of tanh(0) in the table."""
+"""Position of tanh(0) in the table, with _PLACE_BITS fraction bits."""
 
 _FINEST_SCALE, _COARSEST_SCALE = 2.0**-25, 2.0**-3
-"""Scales of arguments, powers of two: finer ones have no whole factor, coarser ones no code near the table's end."""
+"""Limits of arguments' scales (powers of two).
+
+Finer scales have no whole factor, coarser ones no code near the table's end.
+"""
 
 _SHARED_WORST = {DType.INT16: 8.0, DType.INT8: 1 / 16}
-"""Largest error before rounding, in output codes, with which the shared table is taken. It is reached by outputs of
-int16 with a scale below 2^-17 only, whose error of 8 codes is -72 dB."""
+"""Largest error before rounding, in output codes, with which the shared table is used.
+
+Only int16 outputs with a scale below 2^-17 reach it; their error of 8 codes is -72 dB.
+"""
 
 
 @dataclass(frozen=True)
 class ShortLine:
-    """q = clamp((x · slope + offset) >> shift, low, high) in 32 bits, for an int16 x."""
+    """A line in 32 bits for an int16 x: q = clamp((x · slope + offset) >> shift, low, high)."""
 
     slope: int
     offset: int
@@ -203,7 +213,7 @@ class ShortLine:
 
 @dataclass(frozen=True)
 class SharedTanh:
-    """How TANH_TABLE is read: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15 and then by a line.
+    """How to interpolate TANH_TABLE: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15, then by a line.
 
     at = x · factor + _MIDDLE for x limited to ±reach; start and end are the entries at the index at >> 22 and after it,
     and `rest` is the upper 16 of the 22 bits below. tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and the
@@ -271,7 +281,11 @@ def _constant(value: Param) -> Parameter:
 
 
 def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:
-    """The smallest table that gives wanted[i] (real) for CODES[i] within the goal, else the best; None: all are bad."""
+    """Return the smallest table that gives wanted[i] (real) for CODES[i] within the goal, else the most accurate one.
+
+    Returns:
+        How to interpolate the table, and its entries; None if the error of every table exceeds _WORST.
+    """
     low, high = dtype.limits
     wanted = np.nan_to_num(wanted, nan=low)
     span = _BEYOND * (high - low) / 2
@@ -289,7 +303,7 @@ def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:
 
 
 def _candidates(y: Array) -> Iterator[tuple[int, Array]]:
-    """Segments of 2^bits codes, and values at their ends: moved by half of how much the function bends, or not."""
+    """Yield candidates: segments have 2^bits codes, and values at their ends are moved by half of the bend, or not."""
     for bits in range(16 - _FEWEST, 15 - _MOST, -1):
         step = 1 << bits
         ends = y[::step]
@@ -303,7 +317,7 @@ def _candidates(y: Array) -> Iterator[tuple[int, Array]]:
 
 
 def _extend(y: Array, ends: Array, step: int) -> None:
-    """Where y reaches its extreme within a segment, what lies before goes straight on: the clamp cuts it off there."""
+    """Extrapolate the line of a segment within which y reaches its extreme; the clamp limits it there."""
     inside = (y > y.min()) & (y < y.max())
     for end in np.flatnonzero(inside[:-1:step] & ~inside[step::step]) + 1:
         start = int(end - 1) * step
@@ -314,7 +328,7 @@ def _extend(y: Array, ends: Array, step: int) -> None:
 
 
 def _table(bits: int, nodes: Array, exact: Array, dtype: DType) -> tuple[Segments, Array]:
-    """Entries with as many fractional bits as fit their type and, times 2^bits, an int32."""
+    """Return entries with as many fraction bits as fit their type and, times 2^bits, an int32."""
     magnitude = math.log2(max(float(np.abs(nodes).max()), 1.0))
     stored, room = (np.int16, math.log2(2**15 - 1)) if dtype is DType.INT8 else (np.int32, 30 - bits)
     fraction = math.floor(room - magnitude)

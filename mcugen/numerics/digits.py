@@ -12,7 +12,7 @@ FEW_DIGITS = 12
 
 
 def has_digits(numbers: Array, digits: int) -> Array:
-    """Return where numbers have at most so many binary digits."""
+    """Return where numbers have at most `digits` significant binary digits."""
     mantissas = np.ldexp(np.frexp(numbers)[0], digits)
     return np.asarray(mantissas == np.rint(mantissas))
 
@@ -24,6 +24,6 @@ def is_float32(numbers: Array) -> Array:
 
 
 def fits_float32(numbers: Array) -> bool:
-    """Whether float32 has all digits of numbers of such magnitudes."""
+    """Return whether all numbers are 0 or in the range of normal float32 numbers."""
     magnitudes, limits = np.abs(numbers), np.finfo(np.float32)
     return bool(((magnitudes == 0) | ((magnitudes >= limits.tiny) & (magnitudes <= limits.max))).all())

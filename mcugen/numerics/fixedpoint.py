@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed-point arithmetic of the integer operators: the specification that every kernel meets to the last bit."""
+"""Fixed-point arithmetic of the integer operators: the specification that every kernel meets bit-exactly."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 Int64Array = npt.NDArray[np.int64]
 
 Range = tuple[float, float]
-"""What real values are clamped to."""
+"""Limits (low, high) to which real values are clamped."""
 
 LONGEST_SUM = 2**43
-"""Accumulators stay below: float64 counts them exactly, and their products with multipliers fit 64 bits."""
+"""Upper bound of accumulators: below it float64 is exact, and products with multipliers fit 64 bits."""
 
 PLAIN_SHIFT = 31
-"""Bits of fraction of multipliers, where no scale is 1 or above."""
+"""Fraction bits of multipliers where no scale is 1 or above."""
 
 
 @dataclass(frozen=True)
 class Requantizer:
-    """q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), one rounding, half up.
+    """A requantization: q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), rounded half up.
 
-    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31, less
-    where a scale is 1 or above (which equals shifting the accumulator first), more where 16 bits need all of the
-    multiplier's. Averages round `ties_to_even` instead, like ONNX: sums over a power of two elements hit ties too
+    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31; it is less where
+    a scale is 1 or above (which equals shifting the accumulator first), and more where 16-bit results need all bits of
+    the multiplier. Averages round `ties_to_even` instead, like ONNX: sums over a power of two elements hit ties too
     often to ignore.
     """
 
@@ -39,11 +39,16 @@ class Requantizer:
 
     @staticmethod
     def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, sums: Array | None = None) -> Requantizer:
-        """The requantizer by real factors `scale` (accumulator unit ÷ output unit).
+        """Return the requantizer for real factors `scale` (accumulator unit ÷ output unit).
 
-        `sums` are the largest magnitudes of the accumulators by channel, below LONGEST_SUM: with them, multipliers
-        get as many of their 31 bits as 64-bit products have room for. Factors are cut where every accumulator but
-        0 saturates: at 2^29, or at 2^17 of what is known.
+        Factors are limited where every accumulator but 0 saturates: at 2^29, or at 2^17 if `sums` is given.
+
+        Args:
+            scale: One factor, or one a channel.
+            zero_point: The zero point of the output.
+            ties_to_even: Whether ties round to even instead of up.
+            sums: The largest magnitude of the accumulators by channel, below LONGEST_SUM. With it, multipliers get as
+                many of their 31 bits as 64-bit products have room for.
         """
         scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29 if sums is None else 2.0**17)
         largest = scales.max() if sums is None else max(scales.max(), (scales * sums).max() / 2**31)
@@ -54,11 +59,11 @@ class Requantizer:
 
     @property
     def offset(self) -> int:
-        """Zero point and rounding, in accumulator · multiplier units (int64)."""
+        """Zero point and rounding, in units of accumulator · multiplier (int64)."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, acc: Array, low: int = -128, high: int = 127) -> Array:
-        """Integers in [low, high], as int64; `acc` is any integer array, channels last."""
+        """Return integers in [low, high], as int64; `acc` is any integer array, channels last."""
         wide = acc.astype(np.int64) * self.multiplier + self.offset
         rounded = wide >> self.shift
         if self.ties_to_even:
@@ -68,44 +73,44 @@ class Requantizer:
         return q
 
     def for_high_word(self) -> Requantizer:
-        """The same function with shift 32 where it can be, so that a 32-bit CPU just takes the upper word."""
+        """Return an equal requantizer with shift 32 if possible, so that a 32-bit CPU just takes the upper word."""
         if self.shift == 31 and int(self.multiplier.max()) < 2**30:
             return replace(self, multiplier=self.multiplier * 2, shift=32)
         return self
 
 
 def is_quantized(tensor: TensorType | None) -> bool:
-    """Whether integer kernels take the tensor: int8, or int16 with zero point 0; one scale."""
+    """Return whether integer kernels accept the tensor: int8, or int16 with zero point 0; one scale."""
     if tensor is None or tensor.quant is None or tensor.quant.axis is not None:
         return False
     return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
 
 
 def largest_code(dtype: DType) -> int:
-    """Of the magnitude of q − zero point, rounded up to a power of two; int16 has zero point 0."""
+    """Return the largest magnitude of q − zero point, rounded up to a power of two; int16 has zero point 0."""
     return 2**15 if dtype is DType.INT16 else 2**8
 
 
 def same_codes(x: TensorType, y: TensorType) -> bool:
-    """Whether equal integers of both stand for the same reals."""
+    """Return whether equal integers of both types stand for the same reals."""
     return (x.quant, x.dtype) == (y.quant, y.dtype)
 
 
 def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """ONNX QuantizeLinear: round half to even of real ÷ scale in float32, saturating."""
+    """Quantize as ONNX QuantizeLinear: real ÷ scale in float32, rounded half to even, saturating."""
     q: Array = (_steps(real, quant, dtype) + quant.zero_point).astype(dtype.numpy)
     return q
 
 
 def through(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """What is left of reals once they were stored: `dequantize` of `quantize`, without the integers in between."""
+    """Return reals after quantization: `dequantize` of `quantize`, without the integers in between."""
     scale = broadcast_scale(quant, real.ndim).astype(np.float32)
     stored: Array = _steps(real, quant, dtype).astype(np.float32, copy=False) * scale
     return stored
 
 
 def _steps(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """q − zero point, in a float type that has room for all codes; NaN is the least."""
+    """Return q − zero point, in a float type that represents all codes exactly; NaN becomes the least code."""
     limits = np.iinfo(dtype.numpy)
     scale = broadcast_scale(quant, real.ndim).astype(np.float32)
     exact = np.float32 if limits.bits <= 16 else np.float64
@@ -117,14 +122,14 @@ def _steps(real: Array, quant: QuantParams, dtype: DType) -> Array:
 
 
 def dequantize(q: Array, quant: QuantParams) -> Array:
-    """ONNX DequantizeLinear: (q − zero_point) · scale in float32."""
+    """Dequantize as ONNX DequantizeLinear: (q − zero_point) · scale in float32."""
     scale = broadcast_scale(quant, q.ndim).astype(np.float32)
     real: Array = (q.astype(np.int64) - quant.zero_point).astype(np.float32) * scale
     return real
 
 
 def broadcast_scale(quant: QuantParams, rank: int) -> Array:
-    """The scales shaped to broadcast against a tensor of that rank."""
+    """Return the scales shaped to broadcast against a tensor of that rank."""
     if quant.axis is None:
         return quant.scales.reshape(())
     shape = [1] * rank
@@ -133,7 +138,7 @@ def broadcast_scale(quant: QuantParams, rank: int) -> Array:
 
 
 def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
-    """The integer range of a tensor whose real values are clamped to `clamp`."""
+    """Return the integer range of a tensor whose real values are clamped to `clamp`."""
     limits = np.iinfo(dtype.numpy)
     if clamp is None:
         return int(limits.min), int(limits.max)
@@ -142,10 +147,12 @@ def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[
 
 
 def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
-    """1 / √square ≈ root · 2^(half − 62) for whole numbers 0 < square < 2^62: root < 2^31, half > 0 (0 and 0 of 0).
+    """Return root and half with 1 / √square ≈ root · 2^(half − 62), for whole numbers 0 < square < 2^62.
 
-    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line meets 1 / √M within 9 %,
-    and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some 2^-27.
+    root < 2^31, and half > 0; both are 0 for a square of 0.
+
+    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line approximates 1 / √M within
+    9 %, and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some 2^-27.
     """
     half = np.zeros(square.shape, np.int64)
     wide = square.astype(np.int64)
@@ -162,4 +169,7 @@ def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
 
 
 _LINE = (np.uint64(2290055013), np.uint64(1308601352))
-"""2.13278 - 1.21873 · M with 30 bits of fraction: of equal greatest error to both sides for 1/4 ≤ M ≤ 1."""
+"""Coefficients of 2.13278 - 1.21873 · M with 30 fraction bits.
+
+The greatest errors to both sides are equal for 1/4 ≤ M ≤ 1.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalization in integers: the specification that the kernel meets to the last bit."""
+"""Normalization in integers: the specification that the kernel meets bit-exactly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugen.numerics.fixedpoint import inverse_sqrt
 
 @dataclass(frozen=True)
 class FixedNormalize:
-    """Normalization of integers: exact statistics, then three factors of 31 bits, each product cut to its upper word.
+    """A normalization of integers: exact statistics, then three factors of 31 bits, each product cut to its upper word.
 
     Of the `count` n elements x (zero point subtracted) of a row: S = Σ x (0 if not centered), D = n · Σ x² − S², which
     is n² times the variance, d = n · x − S. Then (x − mean) / √(variance + epsilon) = d / √(D + n² · epsilon), with
@@ -40,7 +40,19 @@ class FixedNormalize:
     def of(
         sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
     ) -> FixedNormalize | None:
-        """For these types and constants, or None: rows so long or scales so far apart that precision is lost."""
+        """Return the constants of a normalization, or None where precision would be lost.
+
+        Args:
+            sig: The types of the input and the output.
+            count: The number of elements with common statistics.
+            epsilon: The constant that is added to the variance, in real units.
+            centered: Whether the mean is subtracted.
+            scale: The factors behind the normalization, or None.
+            bias: The summands behind the factors, or None.
+
+        Returns:
+            None for types that are not quantized, rows that are too long, and scales that are too far apart.
+        """
         x, y = sig.input(0), sig.output
         if x.quant is None or y.quant is None or x.quant.axis is not None or count * span(x) >= 2**31:
             return None
@@ -71,7 +83,7 @@ class FixedNormalize:
         )
 
     def normalized(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """v of x, an int64 array, with statistics over `axes`."""
+        """Return v of x, an int64 array, with statistics over `axes`."""
         total = x.sum(axes, keepdims=True) * self.centered
         spread = self.count * (x * x).sum(axes, keepdims=True) - total * total
         root, half = inverse_sqrt(np.where(spread == 0, 0, (spread << self.fraction) + self.epsilon))
@@ -81,12 +93,12 @@ class FixedNormalize:
         return result
 
     def finish(self, v: Array, dtype: DType) -> Array:
-        """q, of integer type `dtype`."""
+        """Return q of v, of integer type `dtype`."""
         q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
         return q
 
 
 def span(x: TensorType) -> int:
-    """How far apart two elements of an integer tensor can be."""
+    """Return the largest difference of two elements of an integer tensor."""
     low, high = x.dtype.limits
     return high - low

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizing without a division: the codes of x / scale, rounded twice as ONNX has it, by multiplications.
+"""Quantization without a division: the codes of x / scale, rounded twice as ONNX defines it, by multiplications.
 
-QuantizeLinear rounds x / scale to a float, and that half to even to a whole number q. Both ways here take every float
-to the same q, for these reasons.
+QuantizeLinear rounds x / scale to a float, and that half to even to a whole number q. Both methods here map every
+float to the same q, for these reasons.
 
 *By floats* (`Reciprocal`). f(x) = fl(x · inverse + fl(x · rest)) by a fused multiplication and addition, where inverse
 and rest are positive and add up to 48 bits of 1 / scale. Products by positive numbers, sums and roundings are monotone:
-so are f and x / scale, and what rounding makes of them. Two monotone functions with whole values are equal if they take
-the step from each q to the next at the same float. These floats are few: one for each q. They are found, and compared
-(`Reciprocal.of`); both functions are odd, which saves the negative half. Infinities stay, as no term is of the other
-sign; a NaN stays one.
+so are f and x / scale, and both after rounding to whole numbers. Two monotone functions with whole values are equal if
+they step from each q to the next at the same float. These floats are few: one for each q. `Reciprocal.of` finds and
+compares them; both functions are odd, which saves the negative half. Infinities stay, as no term has the other sign; a
+NaN stays one.
 
 *By whole numbers* (`WholeScale`), for CPUs without floats: see mcugen_quantize8 in mcugen.h, which finds the q below
 and above the ratio by a short product, and decides between both by the exact remainder.
@@ -26,15 +26,15 @@ import numpy as np
 from mcugen.hir.types import Array
 
 _NEIGHBOURS = np.arange(-4, 5)
-"""Floats around (q + 1/2) · scale, among which is that of the step (which is checked)."""
+"""Offsets, in units in the last place, of the floats near (q + 1/2) · scale that contain the step (which is checked)."""
 
 _LEAST_SCALE = 2.0**-60
-"""With its inverse: all that is computed near a step is then a normal float."""
+"""Least scale, and the reciprocal of the largest one: all floats that are computed near a step are then normal."""
 
 
 @dataclass(frozen=True)
 class Reciprocal:
-    """1 / scale as the sum of two floats, of which the second adds some 24 bits to the first; both above 0."""
+    """The number 1 / scale as the sum of two positive floats; the second adds some 24 bits to the first."""
 
     inverse: float
     rest: float
@@ -42,7 +42,7 @@ class Reciprocal:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(scale: float, most: int) -> Reciprocal | None:
-        """That quantizes as the division does, to magnitudes up to `most`; None: it does not, at some float."""
+        """Return the reciprocal that quantizes as the division does, for codes up to `most`; None if a float differs."""
         divisor = np.float32(scale)
         if not _LEAST_SCALE < divisor < 1 / _LEAST_SCALE:
             return None
@@ -55,13 +55,13 @@ class Reciprocal:
         return next((found for found in candidates if found._agrees(divisor, most)), None)
 
     def ratio(self, x: Array) -> Array:
-        """f(x) of float32, as a CPU that fuses computes it."""
+        """Return f(x) of float32, as a CPU with fused multiply-add computes it."""
         x64 = x.astype(np.float64)
         high, low = x64 * self.inverse, (x * np.float32(self.rest)).astype(np.float64)
         return _rounded_sum(high, low)
 
     def _agrees(self, divisor: np.float32, most: int) -> bool:
-        """Whether both go from q to q + 1 at the same floats, for q from 0 to most - 1."""
+        """Return whether both step from q to q + 1 at the same floats, for q from 0 to most - 1."""
         q = np.arange(most, dtype=np.float64)[:, None]
         near = ((q + 0.5) * np.float64(divisor)).astype(np.float32)
         x = (near.view(np.int32) + _NEIGHBOURS).astype(np.int32).view(np.float32)
@@ -71,7 +71,7 @@ class Reciprocal:
 
 
 def _rounded_sum(high: Array, low: Array) -> Array:
-    """The sum of float64, rounded once to float32: by way of a float64 that is odd where it is not exact."""
+    """Return the sum of float64 numbers, rounded once to float32: an inexact float64 sum is first rounded to odd."""
     total = high + low
     part = total - high
     error = (high - (total - part)) + (low - part)
@@ -83,7 +83,7 @@ def _rounded_sum(high: Array, low: Array) -> Array:
 
 @dataclass(frozen=True)
 class WholeScale:
-    """A scale as whole numbers: significand · 2^(exponent − 150), a significand of 24 bits; 2^54 / significand."""
+    """A scale in whole numbers: significand · 2^(exponent − 150), with 24 bits; `inverse` is 2^54 / significand."""
 
     significand: int
     inverse: int
@@ -91,7 +91,7 @@ class WholeScale:
 
     @staticmethod
     def of(scale: float) -> WholeScale | None:
-        """Of scales for which no code needs a float beyond the range; None: it does."""
+        """Return the scale as whole numbers; None for scales whose codes need floats out of range."""
         fraction, exponent = math.frexp(np.float32(scale))
         if not -100 < exponent < 100:
             return None

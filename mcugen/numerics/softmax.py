@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and its logarithm in integers: the specification that every kernel meets to the last bit."""
+"""Softmax and its logarithm in integers: the specification that every kernel meets bit-exactly."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mcugen.numerics.fixedpoint import is_quantized
 
 @dataclass(frozen=True)
 class FixedExp:
-    """e = exp(−scale · d) · 2^bits for d = max − x[k] ≥ 0 along a row, so that Σ e ≤ 2^31.
+    """Exponentials e = exp(−scale · d) · 2^bits for d = max − x[k] ≥ 0 along a row, so that Σ e ≤ 2^31.
 
-    Of int8, e = low[d]. Of int16, e = (high[d >> 8] · low[d & 255] + 2^31) >> 32, with high in units of 2^−30.
+    For int8, e = low[d]. For int16, e = (high[d >> 8] · low[d & 255] + 2^31) >> 32, with high in units of 2^−30.
     """
 
     low: tuple[int, ...]
@@ -26,7 +26,7 @@ class FixedExp:
 
     @staticmethod
     def of(x: TensorType, axis: int) -> FixedExp:
-        """For rows along `axis` of a quantized tensor."""
+        """Return the tables for rows along `axis` of a quantized tensor."""
         room = 31 - math.ceil(math.log2(x.shape[axis]))
         codes, scale = np.arange(256), x.q.scale[0]
         if x.dtype is DType.INT8:
@@ -37,7 +37,7 @@ class FixedExp:
         return FixedExp(_whole(low), _whole(high), bits)
 
     def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
-        """The specification, as int64; 0 for what is not visible."""
+        """Return the exponentials of x, as int64; 0 for elements that are not visible."""
         seen = np.ones((), np.bool_) if visible is None else visible
         d = np.where(seen, x, np.iinfo(x.dtype).min).max(axis, keepdims=True).astype(np.int64) - x
         d, low = np.maximum(d, 0), np.asarray(self.low, np.int64)
@@ -51,7 +51,7 @@ def _whole(reals: Array) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class FixedSoftmax:
-    """Softmax in integers, one rounding, half up.
+    """A softmax in integers, one rounding, half up.
 
     e[k] = exp(scale_in · (x[k] − max)) · 2^bits by tables; Σ e ≤ 2^31.
     r = ⌊numerator · 2^bits / Σ e⌋ < 2^31, with numerator = 2^(shift − bits) / scale_out of 31 bits.
@@ -66,7 +66,11 @@ class FixedSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedSoftmax | None:
-        """For these types, or None: rows so long that the table loses precision, scales of no softmax."""
+        """Return the constants for these types, or None.
+
+        Returns:
+            None if rows are so long that the table loses precision, or if the scales are not those of a softmax.
+        """
         x, y = sig.input(0), sig.output
         if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > _LONGEST:
             return None
@@ -83,11 +87,11 @@ class FixedSoftmax:
 
     @property
     def offset(self) -> int:
-        """Zero point and rounding."""
+        """Zero point and rounding, in units of 2^-shift codes."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
-        """The specification."""
+        """Return the softmax of x along `axis`, as the kernel computes it."""
         e = self.exp(x, axis, visible)
         ratio = (self.numerator << self.exp.bits) // e.sum(axis, keepdims=True)
         q: Array = np.clip((e * ratio + self.offset) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
@@ -98,11 +102,14 @@ LOG_BITS = 20
 """Fraction bits of logarithms."""
 
 _LONGEST = 4096
-"""Longer rows lose precision in the sum."""
+"""Largest number of elements of a row: longer rows lose precision in the sum."""
 
 
 def fixed_log2(v: Array) -> Array:
-    """log2(v) · 2^20, cut off, for integers 1 ≤ v < 2^32: squaring the mantissa (Q1.31) gives a bit at a time."""
+    """Return log2(v) · 2^20, rounded down, for integers 1 ≤ v < 2^32.
+
+    Each squaring of the mantissa (Q1.31) gives one bit.
+    """
     whole = np.frexp(v.astype(np.float64))[1] - 1
     mantissa, y = v.astype(np.uint64) << (31 - whole).astype(np.uint64), whole.astype(np.int64)
     for _ in range(LOG_BITS):
@@ -114,7 +121,7 @@ def fixed_log2(v: Array) -> Array:
 
 @dataclass(frozen=True)
 class FixedLogSoftmax:
-    """The logarithm of softmax in integers, one rounding, half up.
+    """The logarithm of a softmax in integers, one rounding, half up.
 
     l = ((log2(Σ e) − bits · 2^20) · unit) >> unit_shift, with a unit of 31 bits: the logarithm, in codes · 2^shift.
     q = clamp(((x[k] − max) · slope − l + (zero_point << shift) + 2^(shift−1)) >> shift).
@@ -130,7 +137,11 @@ class FixedLogSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedLogSoftmax | None:
-        """For these types, or None: long rows, an output so fine that all saturates."""
+        """Return the constants for these types, or None.
+
+        Returns:
+            None if rows are too long, or if the output's scale is so fine that all results saturate.
+        """
         x, y = sig.input(0), sig.output
         if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > _LONGEST:
             return None
@@ -144,11 +155,11 @@ class FixedLogSoftmax:
 
     @property
     def offset(self) -> int:
-        """Zero point and rounding."""
+        """Zero point and rounding, in units of 2^-shift codes."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int) -> Array:
-        """The specification."""
+        """Return the logarithm of the softmax of x along `axis`, as the kernel computes it."""
         below = x.astype(np.int64) - x.max(axis, keepdims=True)
         log2 = fixed_log2(self.exp(x, axis).sum(axis, keepdims=True)) - (self.exp.bits << LOG_BITS)
         base = self.offset - ((log2 * self.unit) >> self.unit_shift)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of codes: what they stay within, the accumulators that hold them, and what becomes of them."""
+"""Sums of products of quantized values: their bounds, the types of accumulators, and their requantization."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mcugen.numerics.fixedpoint import LONGEST_SUM, Range, Requantizer, clamp_ra
 
 
 def exact_product(a: Array, b: Array) -> Array:
-    """Integer matrix product. float64 carries it exactly (|sums| < 2^53) and runs on BLAS."""
+    """Return the product of integer matrices; float64 carries it exactly (|sums| < 2^53) and runs on BLAS."""
     product: Array = np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
     return product
 
 
 def real_product(a: Array, b: Array) -> Array:
-    """Matrix product of numbers of one type; of float32 summed in float64 and rounded once.
+    """Return the product of matrices of one type; float32 is summed in float64 and rounded once.
 
-    Sums of float32 have other last bits by the BLAS kernel of each CPU, which is enough to move codes and biases of
+    The last bits of float32 sums depend on the BLAS kernel of each CPU, which is enough to move codes and biases of
     models that are quantized by them.
     """
     if a.dtype != np.float32:
@@ -31,42 +31,51 @@ def real_product(a: Array, b: Array) -> Array:
 
 
 def farthest(x: TensorType) -> int:
-    """The largest magnitude of a code less its zero point."""
+    """Return the largest magnitude of a code less its zero point."""
     low, high = x.dtype.limits
     return max(high - x.q.zero_point, x.q.zero_point - low)
 
 
 def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
-    """What no accumulator exceeds, on the way neither, by output channel (axis 0 of the weights)."""
+    """Return an upper bound of the accumulator's magnitude at all times, by output channel (axis 0 of the weights)."""
     rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1)
     sums: Array = rows.sum(1) * farthest(x) + np.abs(bias.astype(np.int64))
     return sums
 
 
 def product_sums(sig: Signature) -> Array:
-    """What no accumulator of a product of two activations exceeds (one number)."""
+    """Return an upper bound of the accumulators' magnitudes of a product of two activations (one number)."""
     a, b = sig.input(0), sig.input(1)
     return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
 
 
 def sum_dtype(sums: Array) -> DType:
-    """The type of accumulators that stay within `sums`."""
+    """Return the type of accumulators that stay within `sums`."""
     return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
 
 
 def most_sum(sig: Signature) -> int:
-    """Sums must stay below: those that are the result itself have 32 bits."""
+    """Return the bound that sums must stay below: 2^31 if they are the result itself, in int32, else LONGEST_SUM."""
     return 2**31 if sig.output.dtype is DType.INT32 else LONGEST_SUM
 
 
 SMALL_SUM = 2**25
-"""Sums below, times a multiplier with 31 bits of fraction, are less than 2^-7 of a code off."""
+"""Upper bound of sums whose product with a multiplier of 31 fraction bits is off by less than 2^-7 of a code."""
 
 
 def finish(
     acc: Array, sig: Signature, clamp: Range | None, sums: Array, factor: float = 1.0, *, by_weights: bool = True
 ) -> Array:
-    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or as they are."""
+    """Return the output of accumulators: requantized and clamped, or as they are for outputs of int32 and int64.
+
+    Args:
+        acc: The accumulators, channels last.
+        sig: The types of the operands and of the output.
+        clamp: The activation's limits in real units, or None.
+        sums: The largest magnitude of the accumulators, by channel.
+        factor: A factor of the real result.
+        by_weights: Whether the second operand holds weights.
+    """
     out = sig.output
     if out.dtype in (DType.INT32, DType.INT64):
         return acc.astype(out.dtype.numpy)
@@ -77,10 +86,17 @@ def finish(
 def requantizer(
     sig: Signature, sums: Array | None = None, factor: float = 1.0, *, by_weights: bool = True
 ) -> Requantizer:
-    """From units of input scale · weight scale, times a factor, to the output's.
+    """Return the requantization from units of input scale · weight scale, times a factor, to the output's.
 
-    For int8 alone 31 bits of fraction do, which cost least; 16 bits of a tensor, and 64-bit sums, need more. Weights
-    of 16 bits do not while sums stay small: those of a uint8 model, less their zero point, have nine bits.
+    For int8 tensors multipliers of 31 fraction bits are precise enough, and cost least; 16-bit tensors, and 64-bit
+    sums, need more. Weights of 16 bits do not need more while sums stay small: those of a uint8 model, less their zero
+    point, have nine bits.
+
+    Args:
+        sig: The types of the operands and of the output.
+        sums: The largest magnitude of the accumulators, by channel; None stands for int32 sums.
+        factor: A factor of the real result.
+        by_weights: Whether the second operand holds weights.
     """
     x, w, out = sig.input(0), sig.input(1), sig.output
     scale = x.q.scales * w.q.scales * factor / out.q.scales
@@ -96,7 +112,17 @@ def layer_bounds(
     product: Callable[[Array, Array], Array],
     finished: Callable[[Array, Array, Array], Array],
 ) -> Sequence[Bounds | None]:
-    """The bounds of `finished(product(x − zero point, weights), weights, bias)`, exactly; see Operator.bounds."""
+    """Return the exact bounds of `finished(product(x − zero point, weights), weights, bias)`; see Operator.bounds.
+
+    Args:
+        sig: The types of the operands and of the output.
+        inputs: The bounds of x, weights and bias; the latter two must be constants.
+        product: Returns the layer's sums of products of x and weights.
+        finished: Returns the output, given the sums, the weights and the bias.
+
+    Returns:
+        The bounds of the one output, or None if the bounds of x are unknown or an operand is not constant.
+    """
     x, *constants = inputs
     if x is None or any(c is None or c[0] is not c[1] for c in constants):
         return (None,)
@@ -107,7 +133,7 @@ def layer_bounds(
 
 
 def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
-    """Bias with the input's zero point folded in: bias − zero_point · Σ weights."""
+    """Return the bias with the input's zero point folded in: bias − zero_point · Σ weights."""
     sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1)
     folded: Array = bias.astype(np.int64) - sig.input(0).q.zero_point * sums
     return folded

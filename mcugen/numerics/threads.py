@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads numpy's products of matrices take."""
+"""Control of the number of threads of numpy's matrix products."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it numpy takes one: several would wait for each other (eightfold on a busy machine), and sums vary."""
+    """Limit numpy's matrix products to one thread within a `with` block.
+
+    Several threads would wait for each other (eightfold time on a busy machine), and sums would vary.
+    """
     with _blas().limit(limits=1):
         yield
 
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Found once: to look through all that is loaded takes as long as to compile a small model's graph."""
+    """Return the controller of the BLAS libraries.
+
+    It is found once: the search takes as long as to compile a small model's graph.
+    """
     return ThreadpoolController().select(user_api="blas")

@@ -90,7 +90,7 @@ def fold_scale(graph: Graph, node: Node) -> Outcome:
 
 
 def _scaled_product(graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float) -> Outcome:
-    """Replace `end` by `product` with its factor times `factor`; refuse factors that are too large or small for float32."""
+    """Replace `end` by `product` with its factor times `factor`; refuse factors that float32 cannot hold."""
     assert isinstance(product.op, MatMul)
     total = product.op.factor * factor
     if not 1e-30 < total < 1e30:
