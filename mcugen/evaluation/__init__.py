@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's results are worth: samples, sessions, metrics."""
+"""Evaluation of a model's results: samples, sessions, metrics."""

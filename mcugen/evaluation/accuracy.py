@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good the generated code's outputs are, and how near to ONNX Runtime's."""
+"""Accuracy of the generated code's outputs, and their agreement with ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric besides the main one says of the same three results."""
+    """The values that a metric besides the main one gives for the same three results."""
 
     metric: str
     float32: float | None
@@ -76,7 +76,7 @@ KINDS = {
     "calibration": "calibrated on",
     "synthetic": "that are synthetic",
 }
-"""Of samples, for people."""
+"""Descriptions of the kinds of samples, for messages."""
 
 
 def run_onnxruntime(
@@ -109,10 +109,22 @@ def compare(
     quantized: Sequence[Outputs] | None = None,
     inputs: Sequence[Outputs] = (),
 ) -> Accuracy:
-    """Judges all results by `metric` (default: top1 by labels, else sqnr), and compares `target` with `reference`.
+    """Rate all results by `metric`, and compare `target` with `reference`.
 
-    Where the reference names classes by strings, the next output tells. VerificationError if sizes that the model
-    computes differ, or if there are no numbers.
+    Where the reference names classes by strings, the next output counts.
+
+    Args:
+        endpoints: The model's outputs.
+        target: The outputs of the generated code, by sample.
+        reference: The outputs of the reference, by sample.
+        labels: Labels of the samples, or None.
+        against: The name of the reference.
+        metric: The metric; by default top1 with labels, else sqnr.
+        quantized: The outputs of the quantized model in ONNX Runtime, by sample.
+        inputs: The inputs of the samples.
+
+    Raises:
+        VerificationError: Sizes that the model computes differ, or no output has numbers.
     """
     _check_sizes(endpoints, target, reference, against)
     metric = metric or METRICS["sqnr" if labels is None else "top1"]
@@ -130,7 +142,7 @@ def compare(
 
 
 def _measured(metric: Metric, found: Judged, twin: Judged | None) -> Measure:
-    """What a metric says of the generated code, of the quantized model in ONNX Runtime, and of the reference."""
+    """Return a metric's values for the generated code, the quantized model in ONNX Runtime, and the reference."""
     return Measure(
         metric.name,
         float32=None if metric.by_reference else _value(metric, replace(found, outputs=found.reference)),
@@ -150,7 +162,11 @@ def judged(
     labels: Array | None = None,
     inputs: Sequence[Outputs] = (),
 ) -> Judged:
-    """Outputs in reals, those that are numbers in both; VerificationError if there are none."""
+    """Return the outputs that are numbers in both, as reals, for metrics.
+
+    Raises:
+        VerificationError: No output has numbers.
+    """
     numeric = [e for e in endpoints if e.name in outputs[0] and reference[0][e.name].dtype.kind not in "OSU"]
     if not numeric:
         raise VerificationError("some output must be numbers, to be compared", "strings alone")
@@ -170,7 +186,7 @@ def _check_sizes(
 
 
 def reals(samples: Sequence[Outputs], endpoints: Sequence[Endpoint]) -> list[dict[str, Array]]:
-    """The tensors of these endpoints, quantized ones as float64."""
+    """Return the tensors of these endpoints; quantized ones become float64."""
     return [{e.name: _real(sample[e.name], e) for e in endpoints} for sample in samples]
 
 

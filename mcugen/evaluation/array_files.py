@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in .npy and .npz files: of what a file asks for, no more is read than is wanted, and than it really has."""
+"""Bounded reading of arrays in .npy and .npz files: no more than is wanted, and no more than the file really has."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mcugen.core.limits import SAMPLE_BYTES, open_regular
 from mcugen.hir.types import Array
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""By version; those of later versions have fields with names in Unicode, which are no numbers."""
+"""Readers of the header, by version; later versions are for fields with names in Unicode, which are not numbers."""
 
 _SUFFIX = ".npy"
 
 
 @dataclass(frozen=True)
 class ArrayArchive(Mapping[str, Array]):
-    """The arrays of an .npz file, each read when it is asked for. UsageError where one cannot be read."""
+    """The arrays of an .npz file, each read on access; raises a UsageError where one cannot be read."""
 
     path: Path
     names: Mapping[str, int]
-    """The members' sizes in bytes, by the arrays' names."""
+    """Sizes of the members in bytes, by the arrays' names."""
 
     def __getitem__(self, key: str) -> Array:
         size = self.names[key]
@@ -54,7 +54,11 @@ def _member(archive: zipfile.ZipFile, key: str) -> str:
 
 
 def read_npz(path: Path) -> ArrayArchive:
-    """The arrays of a file; UsageError where it cannot be read. Pickled objects are refused."""
+    """Return the arrays of a file; pickled objects are refused.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
     try:
         with open_regular(path) as file:
             if file.read(6) == b"\x93NUMPY":
@@ -67,7 +71,11 @@ def read_npz(path: Path) -> ArrayArchive:
 
 
 def read_npy(path: Path) -> Array:
-    """The array of a file; UsageError where it cannot be read."""
+    """Return the array of a file.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
     try:
         with open_regular(path) as file:
             return _array(file, path.stat().st_size)
@@ -77,7 +85,11 @@ def read_npy(path: Path) -> Array:
 
 
 def _array(file: IO[bytes], size: int) -> Array:
-    """The array of an open file of `size` bytes. ValueError says what is wrong."""
+    """Return the array of an open file of `size` bytes.
+
+    Raises:
+        ValueError: The header is not supported, or asks for more bytes than there are or may be.
+    """
     read_header = _HEADERS.get(np.lib.format.read_magic(file))
     if read_header is None:
         raise ValueError("a format for other things than numbers")

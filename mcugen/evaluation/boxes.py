@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs that are boxes around objects, and their mean average precision."""
+"""Object detection outputs (boxes around objects), and their mean average precision."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mcugen.hir.types import Array
 Outputs = Mapping[str, Array]
 
 TRUTH = ("class", "left", "top", "right", "bottom")
-"""What each row of labels has; a row of a negative class is none."""
+"""Columns of the labels' rows; a row of a negative class is none."""
 
 SUPPRESSED = 0.5
-"""A box whose IoU with a better one of its class is larger is the same object (non-maximum suppression)."""
+"""Largest IoU of two different objects of a class: with a larger one, the worse box is dropped (non-maximum suppression)."""
 
 LEAST_SCORE, MOST_BOXES = 0.01, 100
-"""What counts as found: boxes above that score, so many of a class and a sample, as COCO's evaluation has it."""
+"""Score that boxes must exceed, and largest number of boxes of a class and a sample, as in COCO's evaluation."""
 
 THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
-"""Of IoU, over which COCO's mAP is the mean."""
+"""Thresholds of IoU over which COCO's mAP is the mean."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ class Found:
 
 
 def found_boxes(sample: Outputs) -> Found:
-    """What a sample's outputs name. UsageError where they are neither boxes with scores, nor rows of both."""
+    """Return the boxes that a sample's outputs name.
+
+    Raises:
+        UsageError: The outputs are neither boxes with scores, nor rows of both.
+    """
     flat = [array[0] if array.ndim > 1 and len(array) == 1 else array for array in sample.values()]
     boxes = next((array for array in flat if array.ndim == 2 and array.shape[1] == 4), None)
     if boxes is not None:
@@ -54,7 +58,7 @@ def found_boxes(sample: Outputs) -> Found:
 
 
 def overlaps(boxes: Array, others: Array) -> Array:
-    """IoU of each with each: the area that both have ÷ the area that either has."""
+    """Return the IoU of each box with each other box: the area of the intersection ÷ the area of the union."""
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     both = np.prod(np.maximum(high - low, 0), axis=2)
@@ -65,7 +69,7 @@ def overlaps(boxes: Array, others: Array) -> Array:
 
 
 def suppressed(boxes: Array, scores: Array) -> list[int]:
-    """Which boxes of a class are left, the best first."""
+    """Return the indices of the boxes of a class that non-maximum suppression keeps, the best first."""
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > LEAST_SCORE]
     kept: list[int] = []
     while order and len(kept) < MOST_BOXES:
@@ -77,7 +81,16 @@ def suppressed(boxes: Array, scores: Array) -> list[int]:
 
 
 def mean_average_precision(outputs: Sequence[Outputs], truth: Array, thresholds: Sequence[float]) -> float:
-    """Over the classes that occur, and over thresholds of IoU from which on a box is right."""
+    """Return the mean average precision over the classes that occur, and over thresholds of IoU.
+
+    Args:
+        outputs: The outputs of each sample.
+        truth: Labels: samples x boxes x the columns of TRUTH.
+        thresholds: The values of IoU from which on a box is right.
+
+    Raises:
+        UsageError: The labels have no objects.
+    """
     found = [found_boxes(sample) for sample in outputs]
     classes = sorted({int(row[0]) for sample in truth for row in sample if row[0] >= 0})
     if not classes:
@@ -86,7 +99,7 @@ def mean_average_precision(outputs: Sequence[Outputs], truth: Array, thresholds:
 
 
 def _class_precision(found: Sequence[Found], truth: Array, number: int, thresholds: Sequence[float]) -> float:
-    """The mean of average precisions of one class."""
+    """Return the mean of the average precisions of one class over the thresholds."""
     scores, shares, objects = [], [], 0
     for sample, rows in zip(found, truth, strict=True):
         wanted = rows[rows[:, 0] == number, 1:].astype(np.float64)
@@ -101,7 +114,7 @@ def _class_precision(found: Sequence[Found], truth: Array, number: int, threshol
 
 
 def _average_precision(scores: Sequence[Array], shares: Sequence[Array], objects: int, threshold: float) -> float:
-    """The area below precision over recall, where precision is the best at that recall or beyond.
+    """Return the area below precision over recall, where precision is the best at that recall or beyond.
 
     `scores` and `shares` (IoU with each object) are those of each sample's boxes, the best first.
     """
@@ -115,7 +128,7 @@ def _average_precision(scores: Sequence[Array], shares: Sequence[Array], objects
 
 
 def _hits(shares: Array, threshold: float) -> Array:
-    """Which boxes find an object that no better one has found."""
+    """Return for each box whether it finds an object that no better box has found."""
     free = np.ones(shares.shape[1], bool)
     hits = np.zeros(len(shares), bool)
     for index, row in enumerate(shares):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized models written so that ONNX Runtime computes them exactly on every CPU.
+"""Rewriting of quantized models so that ONNX Runtime computes them exactly on every CPU.
 
-Its products of uint8 and int8 saturate on x86 CPUs that have AVX2 or AVX-512 but no VNNI: the instruction adds two
-products in 16 bits (255 · 127 + 255 · 127 = 32767). Products of two uint8 tensors, or of two int8 tensors, are taken in
-32 bits everywhere. So where types are mixed, the int8 operand becomes uint8: 128 is added to its codes and to its zero
-point, and their differences stay what they were. ONNX Runtime's own entry `session.x64quantprecision` does that for
-constant weights when it optimizes, and then fails to run products of two int8 tensors.
+ONNX Runtime's products of uint8 and int8 saturate on x86 CPUs that have AVX2 or AVX-512 but no VNNI: the instruction
+adds two products in 16 bits (255 · 127 + 255 · 127 = 32767). Products of two uint8 tensors, or of two int8 tensors, are
+computed in 32 bits everywhere. So where types are mixed, the int8 operand becomes uint8: 128 is added to its codes and
+to its zero point, so that their differences are unchanged. ONNX Runtime's own entry `session.x64quantprecision` does
+that for constant weights when it optimizes, and then fails to run products of two int8 tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 _MICROSOFT = "com.microsoft"
 
 Operand = tuple[int, int]
-"""Which inputs of a node are codes and their zero point."""
+"""Indices of a node's inputs that hold codes and their zero point."""
 
 PRODUCTS: Mapping[tuple[str, str], Sequence[Operand]] = {
     ("", "ConvInteger"): ((0, 2), (1, 3)),
@@ -36,11 +36,11 @@ PRODUCTS: Mapping[tuple[str, str], Sequence[Operand]] = {
 """The operators that multiply codes, by domain and name."""
 
 _MEET_UINT8 = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
-"""Their operands are multiplied by what they make of a float input: uint8."""
+"""Operators that quantize a float input to uint8 and multiply their operands by it."""
 
 
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, or a copy whose products of codes never mix int8 with uint8."""
+    """Return the model, or a copy whose products of codes never mix int8 with uint8."""
     bodies = (model.graph, *model.functions)
     if not any(_key(node) in PRODUCTS for body in bodies for node in all_nodes(body)):
         return model
@@ -68,7 +68,7 @@ def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 class _Rewriter:
-    """Of one model: it counts the names that it makes."""
+    """A rewriter of one model, which counts the names that it makes."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -76,7 +76,7 @@ class _Rewriter:
     def rewrite(
         self, graph: onnx.GraphProto, outer_types: Mapping[str, int], outer_constants: Mapping[str, TensorProto]
     ) -> None:
-        """In place, with what is known of the tensors around the graph."""
+        """Rewrite a graph in place, given the types and constants of the tensors around it."""
         types = {**outer_types, **_types(graph)}
         constants = {**outer_constants, **_constants(graph)}
         nodes: list[onnx.NodeProto] = []
@@ -91,7 +91,7 @@ class _Rewriter:
     def _operands(
         self, node: onnx.NodeProto, types: Mapping[str, int], constants: Mapping[str, TensorProto]
     ) -> list[onnx.NodeProto]:
-        """Makes a node's int8 operands uint8 if it mixes types; the nodes that compute them."""
+        """Make a node's int8 operands uint8 if it mixes types, and return the nodes that compute them."""
         operands = PRODUCTS.get(_key(node), ())
         kinds = [_operand_type(node, operand, types) for operand in operands]
         if TensorProto.UINT8 not in kinds and node.op_type not in _MEET_UINT8:
@@ -106,7 +106,7 @@ class _Rewriter:
         return before
 
     def _unsigned(self, name: str, constants: Mapping[str, TensorProto]) -> list[onnx.NodeProto]:
-        """Nodes of which the last one gives an int8 tensor (of no name: zero) plus 128, as uint8."""
+        """Return nodes of which the last one gives an int8 tensor (without a name: zero) plus 128, as uint8."""
         data = numpy_helper.to_array(constants[name]) if name in constants else None if name else np.zeros((), np.int8)
         if data is not None:
             return [self._node("Constant", value=numpy_helper.from_array((data ^ np.int8(-128)).view(np.uint8)))]
@@ -121,7 +121,7 @@ class _Rewriter:
 
 
 def _types(graph: onnx.GraphProto) -> dict[str, int]:
-    """Element types, as far as ONNX can infer them."""
+    """Return the element types by tensor, as far as ONNX can infer them."""
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
     return types | {tensor.name: tensor.data_type for tensor in graph.initializer}
 
@@ -138,6 +138,6 @@ def _input(node: onnx.NodeProto, index: int) -> str:
 
 
 def _operand_type(node: onnx.NodeProto, operand: Operand, types: Mapping[str, int]) -> int:
-    """That of the codes, or of the zero point where an operator made the codes that ONNX does not know."""
+    """Return the type of the codes, or of the zero point if an operator made the codes that ONNX does not know."""
     found = (types.get(_input(node, index), 0) for index in operand)
     return next(filter(None, found), TensorProto.UNDEFINED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How quantization treats each layer: figures of a float model and its integer twin side by side."""
+"""Quantization errors by layer: figures of a float model and its integer twin side by side."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mcugen.hir.types import Array
 
 AS_WANTED, NO_INTEGER_FORM, BETWEEN = "as wanted", "no integer form", "between float layers"
 APART = "its parts' ranges differ too much for one scale"
-"""Why quantization leaves layers in float32."""
+"""Reasons why quantization leaves layers in float32."""
 
 UNCONVERTED = "no integer form for these types and constants"
 GIVEN_REAL = "the model leaves it between real tensors"
 LEARNING = "recurrent layers that learn need real numbers"
 SEARCHED = "--precision auto raised it to reach its goal"
-"""Why other layers of a model with integers do not compute in its main type."""
+"""Reasons why other layers of a model with integers do not compute in its main type."""
 
 REMEDIES = {
     AS_WANTED: "leave out its --layer to quantize it",
@@ -33,25 +33,26 @@ REMEDIES = {
     LEARNING: "leave it out of --train to quantize it",
     SEARCHED: "--layer NAME=int8 keeps it in int8, or ask for less: --max-accuracy-drop, --min-sqnr",
 }
-"""What a user can do about it."""
+"""What a user can do about a layer in another type, by reason."""
 
 KEEP = "--layer NAME=int8 keeps it in int8"
-"""The same of a layer that was raised for a reason of its own."""
+"""What a user can do about a layer that was raised for a reason of its own."""
 
 COMPUTED = "computed in "
-"""How the lines of `precision_lines` begin."""
+"""First words of the lines of `precision_lines`."""
 
 NAMES_IN_LINE = 400
-"""Characters of layers' names in one of those lines: more layers take more lines."""
+"""Largest number of characters of layers' names in one of those lines: more layers take more lines."""
 
 BINS = 32
-"""Of a histogram."""
+"""Number of bins of a histogram."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many elements of a tensor lie in each of BINS equal parts from `low` to `high`: of the float model's (`real`)
-    and of the integer one's.
+    """A histogram of a tensor in the float model (`real`) and in the integer model.
+
+    Each list counts the elements in BINS equal parts from `low` to `high`.
     """
 
     low: float
@@ -61,7 +62,7 @@ class Histogram:
 
     @classmethod
     def of(cls, real: Array, integer: Array) -> Histogram | None:
-        """Of elements that are there, and finite."""
+        """Return the histogram of both tensors; None if one is empty or not finite."""
         if not real.size or not integer.size or not (np.isfinite(real).all() and np.isfinite(integer).all()):
             return None
         low = float(min(real.min(), integer.min()))
@@ -72,10 +73,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LayerError:
-    """One tensor that a layer makes: as it is stored, and how far it is from that of the float model.
+    """One tensor that a layer makes: how it is stored, and its error against the float model.
 
     `name` is the tensor's, which names the layer in options too; `sources` are the compared tensors that it is made
-    from. `low` and `high` are what the codes reach, chosen by `method`; `clipped` is the share of the float
+    from. `low` and `high` are the limits of the codes, chosen by `method`; `clipped` is the share of the float
     tensor's elements beyond. `reason` says why a layer computes in float32. `sqnr_db` is None where there is no
     error at all; with `cosine` None the tensor has no counterpart in the integer model.
     """
@@ -104,7 +105,7 @@ class LayerError:
 
 @dataclass(frozen=True)
 class OtherPrecision:
-    """A layer that does not compute in the main type of a model with integers: why, and what changes that.
+    """A layer that does not compute in the main type of a model with integers: the reason, and the remedy.
 
     `name` is that of the tensor it makes, which names the layer in options too.
     """
@@ -141,7 +142,7 @@ def _in_lines(names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """All layers in the network's order, over so many samples.
+    """The errors of all layers in the network's order, over `samples` samples.
 
     `first_diverging` is the first layer whose SQNR is below `threshold_db`, if there is one; `steepest_fall` the one
     whose SQNR is furthest below that of the worst tensor that it is made from.
@@ -155,7 +156,7 @@ class LayerComparison:
 
     @property
     def worst_first(self) -> list[LayerError]:
-        """Those that were compared, by SQNR."""
+        """The layers that were compared, the lowest SQNR first."""
         return sorted((layer for layer in self.layers if layer.cosine is not None), key=lambda layer: layer.quality)
 
     @property
@@ -165,7 +166,7 @@ class LayerComparison:
 
 
 def compared(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
-    """Finds out where the error comes from."""
+    """Return the comparison of all layers, with the layers from which the error comes."""
     diverged = next((layer.name for layer in layers if layer.quality < threshold_db), None)
     quality = {layer.name: layer.quality for layer in layers}
     losses = {layer.name: _loss(layer, quality) for layer in layers}
@@ -175,6 +176,6 @@ def compared(layers: Sequence[LayerError], samples: int, threshold_db: float = D
 
 
 def _loss(layer: LayerError, quality: Mapping[str, float]) -> float:
-    """By how many dB a layer is worse than the worst tensor that it is made from; -inf where that one is exact."""
+    """Return by how many dB a layer is worse than the worst tensor that it is made from; -inf if that one is exact."""
     source = min((quality[name] for name in layer.sources), default=math.inf)
     return source - layer.quality if math.isfinite(source) else -math.inf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures of how good outputs are: by labels, by the inputs, or by the outputs of a reference."""
+"""Metrics of outputs: by labels, by the inputs, or by the outputs of a reference."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from mcugen.lir.program import Endpoint
 Outputs = Mapping[str, Array]
 
 INFINITE_ERROR_DB = -999.0
-"""SQNR in dB that reports have where the error is infinite, or the reference zero everywhere and the outputs not."""
+"""SQNR in dB in reports where the error is infinite, or the reference is zero everywhere and the outputs are not."""
 
 STANDARD_ERRORS = 1.96
-"""On either side of a mean, in which it lies in 95 of 100 cases."""
+"""Half-width of a confidence interval in standard errors: a mean lies in it in 95 of 100 cases."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One dict of arrays a sample. Quantized tensors are real numbers here; integers are counts or classes.
+    """Results that a metric rates: one dict of arrays for each sample.
 
-    `reference` holds those of the outputs that are compared. `labels` has a class number for each sample, or for each
-    position of each; or reals: the boxes of each (mcugen.evaluation.boxes.TRUTH).
+    Quantized tensors are real numbers here; integers are counts or classes. `reference` holds the outputs that are
+    compared. `labels` has a class number for each sample, or for each position of each; or reals: the boxes of each
+    (mcugen.evaluation.boxes.TRUTH).
     """
 
     outputs: Sequence[Outputs]
@@ -48,10 +49,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Metric:
-    """`compute` gives one number. `unit` is "%" for shares of 1, "dB", or "" for what the outputs are in.
+    """A metric: `compute` gives one number in `unit`.
 
-    `by_reference`: it says how near outputs are to the reference's, and nothing about the reference itself. `right`
-    says of each sample whether it is, where the metric is the share of those.
+    `unit` is "%" for shares of 1, "dB", or "" for the unit of the outputs. A metric `by_reference` says how near
+    outputs are to the reference's, and nothing about the reference itself. `right` returns for each sample whether it
+    is right, if the metric is the share of right samples.
     """
 
     name: str
@@ -64,11 +66,11 @@ class Metric:
 
     @property
     def rates_reference(self) -> bool:
-        """Whether the reference has a value of its own to fall from: what is a share of samples is whole there."""
+        """Whether the reference has a value of its own, from which outputs may fall; shares of samples are 1 there."""
         return not self.by_reference or self.right is not None
 
     def show(self, value: float | None) -> str:
-        """The number for people; None is an infinite one, of outputs without error."""
+        """Return the number as text; None is an infinite one, of outputs without error."""
         if value is None or not math.isfinite(value):
             return "exact"
         if self.unit == "%":
@@ -76,13 +78,13 @@ class Metric:
         return f"{value:.2f} dB" if self.unit == "dB" else f"{value:.4g}"
 
     def loss(self, value: float, wanted: float) -> float:
-        """By how much `value` is worse than `wanted`; in percentage points for shares."""
+        """Return by how much `value` is worse than `wanted`; in percentage points for shares."""
         worse = value - wanted if self.lower_is_better else wanted - value
         return 100 * worse if self.unit == "%" else worse
 
 
 def bounded(metric: Metric, value: float) -> float | None:
-    """Return a metric's value as JSON can have it; None stands for a result without any error, or for no number."""
+    """Return a metric's value as a JSON number; None stands for a result without any error, or for no number."""
     if math.isnan(value) or (value == math.inf and not metric.lower_is_better):
         return None
     if metric.unit == "dB":
@@ -91,7 +93,11 @@ def bounded(metric: Metric, value: float) -> float | None:
 
 
 def find_metric(name: str) -> Metric:
-    """A metric of METRICS; UsageError names them all."""
+    """Return a metric of METRICS.
+
+    Raises:
+        UsageError: No metric has that name.
+    """
     if name not in METRICS:
         remedy = f"one of: {', '.join(METRICS)}; or your own: FILE.py:FUNCTION"
         raise UsageError("--metric must be known", f"'{name}'", remedy)
@@ -99,14 +105,17 @@ def find_metric(name: str) -> Metric:
 
 
 def described(name: str) -> Metric:
-    """How to show a metric's numbers: of one of METRICS, or of a user's."""
+    """Return a metric that formats numbers: one of METRICS, or a user's that computes nothing."""
     return METRICS.get(name) or own_metric(name, lambda _outputs, _labels: math.nan)
 
 
 def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], float]) -> Metric:
-    """A user's: it takes all outputs by name (leading axis: samples) and the labels; higher is better.
+    """Return a user's metric.
 
-    Unless the function has an attribute `lower_is_better` that says otherwise.
+    Args:
+        name: The name of the metric: FILE.py:FUNCTION.
+        function: Returns a number, given all outputs by name (leading axis: samples) and the labels. Higher is better
+            unless the function has a true attribute `lower_is_better`.
     """
 
     def compute(judged: Judged) -> float:
@@ -123,7 +132,11 @@ def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], f
 
 
 def _labels(judged: Judged, what: str = "one class number a sample") -> Array:
-    """Those of a kind. UsageError where there are none, or others."""
+    """Return the labels.
+
+    Raises:
+        UsageError: There are no labels, or labels of another kind than `what`.
+    """
     if judged.labels is None:
         raise UsageError("this metric needs labels", "samples without", "add an array `labels`, or take --metric sqnr")
     kind = judged.labels.dtype.kind
@@ -134,7 +147,7 @@ def _labels(judged: Judged, what: str = "one class number a sample") -> Array:
 
 
 def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoint]) -> str:
-    """The measure that suits labels, and the first output: what is taken unless the user says otherwise."""
+    """Return the default metric's name for labels and the first output."""
     if labels is None:
         return "sqnr"
     if labels.dtype.kind == "f":
@@ -147,11 +160,11 @@ def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoi
 
 
 BESIDE = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexity",)}
-"""What is told besides a measure. Of two classes AUC and F1 are."""
+"""Metrics that are reported besides a main metric; for two classes AUC and F1 are added."""
 
 
 def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
-    """The measures that are told besides."""
+    """Return the metrics that are reported besides the main one."""
     labels = judged.labels
     two = labels is not None and labels.ndim == 1 and labels.dtype.kind != "f" and labels.max() == 1
     more = ("auc", "f1") if two and metric.name in ("top1", "auc") and names_classes(judged, 1) else ()
@@ -159,7 +172,10 @@ def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
 
 
 def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
-    """The class of each sample: the first output if that is one integer, else its largest entry (-1 of nothing)."""
+    """Return the class of each sample: the first output if that is one integer, else its largest entry's index.
+
+    An output of one real number names class 1 if it is above 0.5. The class is -1 for an output without elements.
+    """
     arrays = [o[names[0]].reshape(-1) for o in outputs]
     return np.array([_class(a) for a in arrays])
 
@@ -171,9 +187,9 @@ def _class(scores: Array) -> int:
 
 
 def names_classes(judged: Judged, least: int = 2) -> bool:
-    """Whether the first output is a vector of `least` scores or more: no map, and no reconstruction of an input.
+    """Return whether the first output is one integer, or a vector of `least` scores or more.
 
-    Or it is one integer.
+    Maps, and outputs of the size of an input (reconstructions), do not name classes.
     """
     scores = next(iter(judged.reference[0].values()))
     inputs = {array.size for array in judged.inputs[0].values()} if judged.inputs else set()
@@ -183,7 +199,7 @@ def names_classes(judged: Judged, least: int = 2) -> bool:
 
 
 def _scores(judged: Judged) -> Array:
-    """Samples x classes: the first output that is more than a class."""
+    """Return the scores, samples x classes, of the first real output."""
     for name in judged.names:
         rows = [o[name].reshape(-1) for o in judged.outputs]
         if rows[0].dtype.kind == "f" and len({len(row) for row in rows}) == 1:
@@ -192,7 +208,7 @@ def _scores(judged: Judged) -> Array:
 
 
 def _right(judged: Judged, k: int) -> Array:
-    """Of each sample, whether its label is among the k highest scores (the first of equal ones is the highest)."""
+    """Return whether each sample's label is among the k highest scores (the first of equal ones is the highest)."""
     labels = _labels(judged)
     if k == 1:
         best = classes(judged.outputs, judged.names)[:, None]
@@ -203,9 +219,10 @@ def _right(judged: Judged, k: int) -> Array:
 
 
 def chance(metric: Metric, judged: Judged) -> float:
-    """By how much a share may differ from the reference's by chance: half of the interval of 95 % for paired samples.
+    """Return by how much a share may differ from the reference's by chance.
 
-    Only samples that one of both gets right say anything. 0 of metrics that are no share of samples.
+    This is half of the 95 % interval for paired samples: only samples that one of both gets right count. Metrics that
+    are no share of samples give 0.
     """
     if metric.right is None:
         return 0.0
@@ -214,7 +231,7 @@ def chance(metric: Metric, judged: Judged) -> float:
 
 
 def _auc(judged: Judged) -> float:
-    """Area under the ROC curve; of more than two classes the mean over each against the others.
+    """Return the area under the ROC curve; of more than two classes the mean over each against the others.
 
     Two classes: by the score of class 1, which of two scores is their difference, and of an output in the input's
     shape (a reconstruction) its mean squared error, with label 1 for what is not normal.
@@ -230,7 +247,7 @@ def _auc(judged: Judged) -> float:
 
 
 def _f1(judged: Judged) -> float:
-    """2 TP ÷ (2 TP + FP + FN) of class 1; of more than two classes the mean over those that occur."""
+    """Return 2 TP ÷ (2 TP + FP + FN) of class 1; of more than two classes the mean over those that occur."""
     labels, found = _labels(judged), classes(judged.outputs, judged.names)
     present = [1] if labels.max() <= 1 else [int(c) for c in np.unique(labels)]
     scores = []
@@ -242,7 +259,7 @@ def _f1(judged: Judged) -> float:
 
 
 def _at_positions(function: Callable[[Sequence[Outputs], Array], float]) -> Callable[[Judged], float]:
-    """A measure of outputs that name a class at each position."""
+    """Return a metric's function for outputs that name a class at each position."""
     return lambda judged: function(judged.outputs, _labels(judged, "a class at each position"))
 
 
@@ -255,7 +272,7 @@ def _boxes(thresholds: Sequence[float], judged: Judged) -> float:
 
 
 def _reconstruction_errors(judged: Judged, outputs: Array) -> Array | None:
-    """Per sample, where the model's only input has as many elements as the output."""
+    """Return the mean squared errors by sample, if the model's only input has as many elements as the output."""
     if not judged.inputs or len(judged.inputs[0]) != 1:
         return None
     inputs = np.stack([next(iter(sample.values())).reshape(-1) for sample in judged.inputs])
@@ -266,7 +283,7 @@ def _reconstruction_errors(judged: Judged, outputs: Array) -> Array | None:
 
 
 def area_under_curve(positive: Array, scores: Array) -> float:
-    """The chance that a positive scores higher than a negative (equal: half), by ranks (Mann and Whitney)."""
+    """Return the chance that a positive scores higher than a negative (equal: half), by ranks (Mann and Whitney)."""
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # from 1; equal scores share their mean rank
     p, n = int(positive.sum()), int((~positive).sum())
@@ -296,7 +313,7 @@ def _paired(outputs: Array, expected: Array) -> tuple[Array, Array]:
 
 
 def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged], float]:
-    """A measure of all outputs' elements and those of the reference."""
+    """Return a metric's function that compares all elements of outputs with those of the reference."""
 
     def compute(judged: Judged) -> float:
         return function(_flat(judged.outputs, judged.names), _flat(judged.reference, judged.names))
@@ -337,7 +354,7 @@ def _mean_absolute(outputs: Array, expected: Array) -> float:
 
 
 def _agrees(judged: Judged) -> Array:
-    """Of each sample, whether both name the same class."""
+    """Return for each sample whether outputs and reference name the same class."""
     found: Array = classes(judged.outputs, judged.names) == classes(judged.reference, judged.names)
     return found
 

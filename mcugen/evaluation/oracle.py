@@ -30,7 +30,7 @@ _STANDARD_DOMAINS = ("", "ai.onnx")
 
 Outputs = Mapping[str, Array]
 Run = Callable[[Outputs], dict[str, Any]]
-"""Computes all outputs of a model by name, of the inputs by name."""
+"""Computes all outputs of a model by name, given its inputs by name."""
 
 
 @dataclass(frozen=True)

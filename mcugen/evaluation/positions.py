@@ -18,15 +18,15 @@ IGNORED = 255
 """A label that counts for nothing, as in common data sets; negative ones do not, either."""
 
 LEAST_PROBABILITY = 1e-7
-"""What a label is given at least, so that codes of zero make no infinite perplexity."""
+"""Lower limit of a label's probability, so that probabilities quantized to zero give no infinite perplexity."""
 
 FAR_FROM_ONE = 0.1
-"""By how much probabilities may add up to something else, of few bits and rounded; what is farther are logits."""
+"""Largest deviation from 1 of the sum of quantized probabilities; scores with other sums are logits."""
 
 
 @dataclass(frozen=True)
 class Positions:
-    """One sample's: the class that each position was taken for, its label, and its scores by class, where there are."""
+    """The positions of one sample: the predicted class of each, its label, and its scores by class, if there are such."""
 
     found: Array
     labels: Array
@@ -34,7 +34,11 @@ class Positions:
 
 
 def positions(outputs: Sequence[Outputs], labels: Array) -> Iterator[Positions]:
-    """Of each sample, by the first output that fits the labels. UsageError where none does, or a label is too large."""
+    """Yield the positions of each sample, by the first output that fits the labels.
+
+    Raises:
+        UsageError: No output fits the labels, or a label is too large.
+    """
     for sample, wanted in zip(outputs, labels, strict=True):
         shape = tuple(n for n in wanted.shape if n != 1)
         read = next((r for array in sample.values() if (r := _read(array, shape)) is not None), None)
@@ -51,7 +55,7 @@ def positions(outputs: Sequence[Outputs], labels: Array) -> Iterator[Positions]:
 
 
 def _read(array: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None] | None:
-    """Classes and scores of an output; of one score at each position, what is above a half is class 1."""
+    """Return classes and scores of an output; with one score at each position, a score above 0.5 is class 1."""
     whole = array.reshape([n for n in array.shape if n != 1])
     if whole.shape == shape:
         if whole.dtype.kind in "iu":
@@ -65,14 +69,14 @@ def _read(array: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None] | 
 
 
 def share_right(outputs: Sequence[Outputs], labels: Array) -> float:
-    """Of all positions of all samples."""
+    """Return the share of right positions among all positions of all samples."""
     parts = list(positions(outputs, labels))
     total = sum(len(part.labels) for part in parts)
     return sum(int((part.found == part.labels).sum()) for part in parts) / total if total else math.nan
 
 
 def mean_iou(outputs: Sequence[Outputs], labels: Array) -> float:
-    """The mean over classes of positions that are and were taken for it ÷ those that are or were; of no class, NaN."""
+    """Return the mean over classes of the intersection of labels and predictions ÷ their union; NaN without classes."""
     parts = list(positions(outputs, labels))
     count = 1 + max(int(max(part.found.max(initial=0), part.labels.max(initial=0))) for part in parts)
     both, either = np.zeros(count), np.zeros(count)
@@ -85,7 +89,7 @@ def mean_iou(outputs: Sequence[Outputs], labels: Array) -> float:
 
 
 def perplexity(outputs: Sequence[Outputs], labels: Array) -> float:
-    """exp of the mean of −log of the probability that labels were given."""
+    """Return the exponential of the mean of −log of the probability of each label."""
     logs: list[Array] = []
     for part in positions(outputs, labels):
         if part.scores is None or part.scores.shape[1] < 2:
@@ -96,7 +100,7 @@ def perplexity(outputs: Sequence[Outputs], labels: Array) -> float:
 
 
 def _probabilities(scores: Array) -> Array:
-    """Rows that add up to one: of what are no probabilities, by softmax."""
+    """Return rows that add up to one; scores that are no probabilities are converted by softmax."""
     sums = scores.sum(1)
     if scores.min(initial=0) >= 0 and np.abs(sums - 1).max(initial=0) <= FAR_FROM_ONE:
         chances: Array = scores / sums[:, None]

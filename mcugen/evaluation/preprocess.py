@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to samples before the model sees them, as one line of text: `resize=96x96, gray, scale=1/255`."""
+"""Preprocessing of samples before the model sees them, as one line of text: `resize=96x96, gray, scale=1/255`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Images are resized to `size` (width, height; bilinear) and become gray or RGB (`mode`: Pillow's L or RGB).
+    """The steps of preprocessing of samples.
 
-    All samples become (sample · scale − mean) / std, with one number or one a channel; `layout` says which axis the
-    channels of arrays are (chw or hwc; empty: the one that has as many entries). Images always are hwc.
+    Images are resized to `size` (width, height; bilinear) and become gray or RGB (`mode`: Pillow's L or RGB). All
+    samples become (sample · scale − mean) / std, with one number or one a channel. `layout` says which axis the
+    channels of arrays are (chw or hwc; empty: the axis that has as many entries). Images always are hwc.
     """
 
     size: tuple[int, int] | None = None
@@ -36,11 +37,17 @@ class Preprocessing:
 
     @property
     def changes_numbers(self) -> bool:
-        """Whether samples are not handed to the model as they are."""
+        """Whether samples are scaled or normalized."""
         return (self.scale, self.mean, self.std) != (1.0, (0.0,), (1.0,))
 
     def numbers(self, place: str, sample: Array, layout: str = "") -> Array:
-        """Scaled, less the mean, by the standard deviation."""
+        """Return (sample · scale − mean) / std as float32, or the sample itself if nothing changes.
+
+        Args:
+            place: Names the sample in messages.
+            sample: The sample; one that does not hold numbers is returned as it is.
+            layout: Which axis the channels are: chw or hwc; empty for `self.layout`.
+        """
         if not self.changes_numbers or sample.dtype.kind not in "fiub":
             return sample
         mean, std = (self._along(place, key, sample, layout or self.layout) for key in ("mean", "std"))
@@ -48,7 +55,7 @@ class Preprocessing:
             return np.asarray((sample.astype(np.float64) * self.scale - mean) / std).astype(np.float32)
 
     def _along(self, place: str, key: str, sample: Array, layout: str) -> Array:
-        """`mean` or `std` in a shape that fits the sample's channels."""
+        """Return `mean` or `std` in a shape that broadcasts to the sample's channels."""
         given: tuple[float, ...] = getattr(self, key)
         if len(given) == 1:
             return np.asarray(given[0])
@@ -63,7 +70,11 @@ class Preprocessing:
         return np.asarray(given).reshape(shape)
 
     def read_image(self, path: Path) -> Array:
-        """Pixels of a PNG file as uint8 [height, width, channels]. UsageError where it cannot be read."""
+        """Return the pixels of a PNG file as uint8 [height, width, channels].
+
+        Raises:
+            UsageError: The file cannot be read.
+        """
         try:
             with open_regular(path) as file, Image.open(file, formats=("PNG",)) as image:
                 if image.width * image.height > MAX_PIXELS:
@@ -95,7 +106,11 @@ def _unreadable(path: Path, reason: str) -> UsageError:
 
 
 def parse_preprocessing(text: str) -> Preprocessing:
-    """Reads the line. UsageError names the key that is wrong."""
+    """Return the preprocessing that a line of text describes.
+
+    Raises:
+        UsageError: A key or its value is wrong.
+    """
     fields: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (t.strip() for t in part.partition("="))
@@ -135,14 +150,14 @@ def _read_numbers(key: str, value: str) -> tuple[str, tuple[float, ...] | None]:
 
 
 def numbers(text: str, may_be_zero: bool) -> tuple[float, ...] | None:
-    """Numbers between semicolons; None where one is none, or is zero and must not be."""
+    """Return the numbers between semicolons; None if one is not a number, or is zero and must not be."""
     found = [number(part) for part in text.split(";")]
     usable = all(n is not None and (n or may_be_zero) for n in found)
     return tuple(n for n in found if n is not None) if usable else None
 
 
 def number(text: str) -> float | None:
-    """A number or a fraction: 0.5, 1/255."""
+    """Return a number or a fraction (0.5, 1/255); None if the text is neither."""
     parts = [part.strip() for part in text.split("/")]
     if len(parts) > 2 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None

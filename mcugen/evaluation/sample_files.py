@@ -23,9 +23,10 @@ _ONLY = "x"
 
 @dataclass(frozen=True)
 class RawArray:
-    """An array as the file has it. `place` names file and array for messages, `key` the array.
+    """An array as the file has it.
 
-    `layout` says where the channels of an image are (hwc or chw) if its file does.
+    `place` names file and array for messages, and `key` is the array's name. `layout` says where the channels of an
+    image are (hwc or chw) if its file does.
     """
 
     place: str
@@ -35,15 +36,24 @@ class RawArray:
 
 
 RawSample = dict[str, RawArray]
-"""By name of the model's input."""
+"""Arrays of one sample, by name of the model's input."""
 
 
 def read_samples(
     source: Path | Mapping[str, Array], inputs: Sequence[str], steps: Preprocessing
 ) -> tuple[list[RawSample], Mapping[str, Array]]:
-    """At least one sample, each with all `inputs`; and all arrays, of a file that holds all samples or as given.
+    """Return at least one sample, each with all `inputs`, and all arrays of a file that holds all samples.
 
-    UsageError names what is wrong with which file.
+    Args:
+        source: A file, a folder with one sample a file, or arrays.
+        inputs: The names of the model's inputs.
+        steps: The preprocessing of images.
+
+    Returns:
+        The samples, and all arrays of the file or as given; no arrays for a folder.
+
+    Raises:
+        UsageError: Something is wrong with a file, which it names.
     """
     path = source if isinstance(source, Path) else Path("samples")
     if not isinstance(source, Path):
@@ -68,7 +78,7 @@ def read_samples(
 
 
 def _read_folder(folder: Path, inputs: Sequence[str], steps: Preprocessing) -> Iterator[RawSample]:
-    """One sample a file, in the order of their names."""
+    """Yield one sample a file, in the order of their names."""
     files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     kinds: Mapping[str, Callable[[Path], Mapping[str, Array]]] = {
         ".npy": lambda path: {_ONLY: read_npy(path)},
@@ -100,7 +110,7 @@ def _require_images(path: Path, steps: Preprocessing, images: bool) -> None:
 
 
 def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) -> RawArray:
-    """The array of an input: called like it, or `x` or `x_uint8` where there is but one input."""
+    """Return the array of an input: its name is the input's, or `x` or `x_uint8` if there is only one input."""
     if not only and path.suffix.lower() in (".npy", ".png"):
         rule = f"{path}: a sample of several inputs must be in an .npz file"
         raise UsageError(rule, f"a {path.suffix} file", "name its arrays like the inputs")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples a classifier gets wrong, and of which it is least certain."""
+"""Samples that a classifier gets wrong, and samples of which it is least certain."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mcugen.evaluation.metrics import INFINITE_ERROR_DB, sqnr_db
 from mcugen.hir.types import Array
 
 MOST_CLASSES = 64
-"""Of a confusion matrix that people can read."""
+"""Largest number of classes for which a confusion matrix is made: larger ones are hard to read."""
 
 MOST_SHOWN = 8
-"""Samples of each kind."""
+"""Largest number of samples of each kind that are kept."""
 
 LONGEST_SIDE = 96
-"""Pixels of a sample that is kept to be looked at."""
+"""Largest width and height in pixels of a sample that is kept to be viewed."""
 
 COLORS = 3
 
 
 @dataclass(frozen=True)
 class SampleView:
-    """A sample to be looked at: `height` rows of `width` values of `channels` (1 or 3), a byte each, in base64.
+    """A sample to be viewed: `height` rows of `width` values of `channels` (1 or 3), a byte each, in base64.
 
-    0 and 255 stand for `low` and `high`. A row alone is a line over time.
+    0 and 255 stand for `low` and `high`. A view of a single row is a line over time.
     """
 
     height: int
@@ -42,9 +42,9 @@ class SampleView:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What became of a sample: `margin` is how far the greatest output is above the next, in the outputs' unit.
+    """The result of a sample: `margin` is the difference of the two greatest outputs, in the outputs' unit.
 
-    Of outputs that are no classes it is the SQNR against the reference, in dB, and `predicted` is None.
+    For outputs that are no classes `margin` is the SQNR against the reference, in dB, and `predicted` is None.
     """
 
     index: int
@@ -56,10 +56,11 @@ class SampleResult:
 
 @dataclass(frozen=True)
 class SampleResults:
-    """`confusion[label][predicted]` counts samples, where there are labels and few classes.
+    """The results of remarkable samples.
 
-    `wrong` are those with another class than their label, the most certain first; `unsure` those of the least margin;
-    `farthest`, of outputs that are no classes, those farthest from the reference. `names` are those of classes.
+    `confusion[label][predicted]` counts samples, where there are labels and few classes. `wrong` are samples whose
+    class differs from their label, the most certain first; `unsure` those of the least margin; `farthest`, for outputs
+    that are no classes, those farthest from the reference. `names` are the names of classes.
     """
 
     confusion: list[list[int]] | None
@@ -75,7 +76,14 @@ def sample_results(
     labels: Array | None,
     names: Sequence[str] = (),
 ) -> SampleResults | None:
-    """Of scores, one array of classes a sample (with `names`, if as many); None where they are none."""
+    """Return the results of a classifier, or None if its outputs are not scores.
+
+    Args:
+        outputs: The scores of each sample, by class.
+        inputs: The inputs of each sample, by name.
+        labels: Labels of the samples, or None.
+        names: The names of the classes; ignored if their number is another.
+    """
     if len({scores.size for scores in outputs}) != 1 or outputs[0].size < 2:
         return None
     scores = np.stack([output.reshape(-1) for output in outputs]).astype(np.float64)
@@ -104,7 +112,16 @@ def sample_results(
 def farthest_results(
     outputs: Sequence[Array], reference: Sequence[Array], inputs: Sequence[Mapping[str, Array]]
 ) -> SampleResults | None:
-    """Of outputs that are no classes: the samples whose SQNR against the reference is least; None without any noise."""
+    """Return the samples whose SQNR against the reference is least, for outputs that are no classes.
+
+    Args:
+        outputs: The output of each sample.
+        reference: The output of the reference for each sample.
+        inputs: The inputs of each sample, by name.
+
+    Returns:
+        None if no sample has any error.
+    """
     pairs = zip(outputs, reference, strict=True)
     errors = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]
     quality = [max(error, INFINITE_ERROR_DB) for error in errors]
@@ -123,12 +140,12 @@ def _confusion(labels: Array, predicted: Array, classes: int) -> list[list[int]]
 
 
 def _first_of(inputs: Mapping[str, Array]) -> SampleView | None:
-    """Of a model without inputs nothing can be shown."""
+    """Return the view of the first input; None for a model without inputs."""
     return next((view_of(array) for array in inputs.values()), None)
 
 
 def view_of(sample: Array) -> SampleView | None:
-    """An image, a spectrogram or a line, thinned out if it is large; None for what is none of these, or not finite."""
+    """Return an image, a spectrogram or a line, thinned out if it is large; None for other and for non-finite arrays."""
     pixels = _pixels(sample)
     if pixels is None or not pixels.size or pixels.dtype.kind not in "fiub":
         return None
@@ -143,7 +160,7 @@ def view_of(sample: Array) -> SampleView | None:
 
 
 def _pixels(sample: Array) -> Array | None:
-    """Rows, columns, channels."""
+    """Return the sample as rows x columns x channels; None if it is no image and no line."""
     squeezed = sample.reshape([n for n in sample.shape if n > 1] or [1])
     if squeezed.ndim == 1 and squeezed.size > COLORS:
         return squeezed.reshape(1, -1, 1)

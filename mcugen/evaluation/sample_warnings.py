@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with labels and evaluation samples, with the figure and the remedy."""
+"""Warnings about labels and evaluation samples, with the figure and the remedy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mcugen.lir.program import Endpoint
 Sample = Mapping[str, Array]
 
 OUTSIDE_SHARE = 0.1
-"""Share of an input's elements outside the calibrated range from which the user is warned."""
+"""Share of an input's elements outside the calibrated range from which on the user is warned."""
 
 OUTSIDE_MARGIN = 0.25
-"""Of the calibrated range's length, how far outside of it an element must lie to count."""
+"""Distance from the calibrated range, as a share of the range's length, beyond which an element counts as outside."""
 
 MIN_COVERED_SHARE = 1 / 16
 """Share of the calibrated range that samples must cover: with less, an integer input keeps four bits of eight."""
 
 MIN_RANGE_SAMPLES = 4
-"""Samples from which on the range that they cover says something."""
+"""Least number of samples whose covered range is judged."""
 
 
 def label_warnings(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration and evaluation data: files → one dict of arrays per sample, in the types that the model's inputs have."""
+"""Calibration and evaluation data: files → one dict of arrays per sample, in the types of the model's inputs."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ _LABELS = ("labels", "y")
 _BOXES = "boxes"
 
 _COLORS = (2, 3, 4)
-"""Extents of an image's axis that tell it to be the channels."""
+"""Numbers of channels by which an image's axis is recognized as the channels."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs by name for each sample, and labels where they are known (else None): mcugen.evaluation.metrics.Judged."""
+    """Inputs by name for each sample, and labels as in mcugen.evaluation.metrics.Judged (None if unknown)."""
 
     inputs: list[dict[str, Array]]
     labels: Array | None
     notes: tuple[str, ...] = ()
-    """How samples were taken that are not of the input's shape."""
+    """How samples were converted that do not have the input's shape."""
     raw: tuple[Array, ...] | None = None
-    """Of a model whose input is made of raw data: that data."""
+    """The raw data of each sample, for a model whose input is computed from raw data."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with them, and what to do."""
+    """Problems of the samples, and their remedies."""
 
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
-        """These very inputs, some of them or in another order, with their labels."""
+        """Return some of these inputs, the very same objects in any order, with their labels."""
         places = {id(sample): place for place, sample in enumerate(self.inputs)}
         found = [places[id(sample)] for sample in inputs]
         labels = None if self.labels is None else self.labels[found]
         return Samples([self.inputs[place] for place in found], labels, self.notes, warnings=self.warnings)
 
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
-        """What generated code is given: the `stored` inputs, or raw data under the only input's name."""
+        """Return the inputs of the generated code: the `stored` inputs, or raw data under the only input's name."""
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Places of at most so many of `count` things, evenly from first to last."""
+    """Return at most `most` of `count` indices, evenly spaced from first to last."""
     places: list[int] = np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()
     return places
 
@@ -67,16 +67,24 @@ def load_samples(
     *,
     accepts_nonfinite: bool = False,
 ) -> Samples:
-    """Reads an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each; or takes arrays.
+    """Read an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each; or take arrays.
 
     A file of all samples has a leading axis for them, an .npz one array per model input and optional labels. An
-    input may be called by its name; a model's only input also `x`, or `x_uint8` for raw pixels, which are
-    multiplied by `pixel_scale` for a float input and are the codes of an 8-bit one (so are those of a .png).
-    `preprocess` is a line for `parse_preprocessing`. UsageError names what is wrong with which file.
+    input's array has the input's name; a model's only input also `x`, or `x_uint8` for raw pixels, which are multiplied
+    by `pixel_scale` for a float input and are the codes of an 8-bit one (so are those of a .png).
 
     A sample has the input's shape, with or without axes of length 1, or is a row of all its elements; an image may
-    have its channels at the other end, which is told in the notes unless its file says so. All else is refused.
-    NaN and infinities are refused, too, but where a float input `accepts_nonfinite` numbers.
+    have its channels at the other end, which the notes say unless its file says so. All other shapes are refused.
+
+    Args:
+        source: A file, a folder, or arrays by name.
+        endpoints: The model's inputs.
+        pixel_scale: The factor of raw pixels.
+        preprocess: A line for `parse_preprocessing`.
+        accepts_nonfinite: Whether float inputs may have NaN and infinities, which are refused otherwise.
+
+    Raises:
+        UsageError: Something is wrong with a file, which it names.
     """
     steps = parse_preprocessing(preprocess)
     if steps.scale != 1.0 and pixel_scale != 1.0:
@@ -92,7 +100,7 @@ def load_samples(
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
-    """One seeded sample, for figures that need none in particular."""
+    """Return one seeded random sample, for figures that need no particular one."""
     random = np.random.default_rng(0)
     sample = {}
     for endpoint in endpoints:
@@ -139,19 +147,22 @@ def _convert(
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a sample becomes an input of `shape`; `moved`: from where to where its channels go before."""
+    """A conversion of a sample to an input of `shape`; `moved` are the axes from and to which channels move before."""
 
     shape: Shape
     moved: tuple[int, int] | None = None
 
     def read(self, sample: Array) -> Array:
-        """The sample in the input's shape."""
+        """Return the sample in the input's shape."""
         image = sample.reshape(sample.shape[-3:]) if self.moved else sample
         return (np.moveaxis(image, *self.moved) if self.moved else image).reshape(self.shape)
 
 
 def _reading(found: Shape, endpoint: Endpoint, layout: str) -> _Reading | None:
-    """Of a sample in that shape, whose channels are where `layout` says ("": unknown); None where it does not fit."""
+    """Return the conversion of a sample in shape `found`; None where it does not fit.
+
+    `layout` says where the sample's channels are; "" stands for unknown.
+    """
     full = _sized(found, endpoint) if endpoint.sizes else _fixed(found, endpoint)
     if full is not None:
         return _Reading(full)
@@ -166,7 +177,7 @@ def _reading(found: Shape, endpoint: Endpoint, layout: str) -> _Reading | None:
 
 
 def _layouts(image: Shape) -> tuple[str, ...]:
-    """Which layouts an input of these four axes may have: colors are few, and images often square."""
+    """Return the layouts that an input of these four axes may have: colors are few, and images often square."""
     _, first, middle, last = image
     if (first in _COLORS) != (last in _COLORS):
         return ("chw",) if first in _COLORS else ("hwc",)
@@ -176,7 +187,7 @@ def _layouts(image: Shape) -> tuple[str, ...]:
 
 
 def _fixed(found: Shape, endpoint: Endpoint) -> Shape | None:
-    """The input's shape if it is the sample's but for axes of length 1, or if the sample is one row."""
+    """Return the input's shape if it equals the sample's except for axes of length 1, or if the sample is one row."""
     wanted = tuple(endpoint.shape)
     longer = [tuple(n for n in shape if n != 1) for shape in (found, wanted)]
     is_row = len(longer[0]) <= 1 and math.prod(found) == math.prod(wanted)
@@ -184,7 +195,10 @@ def _fixed(found: Shape, endpoint: Endpoint) -> Shape | None:
 
 
 def _sized(found: Shape, endpoint: Endpoint) -> Shape | None:
-    """The same for an input with axes of any length in a range; what has one axis alone may be no row."""
+    """Return the sample's shape with the input's axes, for an input with axes of variable length; else None.
+
+    A sample with a single axis is not taken for a row of all elements here.
+    """
     wanted = endpoint.shape
     variable = [axis for axis, n in enumerate(wanted) if n != 1 or axis in endpoint.sizes]
     spread = dict(zip(variable, found, strict=False)) if len(variable) == len(found) else {}
@@ -195,13 +209,13 @@ def _sized(found: Shape, endpoint: Endpoint) -> Shape | None:
 
 
 def _fits(shape: Shape, endpoint: Endpoint) -> bool:
-    """Whether an input has, or may have, this shape."""
+    """Return whether an input has, or may have, this shape."""
     pairs = enumerate(zip(shape, endpoint.shape, strict=False))
     return len(shape) == len(endpoint.shape) and all(n == m or (n < m and a in endpoint.sizes) for a, (n, m) in pairs)
 
 
 def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessing) -> Iterator[str]:
-    """What is told of an array whose channels were moved; a picture's file says itself where they are."""
+    """Yield a note on an array whose channels were moved, unless its file says where they are."""
     reading = _reading(raw.array.shape, endpoint, raw.layout or steps.layout)
     if reading is not None and reading.moved and not raw.layout:
         where, wanted = ("last", "first") if reading.moved == (-1, 0) else ("first", "last")
@@ -210,8 +224,12 @@ def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessin
 
 
 def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str, RawArray]]) -> Array | None:
-    """What a file of all samples says of each: a class, a class at each position, or boxes; an array that is an input
-    says nothing. UsageError for else.
+    """Return the labels in a file of all samples: a class, a class at each position, or boxes for each sample.
+
+    An array that is an input is not a label.
+
+    Raises:
+        UsageError: The labels have another form.
     """
     inputs = {array.key for sample in raw for array in sample.values()}
     key = next((key for key in (*_LABELS, _BOXES) if key in arrays and key not in inputs), None)
@@ -262,7 +280,7 @@ def _saturated(
 
 
 def _is_one_hot(labels: Array) -> bool:
-    """Whether there is a column for each class: no class numbers of positions, of which nearly all would be 0."""
+    """Return whether labels have a column for each class: as class numbers of positions, nearly all would be 0."""
     return (
         labels.ndim == 2
         and labels.shape[1] > 1
@@ -272,7 +290,7 @@ def _is_one_hot(labels: Array) -> bool:
 
 
 def as_stored(sample: Mapping[str, Array], endpoints: Sequence[Endpoint]) -> dict[str, Array]:
-    """A sample as the generated code takes it: reals become codes where an input is quantized."""
+    """Return a sample as the generated code takes it: reals become codes where an input is quantized."""
     return {e.name: _codes(sample[e.name], e) for e in endpoints if e.name in sample}
 
 
@@ -283,11 +301,11 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
 
 
 def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
-    """The inputs of a graph that is not lowered, but for those that keep an output (`states`: output → input)."""
+    """Return the inputs of a graph that is not lowered, without those that keep an output (`states`: output → input)."""
     return value_endpoints([v for v in graph.inputs if v.name not in (states or {}).values()])
 
 
 def value_endpoints(values: Sequence[Value]) -> list[Endpoint]:
-    """Values of such a graph, which lie nowhere yet."""
+    """Return endpoints for values of a graph that is not lowered, without a place in memory."""
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
     return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in values]

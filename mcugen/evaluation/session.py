@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime for many runs of one model, of which only what the caller keeps is kept.
+"""ONNX Runtime sessions for many runs of one model.
 
-This is the one place that makes its sessions, for our tests and tools too: integers that come out of it are exact on
-every CPU, and floats differ from one CPU to another by rounding alone.
+This is the one place that makes its sessions, for our tests and tools too: its integers are exact on every CPU, and
+its floats differ from one CPU to another by rounding alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _ONLY_EXTENDED = 21
-"""Opsets after this one define operators anew for more element types, and leave the meaning of what there was."""
+"""Opset whose successors define operators anew for more element types only, and leave existing meanings as they are."""
 
 
 class Session:
-    """A model that is ready to run. `literal` computes node by node as written, else nodes may be fused.
+    """A model that is ready to run in ONNX Runtime.
 
-    `rule` begins the message of the VerificationError that a model gets which does not run. With `relabels` a model of
-    an opset that ONNX Runtime has no kernels for is declared to be of an older one.
+    Args:
+        literal: Whether nodes are computed one by one as written; else they may be fused.
+        threads: The number of threads; 0 leaves it to ONNX Runtime.
+        rule: The beginning of the message of the VerificationError for a model that does not run.
+        relabels: Whether a model of an opset that ONNX Runtime has no kernels for is declared to be of an older one.
     """
 
     def __init__(
@@ -58,11 +61,11 @@ class Session:
 
     @property
     def outputs(self) -> list[str]:
-        """The model's, in order."""
+        """The names of the model's outputs, in order."""
         return [output.name for output in self._session.get_outputs()]
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """The named tensors for one sample (of ai.onnx.ml also lists of dictionaries)."""
+        """Return the named tensors for one sample (of ai.onnx.ml also lists of dictionaries)."""
         if not outputs:  # to ONNX Runtime, no names are all names
             return {}
         arrays = {name: np.asarray(array) for name, array in inputs.items()}  # it takes no numpy scalars
@@ -78,7 +81,7 @@ class Session:
 def _session(
     model: onnx.ModelProto, options: onnxruntime.SessionOptions, *, relabels: bool
 ) -> onnxruntime.InferenceSession:
-    """As the model declares its opset; where that is newer than ONNX Runtime's kernels, as of the newest they have.
+    """Return a session for the model's opset, or for the newest opset that ONNX Runtime has kernels for.
 
     ONNX Runtime takes an opset that it has not heard of for the newest it has; one that it has heard of, and has no
     kernels for yet, it refuses (1.32 does so for QuantizeLinear of opset 28).

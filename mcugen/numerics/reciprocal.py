@@ -26,7 +26,7 @@ import numpy as np
 from mcugen.hir.types import Array
 
 _NEIGHBOURS = np.arange(-4, 5)
-"""Offsets, in units in the last place, of the floats near (q + 1/2) · scale that contain the step (which is checked)."""
+"""Offsets, in units in the last place, of the floats near (q + 1/2) · scale that contain the step (it is checked)."""
 
 _LEAST_SCALE = 2.0**-60
 """Least scale, and the reciprocal of the largest one: all floats that are computed near a step are then normal."""
@@ -42,7 +42,7 @@ class Reciprocal:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(scale: float, most: int) -> Reciprocal | None:
-        """Return the reciprocal that quantizes as the division does, for codes up to `most`; None if a float differs."""
+        """Return the reciprocal that quantizes as the division does, for codes up to `most`; None without one."""
         divisor = np.float32(scale)
         if not _LEAST_SCALE < divisor < 1 / _LEAST_SCALE:
             return None

@@ -18,7 +18,10 @@ def both(values: Sequence[int], missing: int) -> tuple[int, int]:
 
 
 def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
-    """Return x padded with a constant, as by np.pad, in a tenth of its time for small arrays; x itself if none is added."""
+    """Return x padded with a constant, or x itself if nothing is added.
+
+    The result is that of np.pad, in a tenth of its time for small arrays.
+    """
     if not any(map(any, widths)):
         return x
     result = np.full([n + before + after for n, (before, after) in zip(x.shape, widths, strict=True)], fill, x.dtype)
