@@ -17,7 +17,10 @@ TRUTH = ("class", "left", "top", "right", "bottom")
 """Columns of the labels' rows; a row of a negative class is none."""
 
 SUPPRESSED = 0.5
-"""Largest IoU of two different objects of a class: with a larger one, the worse box is dropped (non-maximum suppression)."""
+"""Largest IoU of two different objects of a class.
+
+Non-maximum suppression takes a box with a larger IoU with a better box for the same object.
+"""
 
 LEAST_SCORE, MOST_BOXES = 0.01, 100
 """Score that boxes must exceed, and largest number of boxes of a class and a sample, as in COCO's evaluation."""

@@ -145,7 +145,7 @@ def _first_of(inputs: Mapping[str, Array]) -> SampleView | None:
 
 
 def view_of(sample: Array) -> SampleView | None:
-    """Return an image, a spectrogram or a line, thinned out if it is large; None for other and for non-finite arrays."""
+    """Return an image, a spectrogram or a line, thinned out if it is large; None for other or non-finite arrays."""
     pixels = _pixels(sample)
     if pixels is None or not pixels.size or pixels.dtype.kind not in "fiub":
         return None

@@ -301,7 +301,7 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
 
 
 def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
-    """Return the inputs of a graph that is not lowered, without those that keep an output (`states`: output → input)."""
+    """Return the inputs of a graph that is not lowered, without those that keep an output (`states`: from output to input)."""
     return value_endpoints([v for v in graph.inputs if v.name not in (states or {}).values()])
 
 
