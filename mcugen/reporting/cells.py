@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, and by what it is sorted where that is another number; `kind` are classes of its style."""
+    """A cell of a sortable table: its text, the number to sort by if there is one, and `kind`, classes of its style."""
 
     text: str
     value: float | None = None
@@ -16,12 +16,12 @@ class Cell:
 
 
 def number(value: float | None, text: str | None = None) -> Cell:
-    """A number, unknown ones last."""
+    """Return a cell with a number; unknown numbers are sorted last."""
     if value is None:
         return Cell("", float("-inf"))
     return Cell(f"{value:,}" if text is None else text, value)
 
 
 def words(text: str, *, is_long: bool = False) -> Cell:
-    """A text, on several lines if it is long."""
+    """Return a cell with a text, which may take several lines if it is long."""
     return Cell(text, None, "text long" if is_long else "text")

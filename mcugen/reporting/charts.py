@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts in pages: Vega-Lite specifications, and the library that draws them, which stands in the page itself."""
+"""Charts in pages: Vega-Lite specifications, and the library that draws them, which is part of the page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PACKAGE = "vl-convert-python"
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 
 INK = "currentColor"
-"""Of the page, light or dark."""
+"""Color of text and lines: that of the page, light or dark."""
 
 FAINT = "#8886"
 
 PALETTE = ("#3b82c4", "#d97706", "#2f9e6e", "#a855c7", "#d6455d", "#6b7f94", "#b08900", "#159bb0")
-"""Readable on white and on black."""
+"""Colors of categories, readable on white and on black."""
 
 CONFIG: Chart = {
     "background": "transparent",
@@ -57,7 +57,7 @@ CONFIG: Chart = {
 
 
 def chart(title: str, spec: Mapping[str, Any]) -> Chart:
-    """A specification that a page can show, as wide as the page; `title` is read to those who do not see it."""
+    """Return a specification that a page can show, as wide as the page; `title` describes it for screen readers."""
     size: Chart = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     if "vconcat" in spec:  # the page's script knows how wide its parts may be
         size = {}
@@ -65,13 +65,13 @@ def chart(title: str, spec: Mapping[str, Any]) -> Chart:
 
 
 def page(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
-    """A page of `templates/report` with charts by the keys of the places where they stand; it needs nothing else."""
+    """Return a self-contained page of `templates/report`, with charts by the keys of their places."""
     data = Markup(_as_script(dict(charts)))
     return standalone(template, {"vega": vega(), "own": "page.js"}, charts=data, keys=list(charts), **context)
 
 
 def _as_script(value: Any) -> str:
-    """JSON for a script element, from which no text can break out; without control characters."""
+    """Return JSON for a script element, from which no text can break out; without control characters."""
     text = json.dumps(_clean(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -86,7 +86,10 @@ def _clean(value: Any) -> Any:
 
 @cache
 def vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, from the installed package; kept, as it takes seconds to make."""
+    """Return Vega, Vega-Lite and Vega-Embed of the installed package as one script.
+
+    The script is cached, because it takes seconds to make.
+    """
     store, key = Store(cache_folder() / "charts"), f"vega-{version(_PACKAGE)}.js"
     known = store.read(key)
     if known is not None:

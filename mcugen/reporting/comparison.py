@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two reports beside each other, for people: on a terminal, as Markdown for a pull request, as a page."""
+"""Comparisons of two reports as text: on a terminal, as Markdown for a pull request, and as a page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mcugen.reporting.figures import Layer
 from mcugen.reporting.pages import rendered
 
 LONGEST_NAME = 48
-"""Characters of a name that are shown."""
+"""Largest number of characters of a name that are shown."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown: the first column is of names, the others of figures."""
+    """A table of a comparison: the first column has names, the others figures."""
 
     key: str
     title: str
@@ -31,13 +31,13 @@ class Table:
 
 
 def title(found: Differences) -> str:
-    """What is compared."""
+    """Return the title of a comparison: model, board and precision of both reports."""
     before, after = (f"{r.model.name} on {r.board}, {r.precision}" for r in (found.before, found.after))
     return before if before == after else f"{before} -> {after}"
 
 
 def tables(found: Differences) -> Iterator[Table]:
-    """Figures, what they rest on, and layers; the last two where they changed."""
+    """Yield the tables of figures, of what they rest on, and of layers; the last two if something changed there."""
     yield Table("figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, found.changes)))
     if found.causes:
         rows = tuple((name, *(shortened(printable(t), 60) for t in texts)) for name, *texts in found.causes)
@@ -51,7 +51,7 @@ def tables(found: Differences) -> Iterator[Table]:
 
 
 def print_differences(found: Differences, console: Console) -> None:
-    """Tables on a terminal."""
+    """Print the tables on a terminal."""
     console.print(escape(printable(title(found))), highlight=False, soft_wrap=True)
     for table in tables(found):
         grid = Grid(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
@@ -63,7 +63,7 @@ def print_differences(found: Differences, console: Console) -> None:
 
 
 def markdown(found: Differences) -> str:
-    """The same for a comment in a pull request."""
+    """Return the tables as Markdown for a comment in a pull request."""
     lines = [f"### {_cell(title(found))}", ""]
     for table in tables(found):
         lines += [f"**{_cell(table.title)}**", "", _row(table.heads), _row(("---",) * len(table.heads))]
@@ -72,7 +72,7 @@ def markdown(found: Differences) -> str:
 
 
 def differences_page(found: Differences) -> str:
-    """The same as one HTML file that needs nothing else."""
+    """Return the tables as one self-contained HTML file."""
     return rendered("differences.html.j2", title=title(found), tables=list(tables(found)))
 
 
@@ -81,13 +81,13 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text of a model can end no cell, and is no markup."""
+    """Return text for a Markdown cell; text of a model can neither end the cell nor be markup."""
     safe = "".join(f"&#{ord(c)};" if c in "|<>&`*_[]\\#!~@" else c for c in printable(text))
     return safe.replace("\n", " ")
 
 
 def _figure(change: Change) -> tuple[str, ...]:
-    """Name, before, after, change; and whether that is better."""
+    """Return name, before, after and change of a figure, and whether the change is better."""
     worse = change.delta is not None and change.delta * change.figure.better < 0
     verdict = "" if not change.delta else "worse" if worse else "better"
     return (change.figure.title, number(change.before), number(change.after), _delta(change), verdict)

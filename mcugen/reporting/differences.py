@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two reports beside each other: which figures changed, by how much, why, and whether that is too much."""
+"""Differences of two reports: which figures changed, by how much, why, and whether that is too much."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Get = Callable[[Report], float | None]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a report. `key` is its name on the command line; `better` is -1 where less is better, or 1."""
+    """A number of a report. `key` is its name on the command line; `better` is -1 where less is better, or 1."""
 
     key: str
     title: str
@@ -42,10 +42,10 @@ FIGURES = (
     Figure("macs", "multiply-accumulates", lambda r: r.model.macs),
     Figure("parameters", "parameters", lambda r: r.model.parameters),
 )
-"""What is compared, in the order of the table."""
+"""The figures that are compared, in the order of the table."""
 
 MOST_LAYERS = 20
-"""Changed layers that are shown, those first that changed most."""
+"""Largest number of changed layers that are shown, those first that changed most."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,23 @@ class Change:
 
     @property
     def is_one(self) -> bool:
-        """Whether anything changed."""
+        """Whether the figure changed."""
         return self.before != self.after
 
     @property
     def delta(self) -> float | None:
-        """How much more it is."""
+        """The difference of the figure after and before; None if one is unknown."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
     def share(self) -> float | None:
-        """The same as a share of what it was."""
+        """The difference as a share of the figure before; None if unknown, or if the figure was 0."""
         return None if self.delta is None or not self.before else self.delta / self.before
 
 
 @dataclass(frozen=True)
 class LayerChange:
-    """A layer that changed, came or went; `weight` is by how many cycles, or instructions where those are unknown."""
+    """A layer that changed, appeared or disappeared between two reports."""
 
     title: str
     before: Layer | None
@@ -82,17 +82,17 @@ class LayerChange:
 
     @property
     def sides(self) -> dict[str, Layer | None]:
-        """The layer by when."""
+        """The layer in each report, by the keys `before` and `after`."""
         return {"before": self.before, "after": self.after}
 
     @property
     def weight(self) -> int:
-        """How much the layer's time changed."""
+        """The change of the layer's time in cycles, or in instructions where cycles are unknown."""
         return abs(_time(self.after) - _time(self.before))
 
     @property
     def what(self) -> str:
-        """What became of it."""
+        """The kind of the change, in words."""
         if self.before is None or self.after is None:
             return "gone" if self.after is None else "new"
         if self.before.kernel != self.after.kernel:
@@ -102,7 +102,7 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much worse a figure may become: by an amount, or by a share of what it was."""
+    """A limit of how much worse a figure may become: an amount, or a share of what it was."""
 
     figure: Figure
     text: str
@@ -110,7 +110,11 @@ class Limit:
     is_share: bool
 
     def allows(self, change: Change) -> bool:
-        """Whether a change is no worse. UsageError where a report does not have the figure."""
+        """Return whether a change is within the limit.
+
+        Raises:
+            UsageError: A report does not have the figure.
+        """
         if change.before is None or change.after is None:
             missing = "before" if change.before is None else "after"
             raise UsageError(f"--limit {self.text} needs figures", f"the report {missing} has none", "measure it")
@@ -120,23 +124,23 @@ class Limit:
 
 @dataclass(frozen=True)
 class Differences:
-    """All that two reports differ in."""
+    """All differences of two reports."""
 
     before: Report
     after: Report
     changes: tuple[Change, ...]
     causes: tuple[tuple[str, str, str], ...]
-    """What the figures rest on, where that changed: title, before, after."""
+    """Changes of what the figures rest on: title, before, after."""
     layers: tuple[LayerChange, ...]
-    """Those that changed, by how much their time did."""
+    """The layers that changed, sorted by how much their time did."""
 
     @property
     def changed(self) -> list[Change]:
-        """The figures that are not as they were."""
+        """The figures that changed."""
         return [change for change in self.changes if change.is_one]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON: figures by their keys, what they rest on, and layers."""
+        """Return plain data for JSON: figures by their keys, what they rest on, and layers."""
         figures = {c.figure.key: {"before": c.before, "after": c.after} for c in self.changes}
         causes = [{"what": what, "before": was, "after": now} for what, was, now in self.causes]
         layers = [
@@ -146,7 +150,11 @@ class Differences:
         return {"figures": figures, "causes": causes, "layers": layers}
 
     def require(self, limits: Sequence[Limit]) -> None:
-        """ConstraintError that names every figure past its limit."""
+        """Check the changes against limits.
+
+        Raises:
+            ConstraintError: A figure is past its limit; the message names all of them.
+        """
         by_key = {change.figure.key: change for change in self.changes}
         broken = [by_key[limit.figure.key] for limit in limits if not limit.allows(by_key[limit.figure.key])]
         if broken:
@@ -155,7 +163,7 @@ class Differences:
 
 
 def differences(before: Report, after: Report) -> Differences:
-    """Two reports, compared."""
+    """Return the differences of two reports."""
     changes = tuple(Change(figure, figure.get(before), figure.get(after)) for figure in FIGURES)
     return Differences(before, after, changes, tuple(_causes(before, after)), tuple(_layers(before, after)))
 
@@ -164,7 +172,11 @@ _LIMIT = re.compile(r"([a-z]+)=([+-]?)([0-9]{1,12}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def read_limit(text: str) -> Limit:
-    """A limit as the command line has it: cycles=+2%, ram=+0, accuracy=-0.005. UsageError if it cannot be read."""
+    """Return a limit from its text on the command line: cycles=+2%, ram=+0, accuracy=-0.005.
+
+    Raises:
+        UsageError: The text cannot be read.
+    """
     found = _LIMIT.fullmatch(text)
     figures = {figure.key: figure for figure in FIGURES}
     if found is None:
@@ -179,7 +191,7 @@ def read_limit(text: str) -> Limit:
 
 
 def number(value: float | None) -> str:
-    """A figure for people."""
+    """Return a figure as text."""
     if value is None:
         return "unknown"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory map as a picture: layers from left to right, addresses from below, a rectangle for each buffer."""
+"""Drawing of the memory map: layers from left to right, addresses from below, a rectangle for each buffer."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from mcugen.reporting.memory import KINDS, Block, MemoryMap
 from mcugen.reporting.pages import rendered
 
 LEFT, TOP, RIGHT, BOTTOM = 84, 64, 24, 190
-"""Margins around the plot, in pixels: axis labels and names of layers stand there."""
+"""Margins around the plot, in pixels, for axis labels and names of layers."""
 
 HEIGHT = 400
-"""Of the plot."""
+"""Height of the plot in pixels."""
 
 WIDTH = 960
-"""Of the plot, if the layers' columns are as wide as they may be."""
+"""Width of the plot in pixels, if the layers' columns are as wide as they may be."""
 
 COLUMN = (26, 110)
-"""How narrow and how wide a layer's column may be."""
+"""Least and largest width of a layer's column in pixels."""
 
 CROWDED, MOST_SHARES = 8, 6
-"""A layer of many instructions is wider, by a column for so many, but no wider than so many columns."""
+"""Instructions of a layer for each further column's width, and largest width of a layer in columns."""
 
 CHARACTER = (6.8, 12)
-"""Width and height of the labels' characters in pixels, on the safe side."""
+"""Upper bounds of the width and height of the labels' characters in pixels."""
 
 LEAST_LABEL = 3
-"""Characters of a name that are better than none."""
+"""Least number of characters of a name that is drawn at all."""
 
 LONGEST = 22
-"""Characters of a layer's name on the axis; all of it stands in the tooltip."""
+"""Largest number of characters of a layer's name on the axis; the tooltip has the whole name."""
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A place in the picture; `label` is what there is room for, its foot at `label_y`; `title` is the tooltip."""
+    """A rectangle of the drawing: `label` is as much text as fits, its foot at `label_y`; `title` is the tooltip."""
 
     x: str
     y: str
@@ -61,7 +61,7 @@ class Mark:
 
 
 def draw(memory: MemoryMap) -> Markup:
-    """A self-contained SVG without scripts; equal maps give equal bytes."""
+    """Return the map as a self-contained SVG without scripts; equal maps give equal bytes."""
     plot = _Plot(memory)
     peak = memory.peak
     return Markup(
@@ -92,7 +92,7 @@ def draw(memory: MemoryMap) -> Markup:
 
 
 class _Plot:
-    """From instructions and addresses to pixels. The call and the return have half a column each."""
+    """A mapping from instructions and addresses to pixels. The call and the return have half a column each."""
 
     def __init__(self, memory: MemoryMap) -> None:
         self.memory = memory
@@ -108,32 +108,35 @@ class _Plot:
         self._edges.append(self.width)
 
     def _skip(self, index: int) -> None:
-        """Instructions before `index` that no row has: moves that vanished take no room."""
+        """Give no width to the instructions before `index` that belong to no row: moves that vanished."""
         self._edges += [self._edges[-1]] * (index + 2 - len(self._edges))
 
     def middle(self, index: int) -> float:
-        """The horizontal middle of an instruction's column."""
+        """Return the horizontal middle of an instruction's column."""
         return LEFT + (self._edges[index + 1] + self._edges[index + 2]) / 2
 
     def y(self, address: int) -> str:
-        """The vertical position of an address in the drawing, as SVG writes it."""
+        """Return the vertical position of an address in the drawing, as SVG writes it."""
         return _number(self._y(address))
 
     def _y(self, address: int) -> float:
         return TOP + HEIGHT * (1 - address / max(self.memory.arena, 1))
 
     def area(self, first: int, last: int, start: int, end: int, kind: str = "", title: str = "") -> Rectangle:
-        """From address `start` to `end`, while instructions `first` to `last` run."""
+        """Return the rectangle from address `start` to `end`, while instructions `first` to `last` run."""
         left, width, top, height = self._box(first, last, start, end)
         return Rectangle(_number(left), _number(top), _number(width), _number(height), kind, title)
 
     def _box(self, first: int, last: int, start: int, end: int) -> tuple[float, float, float, float]:
-        """Left edge, width, upper edge, height."""
+        """Return left edge, width, upper edge and height of such a rectangle in pixels."""
         left, top = self._edges[first + 1], self._y(end)
         return LEFT + left, self._edges[last + 2] - left, top, max(self._y(start) - top, 1)
 
     def blocks(self) -> list[Rectangle]:
-        """The buffers, named where there is room: those that take another's place below, as that is named above."""
+        """Return the buffers' rectangles, with names where they fit.
+
+        A buffer that overlaps another one has its name below, because the other one has its name above.
+        """
         found = []
         below: set[Block] = set()
         for index, block in enumerate(self.memory.blocks):
@@ -151,14 +154,14 @@ class _Plot:
         return found
 
     def common(self, one: Block, other: Block) -> Rectangle:
-        """Where two buffers lie over each other."""
+        """Return the rectangle that two buffers share."""
         first, last = max(one.first, other.first), min(one.last, other.last)
         start, end = max(one.offset, other.offset), min(one.end, other.end)
         title = f"{one.name} and {other.name} share {end - start:,} bytes"
         return self.area(first, last, start, end, "shared", title)
 
     def layers(self) -> list[Mark]:
-        """The names below the columns."""
+        """Return the names below the columns."""
         found = []
         for index, row in enumerate(self.memory.rows):
             at = LEFT + (self._edges[row.first + 1] + self._edges[row.last + 2]) / 2
@@ -174,12 +177,12 @@ def _meet(one: Block, other: Block) -> bool:
 
 
 def _ticks(arena: int) -> list[int]:
-    """Addresses at round distances, some six, and the arena's end; none so near to it that labels would touch."""
+    """Return some six addresses at round distances, and the arena's end; none so near to it that labels would touch."""
     steps = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
     step = next(s for s in steps if s * 7 > arena)
     return [n for n in range(0, arena, step) if arena - n > step / 3] + [arena]
 
 
 def _number(value: float) -> str:
-    """Pixels; one digit is enough, and the same on every machine."""
+    """Return a number of pixels with one digit, which is precise enough, and equal on every machine."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report: one dataclass, filled from the program and, where it ran, from the simulation."""
+"""The figures of a report: one dataclass, filled from the program and, where it ran, from the simulation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcugen.search.contention import of_arena
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """The network itself, without what it has of channels that are constant or that nobody reads."""
+    """Figures of the network itself, without its channels that are constant or that nobody reads."""
 
     name: str
     sha256: str
@@ -43,7 +43,7 @@ class ModelFigures:
 class Flash:
     """Bytes in flash. `code` is what the model adds to a firmware besides weights, library functions included.
 
-    `functions` are bytes of that by C function; what no function has are tables, parameters and initial values.
+    `functions` are bytes of code by C function; the remaining bytes are tables, parameters and initial values.
     """
 
     code: int | None
@@ -71,13 +71,13 @@ class Ram:
 
 
 def layer_title(name: str, origin: Sequence[str]) -> str:
-    """What a layer is called before people: the last of the ONNX nodes that it comes from, if that has a name."""
+    """Return a layer's name for readers: the last of the ONNX nodes that it comes from, if that has a name."""
     return origin[-1] if origin and origin[-1] else name
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What lies in one memory of the board, in bytes: `used` of its `size`, the stack apart.
+    """The use of one memory of the board, in bytes: `used` of its `size`, without the stack.
 
     `arena` is the part of the arena that it holds, `copies` are weights that start-up copies there; `code` is known
     once it was built.
@@ -98,8 +98,9 @@ class MemoryUse:
 class Layer:
     """One instruction of the program, or all of a loop or branch.
 
-    `family` is whose kernel computes it (mcugen.core.options.FAMILIES); of a loop or branch, what any part of it calls.
-    `flash` are its constants, `ram` the most bytes of the arena in use while it runs: what buffers share counts once.
+    `family` names the origin of the layer's kernel (mcugen.core.options.FAMILIES); for a loop or branch, that of any
+    kernel in it. `flash` are the layer's constants, `ram` the most bytes of the arena in use while it runs: bytes that
+    buffers share count once.
     """
 
     name: str
@@ -116,12 +117,12 @@ class Layer:
     flash: int
     ram: int
     core: int | None = None
-    """Of a portion of a layer for two cores: on which it runs, 0 or 1. The first computes what is no portion."""
+    """The core, 0 or 1, that runs this part of a layer for two cores; None for a whole layer, which the first core runs."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Cycles of the CPU that it waits for a memory, by the board's description of it: for instructions, for data."""
+    """CPU cycles of waiting for a memory, by the board's description of it: for instructions, and for data."""
 
     memory: str
     instructions: int
@@ -129,13 +130,13 @@ class Stall:
 
     @property
     def cycles(self) -> int:
-        """For both."""
+        """Cycles of waiting for instructions and data."""
         return self.instructions + self.data
 
 
 @dataclass(frozen=True)
 class BudgetFigures:
-    """What the user allows (bytes, None: no limit), what is taken of it, and at which price.
+    """A memory budget of the user (bytes, None: no limit), the use of it, and its cost in time.
 
     `ram` are arena, state and copies of weights, `flash_estimate` weights and code. `step` names how the program was
     made to fit; `slowdown_estimate` is by which share of its estimated instructions that made it slower.
@@ -174,8 +175,10 @@ class DeadlineFigures:
 
 @dataclass(frozen=True)
 class TuningFigures:
-    """How many forms of layers were measured, the cycles of the program and of that by fits, by estimate, and the
-    layers whose kernels differ.
+    """The result of tuning by measured kernels: the number of candidates, estimated cycles, and changed layers.
+
+    `candidates` counts the forms of layers that were measured. `fits_cycles_estimate` are the cycles of the program that
+    the fitted costs choose; `layers` are those whose kernels differ from it.
     """
 
     candidates: int
@@ -191,8 +194,9 @@ class TuningFigures:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """How many steps a run has, the cycles that one may take, and those of the longest, by estimate, in all and by
-    layers. `by_rows` are the layers that are computed row by row so that no step takes longer.
+    """The steps of a run: their number, the cycles that one may take, and estimated cycles of the longest and of each layer.
+
+    `by_rows` are the layers that are computed row by row so that no step takes longer.
     """
 
     count: int
@@ -208,7 +212,10 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """How many layers are computed row by row, in how many groups; by which share of instructions that is slower."""
+    """The number of layers that are computed row by row, the number of their groups, and the slowdown.
+
+    `slowdown_estimate` is a share of the estimated instructions.
+    """
 
     layers: int
     groups: int
@@ -221,8 +228,10 @@ class RowFigures:
 
 @dataclass(frozen=True)
 class InputFigures:
-    """What makes the input of raw data: the pipeline's text, bytes of its state (RAM) and of its tables (flash, part of
-    the code's), instructions for the first sample, and for how many samples its bits were found to be numpy's.
+    """The pipeline that computes the input from raw data.
+
+    `pipeline` is its text, `state` its bytes of RAM, `tables` its bytes of flash (part of the code's), `instructions`
+    those for the first sample, and `verified` the number of samples for which its bits were equal to numpy's.
     """
 
     pipeline: str
@@ -234,8 +243,10 @@ class InputFigures:
 
 @dataclass(frozen=True)
 class Examination:
-    """What a model knew after so many steps of learning: the share of samples whose class it told; the mean loss of the
-    steps since the one before, None at first.
+    """The accuracy of a model after `steps` steps of learning.
+
+    `accuracy` is the share of samples whose class was right, `loss` the mean loss of the steps since the examination
+    before; None at first.
     """
 
     steps: int
@@ -245,8 +256,9 @@ class Examination:
 
 @dataclass(frozen=True)
 class CallFigures:
-    """What a call takes: retired instructions, estimated cycles, bytes of stack and of flash (code and weights), each
-    None where it was not measured; bytes of RAM but the stack's.
+    """The cost of a call: retired instructions, estimated cycles, and bytes of stack, flash and RAM.
+
+    `flash` is code and weights, `ram` is without the stack. All but `ram` are None where they were not measured.
     """
 
     instructions: int | None
@@ -258,8 +270,10 @@ class CallFigures:
 
 @dataclass(frozen=True)
 class LearningFigures:
-    """What learning took and gave: what is trained, at which rate; the examinations; what a step takes, with its
-    inference, and an inference by a build that does not learn. `state` are the bytes that hold what was learned.
+    """The results and the cost of learning: what is trained, at which rate, and the examinations.
+
+    `step` is the cost of a step with its inference, `inference` that of an inference by a build that does not learn.
+    `state` are the bytes that hold what was learned.
     """
 
     trained: str
@@ -272,7 +286,7 @@ class LearningFigures:
 
 @dataclass(frozen=True)
 class Alternative:
-    """What the model would take by other options, in bytes of RAM (without the stack) and flash, and in instructions.
+    """The cost of the model with other options: bytes of RAM (without the stack) and flash, and instructions.
 
     All but RAM are estimates, which differ from what is measured; so the first of several is the model as it is.
     `refusal` says why there is none.
@@ -302,8 +316,10 @@ class ArenaBuffer:
 
 @dataclass(frozen=True)
 class StackFigures:
-    """The most bytes of stack that a call takes below its caller's frame, by the code that was linked; None where that
-    does not tell, for a reason in `note`. `path` are the calls that take them, with the bytes of each.
+    """An upper bound of the stack that a call takes below its caller's frame, in bytes, by the code that was linked.
+
+    `bytes` is None where the code does not give a bound, for a reason in `note`. `path` are the calls that take the
+    bytes, with the bytes of each.
     """
 
     bytes: int | None
@@ -313,8 +329,9 @@ class StackFigures:
 
 @dataclass(frozen=True)
 class SelfTestLayer:
-    """Of flipped bits of a layer's constants how many are `significant`: they change an output for some sample that was
-    tried; and how many the self-test finds.
+    """The flipped bits of a layer's constants that were tried, and how many of them the self-test finds.
+
+    `significant` bits change an output for some sample that was tried.
     """
 
     layer: str
@@ -325,8 +342,10 @@ class SelfTestLayer:
 
 @dataclass(frozen=True)
 class SelfTestFigures:
-    """What a self-test finds whose samples were chosen for that: how many `samples`, and how many of these were `given`
-    by the user; single flipped bits of all layers, as in SelfTestLayer, others than those that chose the samples.
+    """The fault coverage of a self-test whose samples were chosen for it.
+
+    `given` counts those of the `samples` that the user gave. `flips`, `significant` and `found` count single flipped
+    bits of all layers, as in SelfTestLayer; they are others than those by which the samples were chosen.
     """
 
     samples: int
@@ -338,7 +357,7 @@ class SelfTestFigures:
 
     @property
     def coverage(self) -> str:
-        """In words."""
+        """The coverage in words."""
         share = 100 * self.found / max(self.significant, 1)
         counts = f"{self.found} of {self.significant}, of {self.flips} tried"
         return f"{share:.0f} % of the flipped bits of constants that change a result ({counts})"
@@ -346,7 +365,7 @@ class SelfTestFigures:
 
 @dataclass(frozen=True)
 class PlausibleRange:
-    """What an output's elements must lie in to be plausible, as real numbers."""
+    """The range of an output's elements outside of which they are not plausible, as real numbers."""
 
     output: str
     low: float
@@ -355,9 +374,10 @@ class PlausibleRange:
 
 @dataclass(frozen=True)
 class InstructionRange:
-    """The best and the worst case of a run, in instructions: of any input where it `is_bound`, else of so many `inputs`
-    that ran. `bound` is what no input exceeds, by the longest path through the code that was linked; None where there
-    is no bound, for the reason in `unbounded`.
+    """The best and the worst case of a run, in instructions.
+
+    They hold for any input where `is_bound`, else for the `inputs` that ran. `bound` is what no input exceeds, by the
+    longest path through the code that was linked; None where there is no bound, for the reason in `unbounded`.
     """
 
     best: int
@@ -370,10 +390,10 @@ class InstructionRange:
 
 @dataclass(frozen=True)
 class Report:
-    """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
+    """All figures of a report; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
     basis: Basis
-    """What the figures rest on."""
+    """The versions and digests on which the figures rest."""
     model: ModelFigures
     board: str
     cpu: str
@@ -382,15 +402,15 @@ class Report:
     instructions: int | None
     instructions_per_mac: float | None
     instructions_estimate: int | None
-    """Of the layers that have a choice of kernels, by the costs that the choice is made by."""
+    """Estimated instructions of the layers that have a choice of kernels, by the costs that the choice is made by."""
     cycles_estimate: int | None
     cycles_note: str
-    """By which timing cycles are estimated, or why they are not."""
+    """The timing by which cycles are estimated, or why they are not."""
     stalls: list[Stall] | None
-    """How many of the cycles are waits for memories; None where cycles are."""
+    """The cycles of waiting for memories; None where cycles are unknown."""
     milliseconds_estimate: float | None
     microjoules_estimate: float | None
-    """Where the board tells what current the chip draws."""
+    """Estimated energy, where the board tells what current the chip draws."""
     clock_hz: int
     flash: Flash
     ram: Ram
@@ -399,53 +419,53 @@ class Report:
     tuning: TuningFigures | None
     rows: RowFigures | None
     memories: list[MemoryUse]
-    """Those that the arena and the weights lie in."""
+    """The memories that hold the arena and the weights."""
     accuracy: Accuracy | None
     quantization: LayerComparison | None
-    """Of a model that mcugen quantized, where it ran."""
+    """The errors of layers, for a model that mcugen quantized, where it ran."""
     quantization_estimate: QuantizationEstimate | None
-    """Of a model that mcugen quantized on the command line: what that cost, on a few samples."""
+    """The loss by quantization on a few samples, for a model that mcugen quantized on the command line."""
     layers: list[Layer]
     notes: tuple[str, ...] = ()
-    """What was taken for granted and what is worth a word: one sentence each (may hold untrusted text)."""
+    """Assumptions and remarks, one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
-    """Of a run whose steps may take only so long."""
+    """The steps of a run, where steps may take only so long."""
     input_pipeline: InputFigures | None = None
-    """Where the input is made of raw data: measured once the model ran."""
+    """The pipeline of an input that is computed from raw data: measured once the model ran."""
     learning: LearningFigures | None = None
-    """Of a model that learned while it ran."""
+    """The results of learning, for a model that learned while it ran."""
     buffers: list[ArenaBuffer] | None = None
-    """What lies where in the arena, in the order in which lives begin; None in reports of earlier versions."""
+    """The buffers in the arena, in the order in which they become alive; None in reports of earlier versions."""
     samples: SampleResults | None = None
-    """Of a classifier that ran."""
+    """The results of remarkable samples, for a model that ran."""
     command: str | None = None
-    """That gives the report again."""
+    """The command that gives the report again."""
     varies: tuple[str, ...] = ()
-    """By layers, why instructions depend on data; empty: a run takes as many for any input."""
+    """Layers whose instructions depend on data, and why; empty: a run takes as many for any input."""
     instruction_range: InstructionRange | None = None
-    """Once it ran, where a run takes as many for any input, or extreme ones ran."""
+    """The range of instructions, once the model ran, if it is the same for any input or extreme inputs ran."""
     stack_bound: StackFigures | None = None
-    """Once it was built for the board."""
+    """An upper bound of the stack, once the model was built for the board."""
     alternatives: tuple[Alternative, ...] = ()
-    """What other options would change, where that was asked for."""
+    """The cost with other options, where that was asked for."""
     two_cores: TwoCores | None = None
-    """Of a model for two cores, once it ran."""
+    """The schedule of a model for two cores, once it ran."""
     first_part: int | None = None
-    """Of a pipeline over frames: how many layers the first core computes, what is handed over included."""
+    """The number of layers that the first core computes in a pipeline over frames, the handover included."""
     self_test: SelfTestFigures | None = None
-    """Where its samples were chosen."""
+    """The fault coverage of the self-test, where its samples were chosen for it."""
     plausible: tuple[PlausibleRange, ...] = ()
-    """Where outputs are checked."""
+    """The plausible ranges of outputs, where outputs are checked."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with samples or unexpected of the program, and what to do: told even where progress is not."""
+    """Problems of samples or of the program, and their remedies: shown even where progress is not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
-    """Of a model with integers, the layers that do not compute in its main type; `notes` names them, too."""
+    """The layers that do not compute in the main type of a model with integers; `notes` names them, too."""
     self_test_input: str = "random numbers"
-    """What the self-test runs on; "" where its samples were chosen by what they find."""
+    """The input of the self-test; "" where its samples were chosen by what they find."""
 
     @property
     def library_calls(self) -> str:
-        """How many layers call which library: "9 of 16 layers call CMSIS-NN 7.x"; "" where none does."""
+        """The number of layers that call each library: "9 of 16 layers call CMSIS-NN 7.x"; "" where none does."""
         counts = Counter(layer.family for layer in self.layers if layer.family != OWN)
         total = len(self.layers)
         return "; ".join(
@@ -459,7 +479,7 @@ class Report:
         return stalled(self.cycles_estimate, self.stalls)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON; `cycles` and `ms` are the estimates under short names, of each layer too."""
+        """Return plain data for JSON; `cycles` and `ms` are the estimates under short names, of each layer too."""
         data = asdict(self)
         for part in (data, *data["layers"]):
             part["cycles"], part["ms"] = part["cycles_estimate"], _milliseconds(part["cycles_estimate"], self.clock_hz)
@@ -467,7 +487,7 @@ class Report:
 
 
 class Measurement(Protocol):
-    """What the report reads of a simulation."""
+    """The results of a simulation that a report needs."""
 
     @property
     def instructions(self) -> int | None: ...  # noqa: D102
@@ -484,7 +504,7 @@ class Measurement(Protocol):
 
 
 def stalled(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
-    """The share of cycles that are waits for memory; None where they are not known."""
+    """Return the share of cycles that are waits for memory; None if they are not known."""
     return sum(stall.cycles for stall in stalls) / cycles if cycles and stalls is not None else None
 
 
@@ -493,13 +513,13 @@ def _milliseconds(cycles: int | None, clock_hz: int) -> float | None:
 
 
 def count_parameters(graph: Graph) -> int:
-    """Elements of the weights and biases that layers with multiply-accumulates read."""
+    """Return the number of weights and biases that layers with multiply-accumulates read."""
     layers = [n for g in graph.nested() for n in g.nodes if n.op.macs(n.sig) and not n.op.bodies]
     return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
 
 
 def memory_use(program: Program, placement: Placement, weights: int) -> list[MemoryUse]:
-    """What lies where; `weights` are their bytes in flash."""
+    """Return the use of each memory; `weights` are their bytes in flash."""
     found = []
     for memory in placement.memories:
         areas = zip(placement.arenas, program.area_sizes, strict=True)
@@ -520,7 +540,18 @@ def describe(
     memories: Sequence[MemoryUse],
     notes: Sequence[str],
 ) -> Report:
-    """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
+    """Return a report of what the compiler knows without running anything.
+
+    Args:
+        basis: Versions and digests.
+        fit: The program, and how it was made to fit the budget.
+        graph: The graph after all passes.
+        board: The board.
+        sha256: The digest of the model.
+        kernels: How the kernels were chosen, in words.
+        memories: The use of each memory.
+        notes: Remarks for the user.
+    """
     program = fit.program
     estimate = program.instructions_estimate
     macs = sum(program.macs_of(layer) for layer in program.layers())
@@ -569,7 +600,7 @@ def _budget(fit: Fit | None) -> BudgetFigures | None:
 
 
 def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
-    """Of streams: what their cases compute."""
+    """Return the figures of layers that are computed row by row; None without such layers."""
     spans = [(a, b) for a, b in program.blocks() if program.instrs[a].control is Control.STREAM]
     names = {i.name for a, b in spans for i in program.instrs[a:b] if i.op != program.instrs[a].op}
     slowdown = fit.rows_slowdown if fit else None
@@ -579,7 +610,15 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
 def measured(
     report: Report, run: Measurement, accuracy: Accuracy | None, board: Board, helped: Measurement | None = None
 ) -> Report:
-    """The report with what a simulation of the board found, and one of its second core if that is another kind."""
+    """Return the report with the results of a simulation of the board.
+
+    Args:
+        report: The report of the compiler.
+        run: The simulation.
+        accuracy: The accuracy of the outputs, if it is known.
+        board: The board.
+        helped: The simulation on the board's second core if that is another kind.
+    """
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
@@ -612,7 +651,7 @@ def _range(report: Report, instructions: int | None) -> InstructionRange | None:
 
 
 def _memories(report: Report, board: Board) -> Memories:
-    """Those that both of the board's cores use."""
+    """Return the memories that both of the board's cores use."""
     banks = {memory.name: memory.banks for memory in board.memories}
     arenas = [of_arena(board, board.memory(use.name)) for use in report.memories if use.arena]
     return Memories(banks, max(arenas, default=0.0))
@@ -625,7 +664,10 @@ def _helped(report: Report, run: Measurement | None, board: Board) -> Helped | N
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:
-    """With the code where it runs from; code that runs from RAM lies in flash, too, from which it is copied."""
+    """Return the memories' use with the code in the memory where it runs.
+
+    Code that runs from RAM also lies in flash, from which it is copied.
+    """
     runs_from, stored = board.memory(board.code_memory), board.memory(board.weights_memory)
     holders = dict.fromkeys([runs_from, *([stored] if runs_from.kind == "ram" and stored.kind != "ram" else [])])
     known = {use.name: use for use in memories}
@@ -637,13 +679,13 @@ def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[M
 
 
 def stack_figures(bound: Any) -> StackFigures:
-    """Of what the linked code tells (mcugen.simulation.stack.StackBound)."""
+    """Return the figures of a stack bound of the linked code (mcugen.simulation.stack.StackBound)."""
     told = f"and what functions of the caller's take, which {', '.join(bound.pointers)} calls" * bool(bound.pointers)
     return StackFigures(bound.bytes, [f"{name} {nbytes}" for name, nbytes in bound.path], bound.reason or told)
 
 
 def _estimates(report: Report, run: Measurement, energy: Energy | None) -> dict[str, Any]:
-    """The fields that tell of cycles."""
+    """Return the fields of a report that depend on cycles."""
     if run.cycles is None:
         return {}
     total = run.cycles.total
@@ -657,7 +699,7 @@ def _estimates(report: Report, run: Measurement, energy: Energy | None) -> dict[
 
 
 def _stalls(waits: Sequence[Any]) -> list[Stall]:
-    """Of what a simulation counted (mcugen.simulation.waits.Wait)."""
+    """Return the stalls that a simulation counted (mcugen.simulation.waits.Wait)."""
     return [Stall(wait.memory, wait.fetch_cycles, wait.read_cycles) for wait in waits]
 
 
@@ -666,7 +708,7 @@ def _microjoules(cycles: int | None, energy: Energy | None) -> float | None:
 
 
 def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy | None) -> list[Layer]:
-    """Those behind the last that ran are for learning: nothing is known of them."""
+    """Return the layers with their measured figures; layers behind the last that ran are for learning, and unknown."""
     instructions = run.layer_instructions or ()
     cycles = (run.cycles.layers if run.cycles else None) or ()
     waits = (run.cycles.layer_waits if run.cycles else None) or ()
@@ -683,7 +725,11 @@ def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy |
 
 
 def require_fit(report: Report, board: Board) -> None:
-    """DoesNotFitError if what was measured, code and stack included, is more than the board has."""
+    """Check the measured sizes, code and stack included, against the board and the budget.
+
+    Raises:
+        DoesNotFitError: Something does not fit.
+    """
     for kind, needed, available in (
         ("flash", report.flash.total, board.total_flash),
         ("RAM", report.ram.total, board.total_ram),
@@ -731,7 +777,7 @@ def _layers(program: Program) -> list[Layer]:
 
 
 def _core(program: Program, span: range) -> int | None:
-    """On which core a side of a fork, or a part of a pipeline, runs."""
+    """Return the core on which a side of a fork, or a part of a pipeline, runs."""
     if program.handover is not None:
         return OTHER if span.start >= program.handover.stop else FIRST
     if not program.is_side(span):

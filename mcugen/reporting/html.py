@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file that needs nothing else: no network, no font, no script but its own."""
+"""The report as one self-contained HTML file: no network, no font, no script but its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ OLDER = "what an earlier version of mcugen did not write is missing here: make t
 
 
 def report_page(report: Report) -> str:
-    """All that the text says, with charts, pictures of samples and what it rests on; equal reports give equal bytes."""
+    """Return all that the text report has, with charts, pictures of samples and its basis.
+
+    Equal reports give equal bytes.
+    """
     comparison, samples = report.quantization, report.samples
     basis = [(f.name.replace("_", " "), getattr(report.basis, f.name)) for f in fields(report.basis)]
     return page(
@@ -62,7 +65,7 @@ def report_page(report: Report) -> str:
 
 
 def verdict(report: Report) -> list[tuple[bool, str]]:
-    """What decides, first: whether it fits, how good it is, how long it takes; each with whether that is well."""
+    """Return the main findings, each with whether it is good: fit, accuracy, and time."""
     told: list[tuple[bool, str]] = []
     budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
     limits = (
@@ -114,7 +117,7 @@ def _tested_row(layer: SelfTestLayer) -> list[Cell]:
 
 
 def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:
-    """Each figure with how much more that is than what is taken."""
+    """Return the cells of an alternative: each figure with its difference from the present choice."""
     if other.refusal:
         return [words(other.options), words(other.refusal, is_long=True), words(""), words("")]
     pairs = (
@@ -126,7 +129,7 @@ def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:
 
 
 def _changed(now: int | None, before: int | None) -> Cell:
-    """A figure, and by which share it is more than before."""
+    """Return a cell with a figure, and by which share it is more than before."""
     if now is None or not before or now == before:
         return number(now)
     return number(now, f"{now:,} ({100 * (now / before - 1):+.1f} %)")
@@ -156,7 +159,7 @@ def _short(value: float | None, form: str) -> Cell:
 
 
 def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str, str]:
-    """What is said of a sample, its picture as a data address, "" where there is none, and the picture's class."""
+    """Return a sample's description, its picture as a data address ("" if there is none), and the picture's class."""
     view = result.view
     shown = picture(view) if view else ""
     shape = "tall" if view and view.height > 2 * view.width else ""
@@ -175,7 +178,7 @@ def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str
 
 
 def picture(view: SampleView) -> Markup | str:
-    """PNG: an image as it is, a spectrogram in grey, a line as a curve; "" for a view that contradicts itself."""
+    """Return a view as PNG: an image as it is, a spectrogram in grey, a line as a curve; "" for inconsistent views."""
     from PIL import Image
 
     data = base64.b64decode(view.values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All kernels of the package: for documents and tests, which know new ones without being told."""
+"""All kernels of the package, for documents and tests; new ones are found automatically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcugen.ops.onnx_node import BUILT_IN
 
 @cache
 def declared_kernels() -> tuple[Kernel, ...]:
-    """By name, each once."""
+    """Return all declared kernels, sorted by name, each once."""
     rooms = (mcugen.kernels, mcugen.ops)
     modules = [m.name for room in rooms for m in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]
     found = {kernel.name: kernel for name in modules for kernel in kernels_of(importlib.import_module(name))}
@@ -25,7 +25,7 @@ def declared_kernels() -> tuple[Kernel, ...]:
 
 
 def kernel_table() -> str:
-    """Every declared kernel, as Markdown: what it computes, the CPU features that it needs, operators that name it."""
+    """Return all declared kernels as a Markdown table: what they compute, the CPU features they need, and operators."""
     operators = defaultdict(set)
     for (_, operator), support in BUILT_IN.support.items():
         for name in support.kernels:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report's charts: its layers, its arena over time, its flash, where errors come from, which classes are confused."""
+"""Charts of a report: layers, arena over time, flash, sources of error, confused classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcugen.reporting.memory import KINDS
 from mcugen.reporting.two_cores import TwoCores
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
-"""What bars of layers may show, the first that is known at first."""
+"""Measures that bars of layers may show; the first known one is shown at first."""
 
 ORDERS = ("of the network", "the largest first")
 
@@ -22,14 +22,14 @@ KIND_COLORS = {"input": "#3b82c4", "output": "#d97706", "activation": "#2f9e6e",
 
 OF_NETWORK, OF_LIBRARIES = "(the network itself)", "(library functions)"
 OF_NOBODY, OF_ALL = "(tables and parameters)", "(code of all kernels)"
-"""Code that no kernel's functions have."""
+"""Names of code that belongs to no kernel's functions."""
 
 LONGEST = 60
-"""Characters of a name in a chart."""
+"""Largest number of characters of a name in a chart."""
 
 
 def charts_of(report: Report) -> dict[str, Chart]:
-    """By the place in the page; what is not known has no chart."""
+    """Return the charts by their place in the page; unknown figures have no chart."""
     found = {"layers": _layers(report), "flash": _flash(report)} if report.layers else {}
     if report.buffers:
         found["memory"] = _memory(report)
@@ -51,7 +51,7 @@ def _name(index: int, layer: Layer) -> str:
 
 
 def _parts(layer: Layer) -> list[tuple[str, str, float | None]]:
-    """Measure, part of it, and value."""
+    """Return measure, part of the measure, and value, for each bar of a layer."""
     stalls = layer.stalls or []
     waits = sum(stall.cycles for stall in stalls)
     work = None if layer.cycles_estimate is None else layer.cycles_estimate - waits
@@ -67,7 +67,7 @@ def _parts(layer: Layer) -> list[tuple[str, str, float | None]]:
 
 
 def _layers(report: Report) -> Chart:
-    """Bars, a layer each; what they show, and in which order, is chosen above them."""
+    """Return bars, one for each layer; the reader chooses the measure and the order above them."""
     rows: list[dict[str, Any]] = [
         {
             "index": index,
@@ -123,7 +123,7 @@ def _layers(report: Report) -> Chart:
 
 
 def _memory(report: Report) -> Chart:
-    """Rectangles: layers from left to right, addresses from below."""
+    """Return rectangles of buffers: layers from left to right, addresses from below."""
     rows = [
         {
             "name": buffer.name[:LONGEST],
@@ -162,7 +162,7 @@ def _memory(report: Report) -> Chart:
 
 
 def _flash(report: Report) -> Chart:
-    """What lies in flash: weights and code by kernel, and what no kernel has."""
+    """Return bars of flash: weights and code by kernel, and code that belongs to no kernel."""
     kernels = list(dict.fromkeys(layer.kernel for layer in report.layers))
     weights = Counter[str]()
     for layer in report.layers:
@@ -190,7 +190,10 @@ def _flash(report: Report) -> Chart:
 
 
 def _code_by_kernel(report: Report, kernels: Sequence[str]) -> Counter[str]:
-    """Bytes of code: functions count for the kernel whose name they begin with, for the network or for libraries."""
+    """Return the bytes of code by kernel: functions count for the kernel whose name they begin with.
+
+    Other functions count for the network, or for libraries.
+    """
     found, flash, model = Counter[str](), report.flash, report.model.name
     if flash.code is None:
         return found
@@ -203,7 +206,7 @@ def _code_by_kernel(report: Report, kernels: Sequence[str]) -> Counter[str]:
 
 
 def _errors(report: Report) -> Chart:
-    """SQNR along the network; a line where layers count as diverged."""
+    """Return the SQNR along the network, with a line at the threshold below which layers count as diverged."""
     comparison = report.quantization
     assert comparison is not None, "asked before"
     rows = [
@@ -238,7 +241,7 @@ def _errors(report: Report) -> Chart:
 
 
 def _values(comparison: LayerComparison) -> Chart:
-    """Histograms of the layer that is chosen above them, the worst at first."""
+    """Return histograms of the layer that the reader chooses above them, the worst at first."""
     rows = [
         {
             "layer": f"{index} {layer.name}"[:LONGEST],
@@ -287,7 +290,7 @@ def _values(comparison: LayerComparison) -> Chart:
 
 
 def _confusion(matrix: list[list[int]], names: Sequence[str] | None) -> Chart:
-    """A field for each pair of label and answer."""
+    """Return a field for each pair of label and answer."""
     titles = [f"{i} {name}"[:LONGEST] for i, name in enumerate(names)] if names else range(len(matrix))
     rows = [
         {"label": titles[label], "answer": titles[answer], "samples": count}
@@ -327,7 +330,7 @@ def _confusion(matrix: list[list[int]], names: Sequence[str] | None) -> Chart:
 
 
 def _learning(learning: LearningFigures) -> Chart:
-    """Accuracy along the steps."""
+    """Return the accuracy along the steps of learning."""
     spec = {
         "data": {"values": [vars(examined) for examined in learning.examinations]},
         "height": 160,
@@ -342,7 +345,7 @@ def _learning(learning: LearningFigures) -> Chart:
 
 
 def _cores(cores: TwoCores, layers: Sequence[Layer]) -> Chart:
-    """Two rows of bars along the time: what each core computes, every other layer lighter, and where one waits."""
+    """Return two rows of bars along the time: what each core computes, every other layer lighter; gaps are waits."""
     rows = [
         {
             "core": f"core {span.core}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boards and models for people: what `mcugen boards` and `mcugen inspect` print."""
+"""Listings of boards and models: what `mcugen boards` and `mcugen inspect` print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from mcugen.reporting.text import dropped_text
 
 
 def print_boards(console: Console, as_json: bool, like: str = "") -> None:
-    """The boards that have the text, one line each. UsageError for none."""
+    """Print the boards that match a text, one line each.
+
+    Raises:
+        UsageError: No board matches.
+    """
     boards = boards_like(like)
     if as_json:
         print(json.dumps([_plain(board) for board in boards], indent=2))
@@ -41,7 +45,11 @@ def print_boards(console: Console, as_json: bool, like: str = "") -> None:
 
 
 def boards_like(text: str) -> list[Board]:
-    """The boards whose name, CPU, kits or description have the text. UsageError for none."""
+    """Return the boards whose name, CPU, kits or description have the text.
+
+    Raises:
+        UsageError: No board matches.
+    """
     boards = [board for board in map(load_board, board_names()) if text.lower() in _searched(board)]
     if not boards:
         raise UsageError(
@@ -55,7 +63,7 @@ def _searched(board: Board) -> str:
 
 
 def print_board(board: Board, console: Console, as_json: bool) -> None:
-    """One board in full."""
+    """Print all facts of one board."""
     if as_json:
         print(json.dumps(_plain(board), indent=2))
         return
@@ -94,7 +102,7 @@ def _cache(cache: Cache) -> str:
 
 
 def waits_text(board: Board, memory: Memory) -> str:
-    """Cycles of the CPU that an access takes beyond one."""
+    """Return the CPU cycles that an access takes beyond one, as text."""
     cycles = board.wait_cycles(memory, memory.line_bytes)
     if not cycles:
         return "unknown" if cycles is None else "none"
@@ -102,7 +110,7 @@ def waits_text(board: Board, memory: Memory) -> str:
 
 
 def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
-    """Inputs, outputs and totals, then one line a node."""
+    """Print inputs, outputs and totals of a model, then one line a node."""
     facts = Table(show_header=False)
     for kind, endpoints in (("input", program.inputs), ("output", program.outputs), ("state", program.states)):
         for e in endpoints:
@@ -136,13 +144,13 @@ STRIP = 20
 """Characters of the arena's picture in each line."""
 
 FIGURES = 48
-"""Characters of a line that are no names, the picture aside."""
+"""Characters of a line besides names and the picture."""
 
 _STYLES = {"input": "blue", "output": "yellow", "activation": "green", "scratch": "magenta"}
 
 
 def print_memory(memory: MemoryMap, console: Console) -> None:
-    """The arena's totals, then for each layer what lies where while it runs; the peak is bold."""
+    """Print the arena's totals, then for each layer which buffers lie where while it runs; the peak is bold."""
     peak = memory.peak
     facts = Table(show_header=False)
     parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)
@@ -184,7 +192,7 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
 
 
 def _by_rows(row: Row) -> str:
-    """Whether the layer of the peak is computed row by row, or could be."""
+    """Return whether the layer of the peak is computed row by row, or could be, as text."""
     if row.kernel == Control.STREAM.value:
         return "this layer is a group that is computed row by row"
     if row.whole:
@@ -193,12 +201,12 @@ def _by_rows(row: Row) -> str:
 
 
 def _named(name: str, room: int, style: str = "") -> Text:
-    """A name on one line; of long ones the end, where they differ."""
+    """Return a name on one line; long names are shortened at the start, because they differ at the end."""
     return Text(shortened(printable(name).replace("\n", "·"), room), style)
 
 
 def _strip(blocks: Sequence[Block], arena: int) -> Text:
-    """The arena from address 0 on, in the colours of what lies there."""
+    """Return a picture of the arena from address 0 on, in the colours of the buffers."""
     strip = Text()
     for cell in range(STRIP):
         start, end = cell * arena // STRIP, (cell + 1) * arena // STRIP
@@ -218,6 +226,6 @@ def _size(nbytes: int) -> str:
 
 
 def _plain(board: Board) -> dict[str, Any]:
-    """For JSON: of another kind of core the name of its board file."""
+    """Return a board as plain data for JSON; another kind of core is given by the name of its board file."""
     cores = [{**vars(core), "board": core.board and core.board.name} for core in board.cores]
     return {**asdict(replace(board, cores=())), "features": sorted(board.features), "cores": cores}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory map over time: which buffers lie where in the arena while each layer runs."""
+"""The memory map over time: the buffers in the arena, and their places, while each layer runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.memory.peak import Moment, address, busiest, moments
 from mcugen.reporting.figures import ArenaBuffer, layer_title
 
 KINDS = ("input", "output", "activation", "scratch")
-"""What a buffer holds."""
+"""Kinds of buffers, by content."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Block:
 
     @property
     def title(self) -> str:
-        """What a reader calls it."""
+        """The buffer's name for readers."""
         return tensor_name(self.name)
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The first address behind the buffer."""
         return self.offset + self.nbytes
 
 
@@ -45,8 +45,8 @@ class Block:
 class Row:
     """A layer, which is the instructions `first` to `last`, at the moment when it uses most of the arena.
 
-    `nbytes` are those in use, `scratch` those of them that only this layer needs; `blocks` are in order of addresses.
-    `whole` tells why it cannot be computed row by row; "" where it can.
+    `nbytes` are the bytes in use, `scratch` those of them that only this layer needs; `blocks` are in order of
+    addresses. `whole` tells why the layer cannot be computed row by row; "" where it can.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """What a reader calls it."""
+        """The layer's name for readers."""
         return tensor_name(self.name)
 
 
@@ -74,11 +74,11 @@ class Peak:
     name: str
     nbytes: int
     blocks: tuple[Block, ...]
-    """Those that make it, the largest first."""
+    """The buffers in use at the peak, the largest first."""
 
     @property
     def title(self) -> str:
-        """What a reader calls its layer."""
+        """The name of the peak's layer for readers."""
         return tensor_name(self.name)
 
 
@@ -86,7 +86,8 @@ class Peak:
 class MemoryMap:
     """A planned program's arena over time, in bytes.
 
-    Of the arena's `areas`, each in a memory of its own, addresses count on. `bound` is proven: no plan takes less.
+    The arena's `areas` lie in a memory each; their addresses are numbered consecutively. `bound` is proven: no plan
+    takes less.
     """
 
     model: str
@@ -96,19 +97,19 @@ class MemoryMap:
     peak: Peak
     rows: tuple[Row, ...]
     blocks: tuple[Block, ...]
-    """All, in the order in which their lives begin."""
+    """All buffers, in the order in which they become alive."""
 
     @property
     def arena(self) -> int:
-        """Bytes of all areas."""
+        """The bytes of all areas."""
         return sum(self.areas)
 
     def layer_at(self, index: int) -> int:
-        """The layer of an instruction: −1 before the first, their number behind the last."""
+        """Return the layer of an instruction: −1 before the first layer, the number of layers behind the last."""
         return next((i for i, row in enumerate(self.rows) if index <= row.last), len(self.rows)) if index >= 0 else -1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON: times are numbers of layers."""
+        """Return plain data for JSON; times are numbers of layers."""
         peak = self.peak
         return {
             "model": self.model,
@@ -151,7 +152,7 @@ class MemoryMap:
 
 
 def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
-    """What a report tells of the arena: times are numbers of layers."""
+    """Return the buffers in the arena for a report; times are numbers of layers."""
     memory = memory_map(program, board)
     return [
         ArenaBuffer(b.title, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))
@@ -160,7 +161,13 @@ def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
 
 
 def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = None) -> MemoryMap:
-    """Of a planned program, for a board of that name; `whole` tells of instructions why they compute no single rows."""
+    """Return the memory map of a planned program.
+
+    Args:
+        program: The program.
+        board: The name of the board.
+        whole: Reasons why layers cannot be computed row by row, by the name of the instruction.
+    """
     scratch = _scratch(program)
     block_of = {
         b: Block(b.name, _kind(b, scratch), address(program, b), b.nbytes, first, last)
@@ -198,7 +205,7 @@ def _row(
 
 
 def _scratch(program: Program) -> set[Buffer]:
-    """The buffers that are nothing but scratch."""
+    """Return the buffers that are used as scratch only."""
     uses = [o for instr in program.instrs for o in instr.operands]
     return {o.buffer for o in uses if o.access is Access.SCRATCH} - {
         o.buffer for o in uses if o.access is not Access.SCRATCH

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network as it came and as it is compiled, side by side: a row a node, in order, with lanes for its tensors.
+"""A drawing of a network as given and as compiled, side by side: a row for each node, in order, with lanes for tensors.
 
-Networks are long and narrow: where each node has a row of its own, names stay readable on any screen, and what a lane
-shows is which tensors are alive. So do logs of version control draw their history.
+Networks are long and narrow. With a row for each node, names stay readable on any screen, and lanes show which tensors
+are alive. Logs of version control draw their history in this way.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mcugen.lir.program import Program
 from mcugen.reporting.pages import standalone
 
 ROW, LANE, MOST_LANES = 44, 14, 12
-"""Pixels of a row and of a lane, and lanes that are drawn beside each other: others lie in the last."""
+"""Pixels of a row and of a lane, and the largest number of lanes side by side: further lanes overlap in the last."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A node: its operator, what it reads and makes (by name), what a person is told, and the ONNX nodes it is from."""
+    """A node: its operator, the names of what it reads and makes, texts for a reader, and its ONNX nodes."""
 
     op: str
     name: str
@@ -35,7 +35,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Row:
-    """A node in its place: the lane of its dot."""
+    """A node's place in a drawing: the lane of its dot."""
 
     box: Box
     lane: int
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Rows from above, lines between them as SVG paths, and how many lanes there are."""
+    """A drawing of a network: rows from above, lines between them as SVG paths, and the number of lanes."""
 
     title: str
     rows: list[Row]
@@ -52,28 +52,28 @@ class Drawing:
 
     @property
     def width(self) -> int:
-        """Of the lanes, in pixels."""
+        """The width of the lanes, in pixels."""
         return LANE * (self.lanes + 1)
 
     @property
     def height(self) -> int:
-        """Of all rows, in pixels."""
+        """The height of all rows, in pixels."""
         return ROW * len(self.rows)
 
     @property
     def dots(self) -> list[tuple[int, int]]:
-        """The middle of each row's dot."""
+        """The middle of each row's dot, in pixels."""
         return [(_x(row.lane), _y(index)) for index, row in enumerate(self.rows)]
 
 
 def network_page(model: onnx.ModelProto, graph: Graph, program: Program, board: str) -> str:
-    """Both drawings as one page, in which a node shows its counterparts."""
+    """Return both drawings as one page, in which a node shows its counterparts."""
     drawings = [drawn("ONNX", onnx_boxes(model)), drawn(f"compiled for {board}", compiled_boxes(graph, program))]
     return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW)
 
 
 def onnx_boxes(model: onnx.ModelProto) -> list[Box]:
-    """Inputs, nodes and outputs of a checked model, without nodes that are made of constants alone."""
+    """Return inputs, nodes and outputs of a checked model, without nodes that read only constants."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     known = {v.name: _onnx_type(v) for v in (*graph.input, *graph.value_info, *graph.output)}
     constants = {initializer.name for initializer in graph.initializer}
@@ -92,7 +92,7 @@ def onnx_boxes(model: onnx.ModelProto) -> list[Box]:
 
 
 def _subgraphs(node: onnx.NodeProto) -> bool:
-    """Whether it may read tensors of the graph around it."""
+    """Return whether a node may read tensors of the graph around it."""
     return any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute)
 
 
@@ -105,7 +105,7 @@ def _onnx_type(value: onnx.ValueInfoProto) -> str:
 
 
 def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
-    """Of a graph after all passes; kernels are those of its program."""
+    """Return the nodes of a graph after all passes, with the kernels of its program."""
     by_name = {instr.name: instr.kernel for instr in program.instrs if instr.kernel}
     inputs = [Box("input", v.name, (), (v.name,), str(v.type)) for v in graph.inputs]
     nodes = [
@@ -125,7 +125,7 @@ def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
 
 
 def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
-    """A tensor keeps the lane in which it was made until its last reader has read it."""
+    """Return the drawing of a network; a tensor keeps its lane from its producer to its last reader."""
     last = {name: index for index, box in enumerate(boxes) for name in box.reads}
     lane_of: dict[str, int] = {}
     made: dict[str, tuple[int, int]] = {}
@@ -161,7 +161,7 @@ def _y(index: int) -> int:
 
 
 def _line(start: int, start_lane: int, lane: int, end: int, end_lane: int) -> str:
-    """From a dot down a lane to another dot; it changes lanes within a row of each."""
+    """Return a path from a dot down a lane to another dot; it changes lanes within one row of each dot."""
     return " ".join(_steps(start, start_lane, lane, end, end_lane))
 
 

@@ -35,7 +35,7 @@ ELSEWHERE = {
 
 
 def operator_table(registry: Registry = BUILT_IN) -> str:
-    """Every ONNX operator, as Markdown: versions, element types, kernels and limits; and those that are missing."""
+    """Return all ONNX operators as Markdown: versions, element types, kernels and limits; and the missing operators."""
     newest = onnx.defs.onnx_opset_version()
     lines = [
         f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "
@@ -68,7 +68,7 @@ def operator_table(registry: Registry = BUILT_IN) -> str:
 
 
 def _left_out(registry: Registry) -> Iterator[str]:
-    """What ONNX Runtime computes besides, by reason."""
+    """Yield the operators of ONNX Runtime that are not supported, by reason."""
     left = {key: reason for key, reason in registry.left_out.items() if key not in registry.importers}
     yield from ("", "Of ONNX Runtime's own operators on its CPU:", "", "| operator | why not |", "|---|---|")
     for reason in dict.fromkeys(left.values()):
@@ -76,7 +76,7 @@ def _left_out(registry: Registry) -> Iterator[str]:
 
 
 def _library_rows(library: Library) -> Iterator[str]:
-    """Which layers a library may compute."""
+    """Yield the layers that a library may compute."""
     yield (
         f"`--kernels {library.key}` takes these kernels wherever they fit, `--kernels auto` where that serves the goal "
         "(docs/kernels.md). Layers are those of the graph after optimization (`mcugen inspect`)."
@@ -95,7 +95,7 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 def _schemas(domain: str, registry: Registry) -> dict[str, list[onnx.defs.OpSchema]]:
-    """All versions of the operators that are still in force, by name."""
+    """Return all versions of the operators that are still in force, by name."""
     found: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == domain:
@@ -108,7 +108,7 @@ def _newest(schemas: list[onnx.defs.OpSchema]) -> onnx.defs.OpSchema:
 
 
 def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema], registry: Registry) -> str:
-    """A line of the table, or "" for an operator that is not supported."""
+    """Return a line of the table, or "" for an operator that is not supported."""
     newest = _newest(schemas)
     versions = ", ".join(str(v) for v in sorted(s.since_version for s in schemas))
     if (domain, name) in registry.importers:
@@ -122,7 +122,7 @@ def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema], registry: Re
 
 
 def _foreign_row(name: str, support: Support) -> str:
-    """An operator that is none of ONNX's."""
+    """Return a line of the table for an operator that is not ONNX's."""
     types = ", ".join(_short(t) for t in support.types)
     return _line(name, "", types, ", ".join(support.kernels), support.limits)
 
@@ -132,7 +132,7 @@ def _line(*cells: str) -> str:
 
 
 def _types(schema: onnx.defs.OpSchema, support: Support) -> str:
-    """Element types of the operator's data: what ONNX allows and the kernels do."""
+    """Return the element types of the operator's data that both ONNX and the kernels allow."""
     allowed = list(dict.fromkeys(_allowed(schema)))
     kept = [t for t in DType if t in allowed and (not support.types or t in support.types or _as_float32(t, support))]
     return ", ".join(map(_short, kept))
@@ -143,7 +143,7 @@ def _as_float32(dtype: DType, support: Support) -> bool:
 
 
 def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
-    """Of the type parameter of the output, if an input has it, or else of the first input."""
+    """Yield the types that ONNX allows for the output's type parameter, or for the first input's if no input shares it."""
     inputs = [i.type_str for i in schema.inputs]
     outputs = [o.type_str for o in schema.outputs]
     wanted = next((t for t in outputs[:1] if t in inputs), next(iter(inputs or outputs), ""))

@@ -16,14 +16,17 @@ from mcugen.core.resources import resource_dir
 
 
 def rendered(template: str, **context: Any) -> str:
-    """A template of `templates/report`. Text that is no Markup is escaped and has no control characters."""
+    """Return a rendered template of `templates/report`.
+
+    Text that is no Markup is escaped, and has no control characters.
+    """
     return _environment().get_template(template).render(context)
 
 
 def standalone(template: str, scripts: Mapping[str, str], **context: Any) -> str:
-    """A page that needs nothing else; `scripts` are files of that folder, or texts, by the names of their places.
+    """Return a self-contained page; `scripts` are files of the template folder, or texts, by the names of their places.
 
-    A browser runs no other scripts than these: the page says their digests.
+    A browser runs no other scripts than these, because the page states their digests.
     """
     texts = {name: Markup(source(text) if text.endswith(".js") else text) for name, text in scripts.items()}
     policy = " ".join(f"'sha256-{_digest(text)}'" for text in texts.values())
@@ -35,7 +38,7 @@ def _digest(script: str) -> str:
 
 
 def source(name: str) -> str:
-    """A file of `templates/report` as it is."""
+    """Return a file of `templates/report` as it is."""
     return (resource_dir("templates") / "report" / name).read_text()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports as files: what `--json` wrote is read again, by the types of the report itself, which are its JSON Schema."""
+"""Reports as files: `--json` output is read by the types of the report itself, which also give its JSON Schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcugen.reporting.basis import SCHEMA
 from mcugen.reporting.figures import Report
 
 MOST_BYTES = 64 << 20
-"""Of a file with a report."""
+"""Largest size in bytes of a report file."""
 
 
 @cache
@@ -25,13 +25,17 @@ def _adapter() -> TypeAdapter[Report]:
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a report."""
+    """Return the JSON Schema (draft 2020-12) of a report."""
     schema = _adapter().json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A report of mcugen", **schema}
 
 
 def read_report(path: Path) -> Report:
-    """A report that `--json` wrote. UsageError for anything else, and for one of a newer version."""
+    """Return a report that `--json` wrote.
+
+    Raises:
+        UsageError: The file is no report, or is of a newer version.
+    """
     try:
         data = json.loads(read_bounded(path, MOST_BYTES))
     except OSError as error:

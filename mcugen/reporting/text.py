@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report for people: tables on a terminal."""
+"""The report as text: tables on a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mcugen.reporting.figures import Layer, MemoryUse, ModelFigures, Ram, Report
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 WORST = 10
-"""How many layers a report explains unless all are asked for."""
+"""Number of layers whose errors a report shows unless all are asked for."""
 
 
 def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
-    """Totals, then one line a layer; of a quantized model also its worst layers, or all in order."""
+    """Print totals, then one line a layer; for a quantized model also its worst layers, or all in order."""
     console.print(table_of_facts(title(report), totals(report)))
     console.print(_layers(report, console.width))
     if report.quantization is not None:
@@ -38,14 +38,14 @@ def names_layers(note: str) -> bool:
 
 
 def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
-    """Float and integer side by side, and which layer diverges first."""
+    """Print the errors of layers against the float model, and which layer diverges first."""
     console.print(_errors(comparison, console.width, all_layers))
     for line in findings(comparison):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
 def findings(comparison: LayerComparison) -> list[str]:
-    """Where the error comes from, in words."""
+    """Return the sources of the error, in words."""
     threshold = f"{comparison.threshold_db:g} dB"
     found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
@@ -54,7 +54,7 @@ def findings(comparison: LayerComparison) -> list[str]:
 
 
 def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> None:
-    """The way of a search for the least precise arithmetic, a line a step; dim is what was taken back."""
+    """Print the steps of a search for the least precise arithmetic, a line each; undone steps are dim."""
     console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     heads = ("becomes", goal.metric.title, "arena", "weights", "instructions", "goal")
@@ -83,23 +83,23 @@ def _verdict(step: Tradeoff) -> str:
 
 
 class Facts:
-    """Lines of a label, a value and a note, as plain text."""
+    """A list of lines of a label, a value and a note, as plain text."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []
 
     def add_row(self, label: str, value: str, note: str) -> None:
-        """Appends a line of a label, a value and a remark."""
+        """Append a line of a label, a value and a remark."""
         self.rows.append((label, value, note))
 
 
 def title(report: Report) -> str:
-    """What a report is about."""
+    """Return the title of a report: model, board, CPU and precision."""
     return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}"
 
 
 def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
-    """Labels, values and notes, whose texts may be untrusted."""
+    """Return a table of labels, values and notes, whose texts may be untrusted."""
     table = Table(title=escape(printable(heading)), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -110,7 +110,7 @@ def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
 
 
 def totals(report: Report) -> list[tuple[str, str, str]]:
-    """Label, value and note of each figure of the whole model."""
+    """Return label, value and note of each figure of the whole model."""
     table = Facts()
     _add_time(table, report)
     _add_memory(table, report)
@@ -120,7 +120,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _add_time(table: Facts, report: Report) -> None:
-    """Accuracy, work and what it takes."""
+    """Add accuracy, work, and the time it takes."""
     model = report.model
     if report.accuracy is not None:
         table.rows += accuracy_rows(report.accuracy, "run under simulation")
@@ -164,7 +164,7 @@ def _add_time(table: Facts, report: Report) -> None:
 
 
 def _add_memory(table: Facts, report: Report) -> None:
-    """Flash and RAM, in all and by the board's memories."""
+    """Add flash and RAM, in all and by the board's memories."""
     flash, ram, model = report.flash, report.ram, report.model
     table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
     table.add_row("flash: weights", _number(flash.weights), "bytes")
@@ -203,7 +203,7 @@ def _add_memory(table: Facts, report: Report) -> None:
 
 
 def _add_learning(table: Facts, report: Report) -> None:
-    """What it learned, and what a step took."""
+    """Add the results of learning, and the cost of a step."""
     learning = report.learning
     if learning is None:
         return
@@ -226,7 +226,7 @@ def _add_learning(table: Facts, report: Report) -> None:
 
 
 def _add_choices(table: Facts, report: Report) -> None:
-    """What was chosen within which limits."""
+    """Add the compiler's choices and their limits."""
     if report.library_calls:
         table.add_row("kernels", report.kernels, report.library_calls)
     if report.rows is not None:
@@ -245,14 +245,14 @@ def _add_choices(table: Facts, report: Report) -> None:
 
 
 def _varying(report: Report) -> str:
-    """Which layers take more or fewer instructions for other inputs, and why."""
+    """Return how many layers take more or fewer instructions for other inputs, and why."""
     reasons = dict.fromkeys(text.rpartition(": ")[2] for text in report.varies)
     counts = [(sum(text.endswith(reason) for text in report.varies), reason) for reason in reasons]
     return "; ".join(f"{n} layer{'s vary' if n > 1 else ' varies'}: {reason}" for n, reason in counts)
 
 
 def holds(memory: MemoryUse) -> str:
-    """What lies in a memory."""
+    """Return the contents of a memory as text."""
     parts = (
         ("arena", memory.arena),
         ("code", memory.code),
@@ -264,7 +264,7 @@ def holds(memory: MemoryUse) -> str:
 
 
 def _optimality(ram: Ram) -> str:
-    """How much smaller the arena could be if buffers were placed elsewhere."""
+    """Return by how much another placement of buffers could make the arena smaller, at most, as text."""
     if ram.arena <= ram.arena_bound:
         return "proven optimal"
     excess = 100 * (ram.arena / ram.arena_bound - 1)
@@ -272,12 +272,12 @@ def _optimality(ram: Ram) -> str:
 
 
 def dropped_text(model: ModelFigures) -> str:
-    """Which channels need not be computed."""
+    """Return how many channels need not be computed, as text."""
     return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
 def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
-    """Label, value and note of how good outputs are; `ran` says where they come from."""
+    """Return label, value and note of each figure of accuracy; `ran` says where the outputs come from."""
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     metric = described(accuracy.metric)
     rows = []
@@ -299,7 +299,7 @@ def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
 
 
 def _beside(measure: Measure, reference: str) -> tuple[str, str, str]:
-    """The generated code's, and the reference's in the note."""
+    """Return the row of a further metric: the generated code's value, and the reference's in the note."""
     metric = described(measure.metric)
     note = "" if measure.float32 is None else f"{metric.show(measure.float32)} of {reference}"
     return metric.title, metric.show(measure.target), note
@@ -316,10 +316,10 @@ ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] =
     ("cosine", True, True, lambda layer: _shown(layer.cosine, "{:.5f}".format)),
     ("max error", True, False, lambda layer: _shown(layer.max_abs_error, "{:.3g}".format)),
 )
-"""Columns: head, whether it stands to the right, whether it is for wide terminals only, and what it shows."""
+"""Columns of the table of errors: head, whether it is right-aligned, whether it is for wide terminals only, and its text."""
 
 WIDE = 100
-"""Columns of a terminal that is wide."""
+"""Least number of columns of a terminal that counts as wide."""
 
 
 def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
@@ -354,7 +354,7 @@ def _shown(value: float | None, show: Callable[[float], str]) -> str:
 
 
 def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first column of names, as wide as the other columns leave room for."""
+    """Add a first column of names, as wide as the other columns leave room for."""
     taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
     table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=max(width - taken - len(heads) - 4, 12))
 
@@ -379,7 +379,7 @@ def _share(part: float | None) -> str:
 
 
 def _waited(report: Report) -> str:
-    """Which memories the CPU waits for, and what for."""
+    """Return the memories that the CPU waits for, by instructions and data, as text."""
     kinds = [(s.memory, what, getattr(s, what)) for s in report.stalls or () for what in ("instructions", "data")]
     total = report.cycles_estimate or 1
     return ", ".join(f"{memory}: {what} {_share(n / total)}" for memory, what, n in kinds if n) or "none"
@@ -399,7 +399,7 @@ LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
     ("flash", False, lambda layer: f"{layer.flash:,}"),
     ("RAM", False, lambda layer: f"{layer.ram:,}"),
 )
-"""Columns: head, whether it is for wide terminals only, and what it shows."""
+"""Columns of the table of layers: head, whether it is for wide terminals only, and its text."""
 
 
 def _number(value: int | None) -> str:

@@ -13,7 +13,7 @@ _BRANCHES = "numbers are limited by branches: a few instructions an output more 
 
 
 def variations(program: Program, board: Board) -> tuple[str, ...]:
-    """For each layer whose instructions depend on data a sentence; none: they are one number for any input.
+    """Return a sentence for each layer whose instructions depend on data; none if they are one number for any input.
 
     Every loop has a bound, so that there always is a longest run.
     """
@@ -45,7 +45,11 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
 
 
 def most_rounds(program: Program) -> tuple[int, str]:
-    """What no loop exceeds in a run that goes round as data says, and why nothing is known of that, if so."""
+    """Return a bound of the rounds of any loop in a run whose loops depend on data.
+
+    Returns:
+        The bound and ""; or 0 and the reason why there is no bound.
+    """
     found = 0
     for instr in program.instrs:
         kernel = instr.declaration

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What accuracy costs: the steps of a search for the least precise arithmetic that is precise enough."""
+"""The trade-off of accuracy and cost: the steps of a search for the least precise arithmetic that is precise enough."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from mcugen.evaluation.metrics import Judged, Metric, chance
 
 LEAST_JUDGED = 100
-"""Samples whose chance says something: of fewer, each counts."""
+"""Least number of samples for which chance is considered: with fewer, each sample counts."""
 
 NOTABLE_EXCESS = 1.0
-"""Percentage points beyond what is allowed, from which on a drop that chance lets pass is told."""
+"""Percentage points beyond the allowed drop from which on a drop that only chance allows is reported."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """`metric` may fall `drop` short of `float32` (percentage points for shares), or must reach `least`.
+    """An accuracy goal: `metric` may fall `drop` short of `float32`, or must reach `least`.
 
-    So must `others`. A drop is one beyond chance: 2 samples of 400 are none.
+    `drop` is in percentage points for shares. The goals `others` must be met, too. Only drops beyond chance count: 2
+    samples of 400 are none.
     """
 
     metric: Metric
@@ -29,22 +30,22 @@ class Goal:
     others: tuple[Goal, ...] = ()
 
     def holds(self, value: float, chance: float = 0.0) -> bool:
-        """Whether a model with that value is good enough, of which a share may be due to chance."""
+        """Return whether a model with that value is good enough; `chance` is the share of the value that may be due to chance."""
         if self.least is not None:
             return self.metric.loss(value, self.least) <= 0
         assert self.drop is not None
         return self.metric.loss(value, self.float32) <= self.drop + 100 * chance + 1e-9
 
     def met(self, judged: Judged) -> bool:
-        """Whether outputs are good enough by this goal and all others."""
+        """Return whether outputs are good enough by this goal and all others."""
         is_judged = self.least is None and len(judged.outputs) >= LEAST_JUDGED
         own = self.holds(self.metric.compute(judged), chance(self.metric, judged) if is_judged else 0.0)
         return own and all(goal.met(judged) for goal in self.others)
 
     def doubt(self, value: float, chance: float, count: int) -> str:
-        """What `count` samples leave open of a drop that only `chance` lets pass, and how many would tell; or nothing.
+        """Return a warning of a drop that only chance allows, with the number of samples that would decide; or "".
 
-        The interval narrows with the root of samples: so many are needed that it ends where what is allowed does.
+        The interval narrows with the root of samples: so many are needed that it ends where the allowed drop does.
         """
         beyond = 0.0 if self.drop is None else self.metric.loss(value, self.float32) - self.drop
         if beyond < NOTABLE_EXCESS or count < LEAST_JUDGED or not chance:
@@ -70,12 +71,12 @@ class Goal:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """One model on the way: which layer was changed, and what came of it.
+    """One model of the search: the layer that was changed, and the result.
 
-    `value` is the metric in ONNX Runtime, of which `chance` may be due to that; `confirmed` that of the generated code
-    where it was asked for. Bytes of arena and weights are measured; `instructions` are counted where the goal held,
-    else `is_estimate`: by the costs of kernels, or from multiply-accumulates. All three are None of a model that missed
-    the goal without being compiled. `kept` is False where the change was taken back.
+    `value` is the metric in ONNX Runtime, and `chance` how much of it may be due to chance; `confirmed` is the metric of the
+    generated code where it was asked for. Bytes of arena and weights are measured; `instructions` are counted where the
+    goal held, else `is_estimate`: by the costs of kernels, or from multiply-accumulates. All three are None for a model
+    that missed the goal without being compiled. `kept` is False where the change was undone.
     """
 
     layer: str
@@ -91,5 +92,5 @@ class Tradeoff:
     kept: bool
 
     def shown(self, metric: Metric) -> str:
-        """The metric for people, with what of it may be chance."""
+        """Return the metric as text, with the share that may be chance."""
         return metric.show(self.value) + (f" ±{100 * self.chance:.2f}" if self.chance else "")

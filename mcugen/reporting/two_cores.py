@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each of two cores does when, how much faster that is, and what keeps it from being twice as fast."""
+"""The schedule of two cores, the speedup by the second core, and what limits it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST, OTHER = 0, 1
 
 
 class Waited(Protocol):
-    """What of waits for a memory is read."""
+    """Stall cycles for one memory, as far as this module needs them."""
 
     @property
     def memory(self) -> str: ...  # noqa: D102
@@ -23,7 +23,7 @@ class Waited(Protocol):
 
 
 class Timed(Protocol):
-    """What of a layer is read."""
+    """A layer with its time, as far as this module needs it."""
 
     @property
     def core(self) -> int | None: ...  # noqa: D102
@@ -37,7 +37,7 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """Layer number `layer` on a core, from `begin` to `end`."""
+    """The time from `begin` to `end` in which a core computes layer number `layer`."""
 
     layer: int
     core: int
@@ -47,17 +47,17 @@ class Span:
 
 @dataclass(frozen=True)
 class TwoCores:
-    """Of one inference on both cores, in `unit` (cycles as estimated, else instructions; microseconds of unlike cores).
+    """The schedule of one inference on both cores, and the sources of lost time.
 
-    Portions are counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; that both
-    wait for each other in memory is estimated (mcugen.search.contention). `total` is the time from begin to end,
-    `alone` that of the same code on the first core, `waiting` the shares of the time in which each core waits, `pace`
-    how many times as long the other core takes for its portions as the first one would. The speed of both together,
-    1 + 1 / pace, is missed by what `whole` layers take (which one core computes), `uneven` portions, `barriers` and
-    `contention`: shares of the time.
+    `unit` is that of all times: cycles as estimated, else instructions; microseconds for unlike cores. Portions are
+    counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; mutual waits of the cores
+    in memory are estimated (mcugen.search.contention). `total` is the time from begin to end, `alone` that of the same
+    code on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as long the
+    other core takes for its portions as the first one would. The speedup falls short of 1 + 1 / pace because of `whole`
+    layers (which one core computes), `uneven` portions, `barriers` and `contention`: shares of the time.
 
-    Of a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
-    to its result: twice the first, as the next call gives it. Else both are the same.
+    For a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
+    to its result: twice the first, as the next call gives it. Otherwise both are equal.
     """
 
     unit: str
@@ -81,7 +81,7 @@ class TwoCores:
 
     @property
     def limits(self) -> str:
-        """What keeps it from that of both cores together, in words."""
+        """The reasons why the speedup is less than that of both cores together, in words."""
         named = [("layers of one core", self.whole), ("uneven portions", self.uneven), ("barriers", self.barriers)]
         named += [("waits for each other in memory", self.contention)] * (self.contention > 0)
         parts = [f"{name} {100 * share:.1f} %" for name, share in sorted(named, key=lambda part: -part[1])]
@@ -90,12 +90,12 @@ class TwoCores:
 
 
 MOST_NAMED = 3
-"""Whole layers that are named."""
+"""Largest number of whole layers that are named."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a layer, or of a barrier: the time that it takes the first core, and the core that computes it."""
+    """The times that a layer, or a barrier, takes on the first core, and on the core that computes it."""
 
     first: float
     own: float
@@ -103,7 +103,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Helped:
-    """The same layers as measured on another kind of core, and the clocks of the first and of that one, in Hz."""
+    """The same layers as measured on another kind of core, and the clocks of the first and of that core, in Hz."""
 
     layers: Sequence[Timed]
     clocks: tuple[int, int]
@@ -111,13 +111,16 @@ class Helped:
 
 @dataclass(frozen=True)
 class Memories:
-    """Those that both cores use: banks by name, and by which share these wait for each other in that of the arena."""
+    """The memories that both cores use.
+
+    `banks` are numbers of banks by name, `arena` is the share of time by which the cores wait for each other in the arena.
+    """
 
     banks: Mapping[str, int]
     arena: float
 
     def waited(self, first: Timed, other: Timed) -> float:
-        """The share of their time by which two cores are slower that compute these layers at once."""
+        """Return the share of their time by which two cores that compute these layers at once are slower."""
         return self.arena + of_stalls(_uses(first), _uses(other), self.banks)
 
 
@@ -125,7 +128,7 @@ NO_MEMORIES = Memories({}, 0.0)
 
 
 def _uses(layer: Timed) -> dict[str, float]:
-    """The shares of its time that a layer waits for memories."""
+    """Return the shares of its time that a layer waits for memories."""
     cycles = layer.cycles_estimate
     return {stall.memory: stall.cycles / cycles for stall in layer.stalls or ()} if cycles else {}
 
@@ -136,9 +139,16 @@ def two_cores(
     first_part: int | None = None,
     memories: Memories = NO_MEMORIES,
 ) -> TwoCores | None:
-    """What layers, of which some are one core's portions, take; None without such, or where it is not known.
+    """Return the schedule of layers of which some are portions for one core.
 
-    Of a pipeline over frames the first core computes so many of them.
+    Args:
+        layers: The layers in order, as measured on the first core.
+        helped: The layers as measured on another kind of core, for unlike cores.
+        first_part: The number of layers that the first core computes, for a pipeline over frames.
+        memories: The memories that both cores use.
+
+    Returns:
+        None if no layer is a portion, or if the times are not known.
     """
     found = _costs(layers, helped)
     if found is None or all(layer.core is None for layer in layers):
@@ -180,7 +190,7 @@ def two_cores(
 
 
 def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, memories: Memories) -> float:
-    """By which share the parts of a pipeline are slower: that of their layers, each with each, by time."""
+    """Return by which share the parts of a pipeline are slower: the mean over all pairs of their layers, by time."""
     seen = (helped.layers if helped else layers)[first_part:]
     times = [[layer.cycles_estimate or 0 for layer in part] for part in (layers[:first_part], seen)]
     products = (
@@ -192,7 +202,10 @@ def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, m
 
 
 def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int, share: float) -> TwoCores:
-    """Of one frame's first layers and the others of the frame before; `share`: by which both are slower at once."""
+    """Return the schedule of one frame's first layers and the remaining layers of the frame before.
+
+    `share` is the share by which both parts are slower when they run at once.
+    """
     spans, nows = list[Span](), [0.0, 0.0]
     for index, cost in enumerate(costs):
         core = OTHER if index >= first_part else FIRST
@@ -219,7 +232,7 @@ def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int,
 
 
 def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Cost], float] | None:
-    """The unit, what each layer takes in it, and a barrier."""
+    """Return the unit, the time of each layer in it, and the time of a barrier."""
     if helped is None:
         found = _unit(layers)
         return found and (found[0], [Cost(time, time) for time in found[1]], found[2])
@@ -236,7 +249,7 @@ CYCLES = "cycles"
 
 
 def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
-    """The unit, what each layer takes in it, and a barrier."""
+    """Return the unit, the time of each layer in it, and the time of a barrier, for one kind of core."""
     if not layers or any(layer.instructions is None for layer in layers):
         return None
     counts = [float(layer.instructions or 0) for layer in layers]
@@ -247,7 +260,7 @@ def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
 
 
 def _steps(layers: Sequence[Timed]) -> Iterator[list[int]]:
-    """The number of a layer that one core computes, or of a portion and that of the other core behind it."""
+    """Yield the number of a layer that one core computes, or the numbers of both cores' portions."""
     index = 0
     while index < len(layers):
         step = [index, index + 1] if layers[index].core == FIRST else [index]
