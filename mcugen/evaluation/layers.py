@@ -33,10 +33,10 @@ REMEDIES = {
     LEARNING: "leave it out of --train to quantize it",
     SEARCHED: "--layer NAME=int8 keeps it in int8, or ask for less: --max-accuracy-drop, --min-sqnr",
 }
-"""What a user can do about a layer in another type, by reason."""
+"""Remedies for a layer in another type, by reason."""
 
 KEEP = "--layer NAME=int8 keeps it in int8"
-"""What a user can do about a layer that was raised for a reason of its own."""
+"""Remedy for a layer that was raised for a reason of its own."""
 
 COMPUTED = "computed in "
 """First words of the lines of `precision_lines`."""

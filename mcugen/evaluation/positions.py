@@ -26,7 +26,7 @@ FAR_FROM_ONE = 0.1
 
 @dataclass(frozen=True)
 class Positions:
-    """The positions of one sample: the predicted class and the label of each, and the scores by class, if there are any."""
+    """The positions of one sample: the predicted class and the label of each, and the scores by class, if any."""
 
     found: Array
     labels: Array

@@ -16,7 +16,7 @@ from mcugen.evaluation.preprocess import Preprocessing
 from mcugen.hir.types import Array
 
 PIXELS = "x_uint8"
-"""What arrays of raw pixels are called."""
+"""Name of arrays of raw pixels."""
 
 _ONLY = "x"
 

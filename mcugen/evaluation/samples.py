@@ -301,7 +301,10 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
 
 
 def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
-    """Return the inputs of a graph that is not lowered, without those that keep an output (`states`: from output to input)."""
+    """Return the inputs of a graph that is not lowered, without those that keep an output.
+
+    `states` maps each output that is kept to the input that takes it.
+    """
     return value_endpoints([v for v in graph.inputs if v.name not in (states or {}).values()])
 
 

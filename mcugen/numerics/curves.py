@@ -105,7 +105,7 @@ def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expressio
 
 @dataclass(frozen=True)
 class Segments:
-    """How to interpolate a table: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
+    """Interpolation of a table: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
 
     i = (x + 2^15) >> bits, and `rest` are the bits below. Entries are in units of 2^(bits − shift) codes. All
     intermediate results fit int32.
@@ -213,7 +213,7 @@ class ShortLine:
 
 @dataclass(frozen=True)
 class SharedTanh:
-    """How to interpolate TANH_TABLE: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15, then by a line.
+    """Interpolation of TANH_TABLE: tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, in units of 2^-15, then by a line.
 
     at = x · factor + _MIDDLE for x limited to ±reach; start and end are the entries at the index at >> 22 and after it,
     and `rest` is the upper 16 of the 22 bits below. tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and the

@@ -103,7 +103,7 @@ class Window:
         return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
 
     def upright(self) -> Window:
-        """Return a one-dimensional window with its axis first, and a second axis of size 1 behind it."""
+        """Return the window of a line with its axis first, and another axis behind it."""
         axes = ((self.strides, 1), (self.before, 0), (self.after, 0), (self.dilations, 1))
         return Window(*((row[-1], *(row[:-1] or (none,))) for row, none in axes))
 

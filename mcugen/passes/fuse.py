@@ -129,7 +129,7 @@ def sink_reshape(graph: Graph, node: Node) -> Outcome:
 
 
 def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
-    """Move the only reader of the only reshape of `rows` before the reshape, and return the moved reader's result."""
+    """Move the only reader of the only reshape of `rows` before the reshape; return the moved reader's result, or why not."""
     reshape = graph.only_user(rows)
     if reshape is None or not isinstance(reshape.op, Reshape):
         return False

@@ -117,7 +117,7 @@ class Layer:
     flash: int
     ram: int
     core: int | None = None
-    """The core, 0 or 1, that runs this part of a layer for two cores; None for a whole layer, which the first core runs."""
+    """Core, 0 or 1, of a portion of a layer for two cores; None for a whole layer, which the first core computes."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class DeadlineFigures:
 class TuningFigures:
     """The result of tuning by measured kernels: the number of candidates, estimated cycles, and changed layers.
 
-    `candidates` counts the forms of layers that were measured. `fits_cycles_estimate` are the cycles of the program that
-    the fitted costs choose; `layers` are those whose kernels differ from it.
+    `candidates` counts the forms of layers that were measured. `fits_cycles_estimate` are the cycles of the program
+    that the fitted costs choose; `layers` are those whose kernels differ from it.
     """
 
     candidates: int
@@ -194,9 +194,10 @@ class TuningFigures:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """The steps of a run: their number, the cycles that one may take, and estimated cycles of the longest and of each layer.
+    """The steps of a run: their number, the cycles that one may take, and estimated cycles of the longest step.
 
-    `by_rows` are the layers that are computed row by row so that no step takes longer.
+    `layers_estimate` are the cycles of the longest step of each layer. `by_rows` are the layers that are computed row by
+    row so that no step takes longer.
     """
 
     count: int

@@ -316,7 +316,7 @@ ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] =
     ("cosine", True, True, lambda layer: _shown(layer.cosine, "{:.5f}".format)),
     ("max error", True, False, lambda layer: _shown(layer.max_abs_error, "{:.3g}".format)),
 )
-"""Columns of the table of errors: head, whether it is right-aligned, whether it is for wide terminals only, and its text."""
+"""Columns of the table of errors: head, whether right-aligned, whether for wide terminals only, and the text."""
 
 WIDE = 100
 """Least number of columns of a terminal that counts as wide."""

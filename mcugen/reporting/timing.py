@@ -45,7 +45,7 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
 
 
 def most_rounds(program: Program) -> tuple[int, str]:
-    """Return a bound of the rounds of any loop in a run whose loops depend on data.
+    """Return an upper bound of the rounds of every loop in a run whose loops depend on data.
 
     Returns:
         The bound and ""; or 0 and the reason why there is no bound.

@@ -30,7 +30,7 @@ class Goal:
     others: tuple[Goal, ...] = ()
 
     def holds(self, value: float, chance: float = 0.0) -> bool:
-        """Return whether a model with that value is good enough; `chance` is the share of the value that may be due to chance."""
+        """Return whether a model with that value is good enough, if a share `chance` of it may be due to chance."""
         if self.least is not None:
             return self.metric.loss(value, self.least) <= 0
         assert self.drop is not None
@@ -73,10 +73,10 @@ class Goal:
 class Tradeoff:
     """One model of the search: the layer that was changed, and the result.
 
-    `value` is the metric in ONNX Runtime, and `chance` how much of it may be due to chance; `confirmed` is the metric of the
-    generated code where it was asked for. Bytes of arena and weights are measured; `instructions` are counted where the
-    goal held, else `is_estimate`: by the costs of kernels, or from multiply-accumulates. All three are None for a model
-    that missed the goal without being compiled. `kept` is False where the change was undone.
+    `value` is the metric in ONNX Runtime, and `chance` how much of it may be due to chance; `confirmed` is the metric
+    of the generated code where it was asked for. Bytes of arena and weights are measured; `instructions` are counted
+    where the goal held, else `is_estimate`: by the costs of kernels, or from multiply-accumulates. All three are None
+    for a model that missed the goal without being compiled. `kept` is False where the change was undone.
     """
 
     layer: str

@@ -50,11 +50,11 @@ class TwoCores:
     """The schedule of one inference on both cores, and the sources of lost time.
 
     `unit` is that of all times: cycles as estimated, else instructions; microseconds for unlike cores. Portions are
-    counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; mutual waits of the cores
-    in memory are estimated (mcugen.search.contention). `total` is the time from begin to end, `alone` that of the same
-    code on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as long the
-    other core takes for its portions as the first one would. The speedup falls short of 1 + 1 / pace because of `whole`
-    layers (which one core computes), `uneven` portions, `barriers` and `contention`: shares of the time.
+    counted on one core each, and a barrier takes as many instructions as docs/two_cores.md says; mutual waits of the
+    cores in memory are estimated (mcugen.search.contention). `total` is the time from begin to end, `alone` that of the
+    same code on the first core, `waiting` the shares of the time in which each core waits, `pace` how many times as
+    long the other core takes for its portions as the first one would. The speedup falls short of 1 + 1 / pace because
+    of `whole` layers (which one core computes), `uneven` portions, `barriers` and `contention`: shares of the time.
 
     For a pipeline over frames `total` is the time from frame to frame, and `latency` that from the beginning of a frame
     to its result: twice the first, as the next call gives it. Otherwise both are equal.
@@ -76,7 +76,7 @@ class TwoCores:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as one core with the same code."""
+        """The ratio of the time of one core with the same code to the time of both."""
         return self.alone / self.total
 
     @property
@@ -103,7 +103,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Helped:
-    """The same layers as measured on another kind of core, and the clocks of the first and of that core, in Hz."""
+    """Layers as measured on another kind of core, and the clocks of the first and of that core, in Hz."""
 
     layers: Sequence[Timed]
     clocks: tuple[int, int]
@@ -113,7 +113,8 @@ class Helped:
 class Memories:
     """The memories that both cores use.
 
-    `banks` are numbers of banks by name, `arena` is the share of time by which the cores wait for each other in the arena.
+    `banks` are numbers of banks by name, `arena` is the share of time by which the cores wait for each other in the
+    arena's memory.
     """
 
     banks: Mapping[str, int]
