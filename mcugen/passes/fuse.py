@@ -129,7 +129,11 @@ def sink_reshape(graph: Graph, node: Node) -> Outcome:
 
 
 def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
-    """Move the only reader of the only reshape of `rows` before the reshape; return the moved reader's result, or why not."""
+    """Move the only reader of the only reshape of `rows` before the reshape.
+
+    Returns:
+        The result of the moved reader, or the reason why it was not moved.
+    """
     reshape = graph.only_user(rows)
     if reshape is None or not isinstance(reshape.op, Reshape):
         return False

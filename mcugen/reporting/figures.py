@@ -196,8 +196,8 @@ class TuningFigures:
 class StepFigures:
     """The steps of a run: their number, the cycles that one may take, and estimated cycles of the longest step.
 
-    `layers_estimate` are the cycles of the longest step of each layer. `by_rows` are the layers that are computed row by
-    row so that no step takes longer.
+    `layers_estimate` are the cycles of the longest step of each layer. `by_rows` are the layers that are computed row
+    by row so that no step takes longer.
     """
 
     count: int
