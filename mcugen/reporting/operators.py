@@ -143,7 +143,10 @@ def _as_float32(dtype: DType, support: Support) -> bool:
 
 
 def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
-    """Yield the types that ONNX allows for the output's type parameter; for the first input's if no input has that one."""
+    """Yield the types that ONNX allows for the operator's data.
+
+    They are those of the output's type parameter if an input has it, or else of the first input.
+    """
     inputs = [i.type_str for i in schema.inputs]
     outputs = [o.type_str for o in schema.outputs]
     wanted = next((t for t in outputs[:1] if t in inputs), next(iter(inputs or outputs), ""))
