@@ -194,6 +194,9 @@ class Layers(Net):
         kind = kind or self.random.choice(("MaxPool", "AveragePool"))
         axes = len(x.shape) - 2
         pads = [self.random.randint(0, kernel // 2) for _ in range(2 * axes)] if padded else [0] * 2 * axes
+        if padded:  # the window must fit
+            missing = [kernel - n - a - b for n, a, b in zip(x.shape[2:], pads[:axes], pads[axes:], strict=True)]
+            pads[axes:] = [b + max(m, 0) for b, m in zip(pads[axes:], missing, strict=True)]
         how: dict[str, object] = {"kernel_shape": [kernel] * axes, "strides": [stride] * axes}
         how |= {"pads": pads} if padded else {}
         if kind == "AveragePool" and padded:
