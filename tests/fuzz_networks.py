@@ -348,6 +348,9 @@ def _as_declared(case: Case, name: str, stored: np.ndarray) -> np.ndarray:
         return stored
     border = border_quantization(case.model, name)
     if border is None:
+        ends = {v.name: v.type.tensor_type.elem_type for v in (*case.model.graph.input, *case.model.graph.output)}
+        is_real = onnx.helper.tensor_dtype_to_np_dtype(ends[name]).kind == "f"
+        assert not is_real, f"{name}: {stored.dtype} in the program, and the file has no conversion before it"
         return stored
     scale, zero = border
     return ((stored.astype(np.int64) - int(zero)).astype(np.float32) * np.float32(scale)).astype(np.float32)
@@ -355,9 +358,10 @@ def _as_declared(case: Case, name: str, stored: np.ndarray) -> np.ndarray:
 
 def _as_given(case: Case, name: str, real: np.ndarray, dtype: str) -> np.ndarray:
     """An input as the generated code takes it."""
-    border = border_quantization(case.model, name)
-    if real.dtype.kind != "f" or np.dtype(dtype).kind == "f" or border is None:
+    if real.dtype.kind != "f" or np.dtype(dtype).kind == "f":
         return real
+    border = border_quantization(case.model, name)
+    assert border is not None, f"{name}: {dtype} in the program, and the file has no conversion behind it"
     scale, zero = border
     limits = np.iinfo(dtype)
     return np.clip(np.rint(real / np.float32(scale)) + int(zero), limits.min, limits.max).astype(dtype)

@@ -16,10 +16,12 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
+from fuzz_graphs import Finding
 from fuzz_networks import (
     BATCH,
     FLOAT_ERROR,
     HALF_STEP,
+    MOVEMENTS,
     Case,
     Compiled,
     case_of,
@@ -34,9 +36,12 @@ from fuzz_networks import (
     most_steps,
 )
 from onnx import helper, numpy_helper
-from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, network_of
+from onnx_models import Net
+from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, Network, network_of
 
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.importer.borders import MOVES
+from mcugen.options import CompileOptions
 
 SEEDS_IN_CI, SEEDS = 40, 400
 LEAST_FOUND = 0.9
@@ -92,6 +97,53 @@ def test_reals_differ_by_what_rounding_explains(style: str):
             error = np.abs(reals.astype(np.float64)).max() * relative * share + compiled.limits[name]
             outputs[-1][name] = reals + np.eye(1, reals.size).reshape(reals.shape) * error
             assert bool(compare_outputs(compiled, outputs, "C")) == (share > 1)
+
+
+BORDER_MOVEMENTS: dict[str, Callable[[Net, str], str]] = {
+    "Transpose": lambda net, x: net.op("Transpose", x, perm=[2, 0, 1]),
+    "Reshape": lambda net, x: net.op("Reshape", x, net.const([1, -1], np.int64)),
+    "Flatten": lambda net, x: net.op("Flatten", x),
+    "Squeeze": lambda net, x: net.op("Squeeze", x, net.const([0], np.int64)),
+    "Unsqueeze": lambda net, x: net.op("Unsqueeze", x, net.const([0], np.int64)),
+    "Identity": lambda net, x: net.op("Identity", x),
+    "two": lambda net, x: net.op("Flatten", net.op("Transpose", x, perm=[0, 2, 1])),
+}
+"""Movements that --integer-io takes integers through, of a tensor [1, 3, T]."""
+
+
+def moved_case(movement: str, dtype: type) -> Case:
+    """A case with integers at its borders, whose input, of any length, is moved before it is quantized."""
+    net = Net(21)
+    x = BORDER_MOVEMENTS[movement](net, net.input("x", 1, 3, "T"))
+    net.output(net.fake(net.op("Relu", net.fake(x, 0.05, 7, dtype)), 0.05, 7, dtype))
+    model, options = net.plain_model(), CompileOptions("moved", {"T": (2, 17)}, integer_io=True)
+    samples = [{"x": np.random.default_rng(t).normal(0, 2, (1, 3, t)).astype(np.float32)} for t in (2, 17)]
+    return Case(Network(0, "moved", model, dims={"T": (2, 17)}), "QDQ", model, options, "", samples)
+
+
+def test_movements_at_borders_are_those_of_the_compiler() -> None:
+    assert {*BORDER_MOVEMENTS} - {"two"} == MOVES <= {*MOVEMENTS}
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+@pytest.mark.parametrize("movement", BORDER_MOVEMENTS)
+def test_integer_inputs_are_given_integers(movement: str, dtype: type) -> None:
+    """They are the codes of the samples, wherever the file quantizes the input."""
+    compiled = compile_case(case := moved_case(movement, dtype))
+    assert isinstance(compiled, Compiled), compiled
+    limits = np.iinfo(dtype)
+    for given, sample in zip(compiled.feeds, case.samples, strict=True):
+        assert given["x"].dtype == dtype
+        codes = np.clip(np.rint(sample["x"] / np.float32(0.05)) + 7, limits.min, limits.max)
+        np.testing.assert_array_equal(given["x"], codes)
+
+
+def test_reals_for_an_integer_input_are_a_fault_of_the_tester(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tester says so, rather than blame the program for what it makes of them."""
+    monkeypatch.setattr("fuzz_networks.MOVEMENTS", ())
+    finding = compile_case(moved_case("Transpose", np.int8))
+    assert isinstance(finding, Finding)
+    assert "has no conversion behind it" in finding.reason
 
 
 # ------------------------------------------------------------------------------------------------ planted faults

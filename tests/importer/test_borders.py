@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import permutations
+
 import numpy as np
 import onnx
 import pytest
@@ -53,6 +56,25 @@ def test_codes_at_the_borders_are_those_within(dtype: type, moved: bool, readers
         assert endpoint.quant is not None
         real = (codes[endpoint.name].astype(np.int32) - endpoint.quant.zero_point) * np.float32(endpoint.quant.scale[0])
         np.testing.assert_allclose(real, whole[endpoint.name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("perm", list(permutations(range(3))), ids=lambda perm: "".join(map(str, perm)))
+def test_codes_are_moved_at_every_length(dtype: type, batch: int, perm: Sequence[int]) -> None:
+    """Transposes at both borders, of a dimension that the caller gives: each element is where ONNX has it."""
+    net = Net(21)
+    x = net.op("Transpose", net.input("x", batch, 3, "T"), perm=list(perm))
+    y = net.fake(net.op("Relu", net.fake(x, SCALE, ZERO, dtype)), SCALE, ZERO, dtype)
+    net.output(net.op("Transpose", y, perm=[1, 2, 0], out="y"))
+    compiled = compile_model(net.model(), options=CompileOptions(dims={"T": (2, 17)}, integer_io=True))
+    limits = np.iinfo(dtype)
+    for length in (2, 5, 17):
+        codes = np.random.default_rng(length).integers(limits.min, limits.max, (batch, 3, length), dtype, endpoint=True)
+        expected = np.maximum(codes.transpose(perm), ZERO).transpose(1, 2, 0)
+        found = outputs_in_c(compiled, {"x": codes})["y"]
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("readers", [1, 2])
