@@ -39,9 +39,9 @@ from onnx import helper, numpy_helper
 from onnx_models import Net
 from structured_networks import FAMILIES, NEWEST_OPSET, OLDEST_OPSET, Network, network_of
 
+from mcugen.core.options import CompileOptions
 from mcugen.evaluation.accuracy import run_onnxruntime
-from mcugen.importer.borders import MOVES
-from mcugen.options import CompileOptions
+from mcugen.frontend.onnx.borders import MOVES
 
 SEEDS_IN_CI, SEEDS = 40, 400
 LEAST_FOUND = 0.9
