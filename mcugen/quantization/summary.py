@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mcugen quantize --json` writes: the facts of one quantization as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mcugen.quantization.quantize import Quantization
+
+
+@dataclass(frozen=True)
+class QuantizationSummary:
+    """A quantized model, the file that it was written to, and the size of that file in bytes."""
+
+    quantization: Quantization
+    output: Path
+    output_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as values that JSON has."""
+        quantized = self.quantization
+        estimate = quantized.estimate
+        return {
+            "output": str(self.output),
+            "output_bytes": self.output_bytes,
+            "description": quantized.describe(),
+            "precision": quantized.plan.scheme.activations.value,
+            "samples": quantized.profile.samples,
+            "calibration_sha256": quantized.calibration_sha256,
+            "estimate": None if estimate is None else asdict(estimate),
+            "layers": self._layers(),
+            "notes": list(quantized.notes),
+            "warnings": list(quantized.warnings),
+        }
+
+    def _layers(self) -> list[dict[str, str]]:
+        """Return each layer's precision in the network's order; layers of the main precision have no reason."""
+        quantized = self.quantization
+        others = {layer.name: asdict(layer) for layer in quantized.other_precisions}
+        layers = []
+        for node in quantized.model.graph.nodes:
+            name = node.outputs[0].name
+            if name in others:
+                layers.append(others[name])
+            elif name in quantized.assignment.precision:
+                precision = quantized.assignment.precision[name].value
+                layers.append({"name": name, "op": node.op.name, "precision": precision, "reason": "", "remedy": ""})
+        return layers
