@@ -27,7 +27,7 @@ from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
 from mcugen.driver.variants import Variants
-from mcugen.evaluation.layers import COMPUTED, LEARNING, precision_lines
+from mcugen.evaluation.layers import LEARNING, REMEDIES, PrecisionReason, precision_lines
 from mcugen.evaluation.sample_warnings import label_warnings, range_warnings
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, load_samples, random_samples, value_endpoints
 from mcugen.export.task import Exported, Packaging, declared, export
@@ -54,7 +54,7 @@ from mcugen.quantization.calibration_warnings import calibration_warnings
 from mcugen.quantization.estimate import apart, estimated, hold_out, judged_samples
 from mcugen.quantization.finetune import finetuned
 from mcugen.quantization.float_model import FloatModel
-from mcugen.quantization.precisions import calibrated_ranges, other_precisions, reasons_in, searched
+from mcugen.quantization.precisions import calibrated_ranges, other_precisions, searched
 from mcugen.quantization.profile import Profile, profile_model, profile_notes
 from mcugen.quantization.profile_file import read_profile
 from mcugen.quantization.quantize import (
@@ -248,10 +248,10 @@ class Compilation:
         decided = wanted if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
-        layers, raised = rescued(maker, wanted, is_searched=decided is not None)
-        own = [name for name in layers if name not in asked]
-        because = dict.fromkeys(learning, LEARNING) | reasons_in([*scores, *raised], own)
-        notes = [*strays, *(note for note in (*scores, *raised) if not note.startswith(COMPUTED))]
+        layers, raised, compensation = rescued(maker, wanted, is_searched=decided is not None)
+        learned = [PrecisionReason(n, dtype.value, LEARNING, REMEDIES[LEARNING]) for n, dtype in learning.items()]
+        because = {reason.layer: reason for reason in (*learned, *scores, *raised)}
+        notes = [*strays, *compensation]
         return _Basis(maker, given, data, usable, known, held, profile is not None, layers, because, notes)
 
     def make_search(self) -> Search:
@@ -533,7 +533,7 @@ class _Basis:
     held: Sequence[Mapping[str, Array]]
     is_profiled: bool
     layers: Mapping[str, DType]
-    because: Mapping[str, str]
+    because: Mapping[str, PrecisionReason]
     """Why layers have a type of their own that nobody asked for by name."""
     notes: Sequence[str]
 

@@ -117,6 +117,19 @@ class OtherPrecision:
     remedy: str
 
 
+@dataclass(frozen=True)
+class PrecisionReason:
+    """Why mcugen chose a precision of its own for a layer, and what changes that.
+
+    `layer` is the name of the layer's first result, `remedy` is empty where the reason names an option itself.
+    """
+
+    layer: str
+    precision: str
+    reason: str
+    remedy: str = KEEP
+
+
 def precision_lines(layers: Sequence[OtherPrecision]) -> list[str]:
     """Return lines that name each of these layers, those together that have a type, reason and remedy in common."""
     kinds: dict[tuple[str, str, str], list[str]] = {}

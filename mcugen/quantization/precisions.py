@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from mcugen.backends.cpu.pipeline import optimize
 from mcugen.evaluation.layers import (
     AS_WANTED,
-    COMPUTED,
     GIVEN_REAL,
     KEEP,
     REMEDIES,
     SEARCHED,
     UNCONVERTED,
     OtherPrecision,
+    PrecisionReason,
 )
 from mcugen.frontend.onnx import import_model
 from mcugen.hir.graph import Graph, Node
@@ -42,7 +42,7 @@ def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
     return tuple(rows)
 
 
-def other_precisions(quantization: Quantization, because: Mapping[str, str]) -> tuple[OtherPrecision, ...]:
+def other_precisions(quantization: Quantization, because: Mapping[str, PrecisionReason]) -> tuple[OtherPrecision, ...]:
     """Return the layers of a model that mcugen quantized which do not compute in the type that was asked for.
 
     The integer graph is asked, too, as a layer with an integer form may turn out to have none for its constants.
@@ -64,14 +64,11 @@ def other_precisions(quantization: Quantization, because: Mapping[str, str]) -> 
             dtype, reason = DType.FLOAT32, UNCONVERTED
         if dtype is main:
             continue
-        reason = because.get(name, reason) if reason == AS_WANTED else reason
-        rows.append(OtherPrecision(name, node.op.name, dtype.value, reason, _remedy(reason)))
+        remedy = REMEDIES.get(reason, KEEP)
+        if reason == AS_WANTED and name in because:
+            reason, remedy = because[name].reason, because[name].remedy
+        rows.append(OtherPrecision(name, node.op.name, dtype.value, reason, remedy))
     return tuple(rows)
-
-
-def _remedy(reason: str) -> str:
-    """Return what changes it; a reason that names an option itself says that already."""
-    return REMEDIES.get(reason, "" if "--layer" in reason else KEEP)
 
 
 def _optimized(quantization: Quantization) -> Graph:
@@ -80,28 +77,11 @@ def _optimized(quantization: Quantization) -> Graph:
     return graph
 
 
-def reasons_in(notes: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the reason of each layer that a note names: what stands behind the last name in it.
-
-    Args:
-        notes: Notes as `rescued` and `with_float_scores` write them: "computed in TYPE: 'a', 'b'; REASON".
-        names: The layers that they may name.
-    """
-    reasons: dict[str, str] = {}
-    for note in (n for n in notes if n.startswith(COMPUTED)):
-        places = {name: note.find(f"'{name}'") for name in names}
-        named = {name: place for name, place in places.items() if place >= 0}
-        if named:
-            last = max(named, key=lambda name: (named[name], len(name)))
-            reasons |= dict.fromkeys(named, note[named[last] + len(last) + 2 :].removeprefix("; "))
-    return reasons
-
-
-def searched(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, str]:
+def searched(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, PrecisionReason]:
     """Return the reason of the layers that a search raised: all that have another type than the `known` ones say."""
     main = quantization.plan.scheme.activations
-    raised = (n for n, d in quantization.assignment.precision.items() if d is not main and n not in known)
-    return dict.fromkeys(raised, SEARCHED)
+    raised = {n: d for n, d in quantization.assignment.precision.items() if d is not main and n not in known}
+    return {name: PrecisionReason(name, dtype.value, SEARCHED, REMEDIES[SEARCHED]) for name, dtype in raised.items()}
 
 
 def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.evaluation.layers import PrecisionReason
 from mcugen.evaluation.samples import spread
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import weight_axes
@@ -85,7 +86,7 @@ class _Remedy:
 
 def rescued(
     maker: Quantizer, wanted: Mapping[str, DType], *, is_searched: bool = False
-) -> tuple[dict[str, DType], list[str]]:
+) -> tuple[dict[str, DType], list[PrecisionReason], list[str]]:
     """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
 
     Args:
@@ -95,12 +96,12 @@ def rescued(
             Only what int8 serves badly is raised then.
 
     Returns:
-        `wanted` with the chosen layers, and a note for each reason that names them.
+        `wanted` with the chosen layers, the reason of each chosen layer, and notes of what else was changed.
     """
-    layers, notes = dict(wanted), list[str]()
+    layers, reasons, notes = dict(wanted), list[PrecisionReason](), list[str]()
     doubtful = DOUBTFUL_DB if is_searched else _doubtful_db(maker.model)
     if not maker.samples or _sqnr(maker, layers, FEW_SAMPLES) >= doubtful:
-        return layers, notes
+        return layers, reasons, notes
     before = _sqnr(maker, layers, MOST_SAMPLES)
     for remedy in _remedies(maker, is_searched=is_searched):
         free = {name: remedy.dtype for name in remedy.layers if name not in layers}
@@ -110,7 +111,7 @@ def rescued(
         if after >= before + BETTER_DB:
             free, after = _economized(maker, layers, free, after)
             told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
-            notes += _notes(free, told)
+            reasons += [PrecisionReason(name, dtype.value, told) for name, dtype in free.items()]
             layers, before = layers | free, after
     can_compensate = maker.scheme.optimize_rounding and not maker.quantize(layers).plan.compensates
     if before < BAD_DB and can_compensate and len(maker.samples) >= FEW_SAMPLES:
@@ -120,7 +121,7 @@ def rescued(
         if maker.compensates:
             told = f"outputs have {after:.1f} dB so, not {before:.1f}"
             notes.append(f"weights make good a part of what layers before have lost: {told}")
-    return layers, notes
+    return layers, reasons, notes
 
 
 def _doubtful_db(model: FloatModel) -> float:
@@ -132,14 +133,6 @@ def _doubtful_db(model: FloatModel) -> float:
 def _doubtful_without_state_db(model: FloatModel) -> float:
     """Return the SQNR of the outputs below which wider types are tried, if the model has no state."""
     return SCORE_DOUBTFUL_DB if score_layers(model.graph) else DOUBTFUL_DB
-
-
-def _notes(layers: Mapping[str, DType], reason: str) -> list[str]:
-    """Return a note for each type that names its layers."""
-    by_dtype: dict[DType, list[str]] = {}
-    for name, dtype in layers.items():
-        by_dtype.setdefault(dtype, []).append(f"'{name}'")
-    return [f"computed in {dtype.value}: {', '.join(names)}; {reason}" for dtype, names in by_dtype.items()]
 
 
 def _economized(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mcugen.evaluation.layers import PrecisionReason
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import DType
@@ -31,21 +32,20 @@ _OF_DEVIATIONS = {"mean", "sum", "max"}
 _DEVIATIONS = {"abs", "exp", "log"}
 
 
-def with_float_scores(graph: Graph, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[str]]:
-    """Return the wanted precisions with float32 for layers that make scores, and a note for each score.
+def with_float_scores(graph: Graph, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[PrecisionReason]]:
+    """Return the wanted precisions with float32 for layers that make scores, and the reason of each of these layers.
 
     Args:
         wanted: Precisions that the user chose, by layer. They stay as they are.
     """
-    layers, notes = dict(wanted), []
+    layers, reasons = dict(wanted), list[PrecisionReason]()
     for score, names in score_layers(graph).items():
         kept = [name for name in names if name not in layers]
-        if kept:
-            listed = ", ".join(f"'{name}'" for name in kept)
-            reason = f"the score '{score}' must not saturate above what the samples reach"
-            notes.append(f"computed in float32: {listed}; {reason} (--layer NAME=int8 makes a layer integer)")
+        reason = f"the score '{score}' must not saturate above what the samples reach"
+        told = f"{reason} (--layer NAME=int8 makes a layer integer)"
+        reasons += [PrecisionReason(name, DType.FLOAT32.value, told, remedy="") for name in kept]
         layers |= dict.fromkeys(kept, DType.FLOAT32)
-    return layers, notes
+    return layers, reasons
 
 
 def score_layers(graph: Graph) -> dict[str, list[str]]:

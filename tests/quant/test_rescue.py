@@ -14,6 +14,7 @@ import pytest
 from float_models import random_weights
 from onnx_models import Net
 
+from mcugen.evaluation.layers import OtherPrecision, PrecisionReason, precision_lines
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
@@ -113,7 +114,13 @@ def decide(
     given = dict(wanted)
     found = rescue.rescued(maker, wanted, is_searched=told.get("is_searched", False))  # type: ignore[arg-type]
     assert wanted == given
-    return found
+    layers, reasons, notes = found
+    return layers, [*rendered(reasons), *notes]
+
+
+def rendered(reasons: Sequence[PrecisionReason]) -> list[str]:
+    """Return the lines that the user reads of these reasons."""
+    return precision_lines([OtherPrecision(r.layer, "", r.precision, r.reason, r.remedy) for r in reasons])
 
 
 def plain_model(*, is_stream: bool = False) -> FloatModel:
@@ -412,7 +419,9 @@ def test_costly_layers_are_int16_where_that_is_enough(
     monkeypatch.setattr(
         rescue, "_remedies", lambda _, is_searched: iter([rescue._Remedy(["wide", "narrow"], FLOAT32, "it is small")])
     )
-    layers, notes = rescue.rescued(maker, {})
+    layers, reasons, _ = rescue.rescued(maker, {})
+    notes = rendered(reasons)
+    assert {reason.layer: reason.precision for reason in reasons} == {n: d.value for n, d in found.items()}
     assert layers == found
     reached = told[layers["wide"]]
     assert [note.partition(":")[0] for note in notes] == [

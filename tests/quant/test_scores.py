@@ -11,6 +11,7 @@ from onnx_models import Net
 from mcugen.api.compilation import Compilation
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.evaluation.layers import OtherPrecision, precision_lines
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
@@ -357,10 +358,11 @@ def test_cheap_layers_are_those_of_4096_multiplications_or_a_sixteenth(
 def test_precisions_that_the_user_chose_stay():
     graph = distance(1)
     wanted = {"m": DType.INT16, "first": DType.INT8}
-    layers, notes = with_float_scores(graph, wanted)
+    layers, reasons = with_float_scores(graph, wanted)
     assert wanted == {"m": DType.INT16, "first": DType.INT8}
     assert layers == wanted | dict.fromkeys(("score", "score.kept", "e", "made"), DType.FLOAT32)
-    (note,) = notes
+    assert {reason.layer for reason in reasons} == layers.keys() - wanted.keys()
+    (note,) = precision_lines([OtherPrecision(r.layer, "", r.precision, r.reason, r.remedy) for r in reasons])
     for name in ("'score'", "'e'", "'made'", "the score 'score'"):
         assert name in note
     assert "'m'" not in note
