@@ -30,7 +30,7 @@ def command(tmp_path: Path) -> tuple[str | Path, ...]:
     )
 
 
-def test_stdout_is_one_object_with_the_facts_of_the_text(command: tuple[str | Path, ...], tmp_path: Path):
+def test_stdout_is_one_object_with_the_facts_of_the_text(command: tuple[str | Path, ...], tmp_path: Path) -> None:
     done = mcugen(*command, "--json", "-")
     assert done.code == 0, done.err
     summary = json.loads(done.out)
@@ -49,13 +49,13 @@ def test_stdout_is_one_object_with_the_facts_of_the_text(command: tuple[str | Pa
     assert len(summary["calibration_sha256"]) == 64
 
 
-def test_a_file_holds_what_stdout_does(command: tuple[str | Path, ...], tmp_path: Path):
+def test_a_file_holds_what_stdout_does(command: tuple[str | Path, ...], tmp_path: Path) -> None:
     printed = mcugen(*command, "--json", "-", "--quiet")
     written = mcugen(*command, "--json", tmp_path / "q.json", "--quiet")
     assert (printed.code, written.code, written.out) == (0, 0, "")
     assert (tmp_path / "q.json").read_text() == printed.out
 
 
-def test_without_json_stdout_is_empty(command: tuple[str | Path, ...]):
+def test_without_json_stdout_is_empty(command: tuple[str | Path, ...]) -> None:
     done = mcugen(*command)
     assert (done.code, done.out) == (0, "")
