@@ -48,16 +48,20 @@ class Session:
 
         levels = onnxruntime.GraphOptimizationLevel
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = levels.ORT_DISABLE_ALL if literal else levels.ORT_ENABLE_ALL
         options.intra_op_num_threads = threads
         options.log_severity_level = 4  # errors are raised
         options.add_session_config_entry("session.disable_quant_qdq", "1")  # fused, it mixes uint8 and int8
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it takes thrice the CPU of the work
         self._rule = rule
-        try:
-            self._session = _session(with_exact_products(model), options, relabels=relabels)
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise self._refused(error) from error
+        exact = with_exact_products(model)
+        for level in [levels.ORT_DISABLE_ALL] if literal else [levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL]:
+            options.graph_optimization_level = level
+            try:
+                self._session = _session(exact, options, relabels=relabels)
+                break
+            except Exception as error:  # onnxruntime's exceptions share no base class
+                if level is levels.ORT_DISABLE_ALL:  # fusions of 1.32 lost an output
+                    raise self._refused(error) from error
 
     @property
     def outputs(self) -> list[str]:
@@ -90,7 +94,8 @@ def _session(
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
     def session(declared: onnx.ModelProto) -> onnxruntime.InferenceSession:
-        return InferenceSession(declared.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        data = declared.SerializeToString()
+        return InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
     try:
         return session(model)
