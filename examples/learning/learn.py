@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from make_learning import HERE, KNOWN, Array, Weights
-from mcugen.options import Training
+from mcugen.core.options import Training
 from onnx import numpy_helper
 
 from mcugen import Compilation, CompiledModel, CompileOptions, Quantizing
