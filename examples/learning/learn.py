@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from make_learning import HERE, KNOWN, Array, Weights
-from mcugen.core.options import Training
 from onnx import numpy_helper
 
 from mcugen import Compilation, CompiledModel, CompileOptions, Quantizing
+from mcugen.core.options import Training
 
 Samples = list[dict[str, np.ndarray]]
 
