@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel computes each node, where several fit: by what each costs in instructions, RAM and flash.
+"""Choice of a kernel for each node, by the estimated instructions, RAM and flash of the whole model.
 
-All choices are made together, because kernels share code and the arena is as large as its busiest moment.
-Starting from several extremes, one node after the other takes the kernel that serves the user's goal best, until
-none changes any more (coordinate descent); the best end is taken.
+All choices are made together, because kernels share code and the peak of the arena is shared by all nodes. The search
+is a coordinate descent: it starts from several extremes, lets one node after the other take the candidate that ranks
+best by the user's goal until no node changes any more, and returns the best plan that a descent reached.
 """
 
 from __future__ import annotations
@@ -32,41 +32,45 @@ from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
 
 SURROUNDINGS = (32768, 0)
-"""Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
+"""Bytes of RAM and of flash that are added to these totals when plans are ranked: with the bare totals, a product would
+chase a few bytes of a small total."""
 
 LEAST_BESIDES = 1024
-"""The same of what the user wants most, which counts in earnest."""
+"""Most of SURROUNDINGS, in bytes, that is added to the total that the goal minimizes: small savings of it do count."""
 
 FAVOUR = {"speed": 1024, "ram": 25, "flash": 1024}
-"""What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a quarter of speed."""
+"""Weight of the goal's own total in Cost.rank; the other totals have weight 1. With 25, one hundredth of RAM, whose
+last bytes are the most expensive to save, counts as much as a quarter of speed."""
 
 NEARLY = 1 + 1 / 16
-"""How many times the least flash `flash` may take for time's sake."""
+"""Largest ratio of the flash of a `flash` plan to the least flash found: the excess may be spent on speed."""
 
 LAST_BYTES = 16
-"""Flash counts so many times then: its last hundredth may cost a sixth of the time."""
+"""Weight of flash in the trade of time and flash of `flash` plans: its last hundredth may cost a sixth of the time."""
 
 MOST_SLOWER = 1.065
-"""How many times the instructions of `balanced` it takes at most, where that much flash allows it: by estimates, which
-err by 4 %, so that it is a tenth."""
+"""Largest ratio of the instructions of a `flash` plan to those of `balanced`, where the flash limit allows such a plan.
+Estimates err by 4 %, so the true ratio is at most about 1.1."""
 
 ENOUGH = 0.25
 MOST_SLOWDOWN = 1.25
-"""`balanced` takes at most so many times the instructions that this share of RAM and flash allows."""
+"""Limit on `balanced`: at most MOST_SLOWDOWN times the instructions of the fastest plan that uses no more than the
+share ENOUGH of the available RAM and flash."""
 
 CLEARLY = 0.08
 NOTABLE = 0.0025
-"""Shares of a layer's cycles, and of all, that `speed` must win by another kernel than `balanced` takes: kernels differ
-by more than that in the cycles that an instruction takes."""
+"""Shares of a layer's cycles (CLEARLY) and of all cycles (NOTABLE) by which the kernel chosen for `speed` must be
+faster than that of `balanced` to replace it: the cycles per instruction of kernels differ by more than that."""
 
 MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body.
+    """Upper limits of a plan: RAM and flash in bytes, and the estimated instructions of all nodes.
 
-    `instructions` are those of all nodes, by estimate.
+    `taken` bytes of RAM are in use anyway: a node outside of bodies that needs no more than these counts as needing
+    none.
     """
 
     ram: int
@@ -75,45 +79,51 @@ class Limits:
     instructions: float = math.inf
 
     def excess(self, cost: Cost) -> int:
-        """Bytes that a plan takes beyond."""
+        """Return the bytes of RAM and flash by which a plan exceeds the limits."""
         return max(cost.ram - self.ram, 0) + max(cost.flash - self.flash, 0)
 
     def missed(self, cost: Cost) -> tuple[int, float]:
-        """By how many bytes and by how many instructions a plan is beyond: nothing else counts before that."""
+        """Return the bytes and the instructions by which a plan exceeds the limits.
+
+        Plans are compared by these first.
+        """
         return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
 
     def counted(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates as they count outside of bodies."""
+        """Return candidates of a node outside of bodies, counting no RAM where they need at most `taken` bytes."""
         return [replace(c, ram=0) if c.ram <= self.taken else c for c in offer]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel for a node, and what it would cost."""
+    """A kernel for a node, and its estimated or measured cost in one inference."""
 
     kernel: Kernel
     instructions: float
-    """With waits for constants and for results, where the costs know of them: `waits` cycles."""
+    """Estimated instructions, plus `waits` stall cycles where the cost model knows them; cycles if `is_measured`."""
     flash: Mapping[int, int]
-    """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
+    """Bytes of constants and functions by content number: equal constants and functions of equal text have the same
+    number and are stored once."""
     ram: int
-    """Bytes alive while it runs: what waits for later, inputs, outputs and scratch."""
+    """Bytes alive while the node runs: live values of other nodes, inputs, outputs and scratch."""
     stalls: float = 0.0
-    """Cycles beyond the instructions."""
+    """Cycles beyond the instructions, as far as the kernel declares them."""
     waits: float = 0.0
     is_measured: bool = False
-    """Whether its instructions are cycles, as it ran."""
+    """Whether `instructions` are cycles that were measured on the device."""
 
     @property
     def cycles(self) -> float:
-        """As far as they are known."""
+        """Return the instructions plus the known stall cycles."""
         return self.instructions + self.stalls
 
 
 @dataclass(frozen=True)
 class Others:
-    """Of the nodes without a choice, the bytes of RAM that one takes at most, and the instructions of all: those that
-    count in trades, and those besides.
+    """The cost of the nodes that have no choice of kernels.
+
+    `ram` is the largest number of bytes alive at one of them. `time` are their instructions that count when plans are
+    traded, `besides` the instructions of theirs that do not count.
     """
 
     ram: int
@@ -123,16 +133,17 @@ class Others:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a whole model, as far as kernels matter."""
+    """The estimated cost of a whole model: instructions, and bytes of RAM and flash that depend on kernels."""
 
     instructions: float
     ram: int
     flash: int
 
     def rank(self, goal: str) -> float:
-        """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better.
+        """Return the weighted logarithm of instructions · RAM · flash; the plan with the lower value is better.
 
-        What there is nothing of counts as one: a model may have no weights.
+        The goal's own total has the weight FAVOUR[goal], the others 1. Totals of 0 count as one: a model may have no
+        weights.
         """
         totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *SURROUNDINGS), strict=True)
         return sum(
@@ -143,20 +154,25 @@ class Cost:
 
 
 _TOTALS = ("speed", "ram", "flash")
-"""The goal that each total serves; `balanced` favours none."""
+"""Names of the goals that minimize instructions, RAM and flash, in this order; `balanced` favours none of the
+totals."""
 
 
 Rank = Callable[[Cost], tuple[float, ...]]
-"""Of two plans the one with less is taken."""
+"""A key of a plan's cost: of two plans, the one with the lower key is better."""
 
 
 class Choice:
-    """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
+    """The choice of a kernel for each node of a graph for which several kernels fit.
 
-    `family` is one of FAMILIES (options): `cmsis-nn` takes a library's kernel wherever one fits; for `auto` it is
-    one more to choose from, where it was measured as our own were. `any_size` leaves those whose parameters follow from
-    sizes that are known at run time. UsageError for a wanted kernel that fits nowhere. What kernels would cost is found
-    once, for all limits that are asked for.
+    `family` is one of FAMILIES (mcugen.core.options): `cmsis-nn` takes a kernel of the library wherever one fits; for
+    `auto` a library kernel is one more candidate where both it and one of our kernels were measured. Kernels named in
+    `wanted` are taken wherever they fit. `any_size` admits only kernels whose parameters follow from sizes that are
+    known at run time, where a node has such kernels. The costs of kernels are estimated once, and serve all limits
+    asked for.
+
+    Raises:
+        UsageError: A kernel named in `wanted` fits no node.
     """
 
     def __init__(
@@ -181,16 +197,16 @@ class Choice:
         self._graph, self._features, self._costs, self._goal = graph, features, costs, goal
 
     def within(self, limits: Limits) -> dict[Node, Kernel]:
-        """What serves the goal best for all nodes together."""
+        """Return the kernel of each node in the plan that serves the goal best within the limits."""
         return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
 
     def slowest(self, limits: Limits) -> float:
-        """The most instructions that `balanced` may take, waits left out."""
+        """Return the most instructions that a `balanced` plan may take, stall cycles left out."""
         offered, others = self._offered(limits)
         return _slowest(_without_waits(offered), limits, others) + others.besides
 
     def _taken(self, limits: Limits) -> dict[Node, Kernel]:
-        """One of the kernels that fit each node; other nodes have those of a library."""
+        """Return the chosen kernel of each node with candidates; nodes with a library kernel are not among them."""
         if all(len(found) == 1 for found in self._fitting.values()):
             return {node: found[0] for node, found in self._fitting.items()}
         offered, others = self._offered(limits)
@@ -199,7 +215,7 @@ class Choice:
         return {node: candidate.kernel for node, candidate in zip(self._offers[0], taken, strict=True)}
 
     def _offered(self, limits: Limits) -> tuple[list[list[Candidate]], Others]:
-        """For each node its candidates, as they count; what other nodes take."""
+        """Return the candidates of each node under these limits, and the cost of all other nodes."""
         offers, rams = self._offers
         outer = set(self._graph.nodes)
         offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
@@ -207,7 +223,10 @@ class Choice:
 
     @cached_property
     def _time_of_others(self) -> tuple[float, float]:
-        """As it counts, and as it does not: what is known roughly counts where it is the larger part."""
+        """Return the time of nodes without a choice as (counted, not counted).
+
+        Their rough estimate counts only where it exceeds the least instructions of the nodes with a choice.
+        """
         others = time_without_choice(self._graph, self._features, self._costs, self._fitting, self._goal)
         known = sum(min(c.instructions for c in offer) for offer in self._offers[0].values())
         return (others, 0.0) if others > known else (0.0, others)
@@ -218,7 +237,10 @@ class Choice:
 
 
 def _measured_first(graph: Graph, fitting: Mapping[Node, list[Kernel]], costs: CostTable) -> dict[Node, list[Kernel]]:
-    """Of layers that were measured only the kernels that were: cycles are no instructions."""
+    """Keep only the measured kernels of nodes that were measured, outside of bodies.
+
+    Measured cycles and estimated instructions cannot be compared.
+    """
 
     def measured(node: Node, found: list[Kernel]) -> list[Kernel]:
         return [k for k in found if (node.outputs[0].name, k.name) in costs.times]
@@ -236,10 +258,17 @@ def offers_of(
     *,
     in_any_order: bool = False,
 ) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
-    """What each kernel that fits would cost, by node; the bytes that other nodes need, by their first outputs' names.
+    """Estimate the cost of every kernel that fits, and the RAM of all other nodes.
 
-    Some of those have kernels already: `settled`. Nodes run in the order of the least RAM, or, `in_any_order`, each in
-    the better one of that and theirs: in groups other orders are the best.
+    Args:
+        fitting: The kernels that fit, by node.
+        settled: Nodes whose kernel is fixed already, such as library kernels.
+        in_any_order: Take, for each node, the smaller RAM of two node orders: the graph's own and the order of least
+            RAM. Within line-buffer fusion other orders are the best. Otherwise nodes run in the order of least RAM.
+
+    Returns:
+        The candidates of each node of `fitting`, and for the other nodes the bytes alive, by the name of the first
+        output.
     """
     firsts = {node: found[0] for node, found in fitting.items() if found[0].emit}
     program = lower(graph, features, choices={**(settled or {}), **firsts})
@@ -263,7 +292,7 @@ def offers_of(
 
 
 def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int) -> list[Candidate]:
-    """Candidates that count by cycles of the core, if those of all of them were fitted."""
+    """Return the candidates with core cycles in place of instructions, if all of them have fitted cycles."""
     cycles = [costs.cycles(node, c.kernel) for c in offer]
     known = [(c, n - costs.time(node, c.kernel)) for c, n in zip(offer, cycles, strict=True) if n is not None]
     if len(known) < len(offer) or any(c.is_measured for c in offer):
@@ -272,7 +301,7 @@ def _by_cycles(node: Node, offer: list[Candidate], costs: CostTable, times: int)
 
 
 def _taking(candidate: Candidate, more: float) -> Candidate:
-    """With so many cycles beside its instructions."""
+    """Return the candidate with additional stall cycles among its instructions."""
     instructions, waits = candidate.instructions + more, candidate.waits + more
     return replace(candidate, instructions=instructions, waits=waits, stalls=0.0)
 
@@ -283,9 +312,9 @@ def _compared(
     features: frozenset[str],
     costs: CostTable,
 ) -> dict[Node, list[Kernel]]:
-    """Our kernels and a library's, by the nodes of which both were measured.
+    """Return our kernels and the library's for each node at which kernels of both were measured.
 
-    Of an operator without a choice, what it writes itself stands for a kernel (own_kernel).
+    If an operator has no choice of kernels, the kernel of the one instruction that it emits is used (own_kernel).
     """
     found = {}
     for node, theirs in library.items():
@@ -297,16 +326,18 @@ def _compared(
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
-    """Of the nodes that have these kernels, in one inference, by the names of their first outputs."""
+    """Return the estimated instructions per inference of the nodes in `kernels`, by the name of its first output."""
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
 
 def time_without_choice(
     graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node], goal: str
 ) -> float:
-    """Instructions of all nodes but those that are `settled`, in one inference, roughly where they were not measured.
+    """Return the instructions per inference of all nodes that are not `settled`.
 
-    Those of a core are cycles, as far as they are known.
+    A rough figure where none was measured.
+
+    Cycles of the core stand in place of instructions as far as they are known.
     """
     return sum(
         times * _time_alone(node, features, costs, goal)
@@ -316,11 +347,12 @@ def time_without_choice(
 
 
 WIDENING = 0.45
-"""Instructions a product that it takes to widen weights of few bits by tiles, for 32 rows each."""
+"""Instructions per multiply-accumulate to widen weights of few bits tile by tile, with tiles that serve 32 rows
+each."""
 
 
 def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: str) -> float:
-    """Of a node without a choice."""
+    """Return the instructions, or cycles where known, of a node without a choice of kernels."""
     kernel = own_kernel(node, features)
     if kernel is not None and costs.knows(node, kernel):
         return _known_time(node, kernel, costs)
@@ -336,9 +368,11 @@ def _known_time(node: Node, kernel: Kernel, costs: CostTable) -> float:
 
 
 def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
-    """Of the same nodes, on memory that keeps pace with the core; None if there is no core.
+    """Return the cycles per inference of the nodes that have a kernel, on memory without stalls.
 
-    Those of kernels whose cycles were not fitted are instructions, and what is known to stall.
+    None if no core is known.
+
+    For kernels without fitted cycles, the instructions and the known stall cycles are added up.
     """
     if not costs.core:
         return None
@@ -351,7 +385,7 @@ def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kern
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
-    """All nodes, those of bodies included, and how often each runs."""
+    """Yield all nodes, including those of bodies, and how often each runs per inference."""
     for node in graph.nodes:
         for body, repeats in zip(node.op.bodies, node.op.repeats, strict=True):
             yield from _nodes(body, times * repeats)
@@ -361,14 +395,16 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
 def all_fitting(
     graph: Graph, features: frozenset[str], any_size: bool = False, wanted: Collection[str] = ()
 ) -> dict[Node, list[Kernel]]:
-    """Our kernels that fit, by the nodes that have any, those of bodies included."""
+    """Return our kernels that fit each node, including nodes of bodies; nodes that no kernel fits are left out."""
     return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size, wanted))}
 
 
 def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted: Collection[str] = ()) -> list[Kernel]:
-    """The kernels that fit a node and write their instruction themselves, the preferred ones first.
+    """Return the kernels that fit a node and emit their own instruction, in order of preference.
 
-    Those that spend memory are found where that is wished, or by name.
+    Kernels that spend memory are returned only under the tuning flag SPENDING, or if they are named in `wanted`. Under
+    the flag HALVES, kernels with float16 weights come alone where any fit. `any_size` selects kernels for sizes known
+    at run time, where any fit.
     """
     found = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
     found = [k for k in found if not k.spends or SPENDING in features or k.name in wanted]
@@ -378,7 +414,7 @@ def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted
 
 
 def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False) -> dict[Node, str]:
-    """A remark on nodes with a choice of kernels of which some were not measured: those are guessed to be slow."""
+    """Return a remark for each node with a choice of kernels if some were not measured and so are assumed slow."""
     found = {}
     for node, _ in _nodes(graph):
         kernels = own_kernels(node.op)
@@ -397,9 +433,9 @@ def _require(wanted: Collection[str], known: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Alive:
-    """Bytes alive while an instruction runs, but for its scratch; and those of them that it saves in place.
+    """Bytes alive while an instruction runs, without its scratch, and the bytes of them that it saves in place.
 
-    `is_free`: whether its output has a place of its own, and is not a part of something larger.
+    `is_free` says whether its outputs have places of their own, and are not parts of larger buffers.
     """
 
     nbytes: int
@@ -407,12 +443,12 @@ class Alive:
     is_free: bool
 
     def least(self) -> int:
-        """What is left of them."""
+        """Return the bytes that remain alive after the saving."""
         return self.nbytes - self.saved
 
 
 def alive_at(program: Program) -> dict[str, Alive]:
-    """By the name of a node's first output, at its busiest instruction."""
+    """Return the live bytes by the name of a node's first output, at the instruction of the node that needs most."""
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
     lives = Lives(program, 0)
     places = {
@@ -451,9 +487,13 @@ def _candidate(
     lasting: Collection[Value],
     numbers: dict[object, int],
 ) -> Candidate:
-    """What a kernel costs at a node, by lowering the node alone.
+    """Estimate the cost of a kernel at a node by lowering the node alone.
 
-    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
+    Args:
+        times: How often the node runs per inference.
+        alive: The bytes alive at each node, by the name of its first output.
+        lasting: Values that nothing may overwrite.
+        numbers: Numbers of contents in flash; contents that are new get the next number.
     """
     made = trial(node, kernel, features) if kernel.emit else Trial.of(node, alone(node, features))
     program = made.program
@@ -474,7 +514,7 @@ def _candidate(
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
-    """Bytes that an output need not take because it may lie over one of the buffers that nobody reads later."""
+    """Return the most bytes saved by an output that overlaps a buffer in `ending`, which no later instruction reads."""
     outs = ((i, out.buffer) for i in instrs for out in i.operands if out.access is Access.OUT)
     pairs = ((i, y, x.buffer) for i, y in outs for x in i.operands if x.buffer in ending)
     found = ((y, x, freedom(i, y, x)) for i, y, x in pairs)
@@ -482,7 +522,7 @@ def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
 
 
 class _Plan:
-    """A candidate for each node, and the running totals, with what `others` take, which have no choice."""
+    """A candidate for each node, and running totals that include the nodes without a choice."""
 
     def __init__(self, taken: Sequence[Candidate], others: Others) -> None:
         self.taken = list(taken)
@@ -492,11 +532,11 @@ class _Plan:
         self._flash = sum(self._add_code(candidate) for candidate in taken)
 
     def cost(self) -> Cost:
-        """Instructions, RAM and flash of the whole network, as chosen now."""
+        """Return the instructions, RAM and flash of the whole model with the current candidates."""
         return Cost(self._instructions, self._ram.most, self._flash)
 
     def change(self, index: int, candidate: Candidate) -> None:
-        """Lets a node take another candidate."""
+        """Replace the candidate of a node, and update the totals."""
         old, self.taken[index] = self.taken[index], candidate
         self._instructions += candidate.instructions - old.instructions
         self._ram.exchange(old.ram, candidate.ram)
@@ -504,7 +544,7 @@ class _Plan:
         self._flash += self._add_code(candidate)
 
     def costs_with(self, index: int, offer: Sequence[Candidate]) -> list[Cost]:
-        """What the whole would cost if a node took each of these."""
+        """Return the cost of the whole model for each candidate in `offer` in place of the node's current one."""
         old = self.taken[index]
         ram, flash = self._ram.most_without(old.ram), self._flash - self._remove_code(old)
         found = [
@@ -519,38 +559,41 @@ class _Plan:
         return found
 
     def _add_code(self, candidate: Candidate) -> int:
-        """Bytes that it adds."""
+        """Add a user to each content of the candidate, and return the bytes that are new in flash."""
         added = self._unshared(candidate)
         for key in candidate.flash:
             self._users[key] += 1
         return added
 
     def _remove_code(self, candidate: Candidate) -> int:
-        """Bytes that are gone with it."""
+        """Remove a user from each content of the candidate, and return the bytes that vanish from flash."""
         for key in candidate.flash:
             self._users[key] -= 1
         return self._unshared(candidate)
 
     def _unshared(self, candidate: Candidate) -> int:
-        """Bytes of what nobody else has."""
+        """Return the bytes of the candidate's contents that no node uses."""
         return sum(nbytes for key, nbytes in candidate.flash.items() if not self._users[key])
 
 
 class _Largest:
-    """The largest of numbers of which one after the other is exchanged."""
+    """The largest of a multiset of numbers, kept up to date while single numbers are exchanged."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.most = max(numbers)
         self._counts = Counter(numbers)
 
     def most_without(self, number: int) -> int:
-        """The largest of all but one that equals `number`; only where it is the largest itself, others are sought."""
+        """Return the largest number without one occurrence of `number`.
+
+        Scan only if that occurrence is the only maximum.
+        """
         if number < self.most or self._counts[number] > 1:
             return self.most
         return max((other for other in self._counts if other != number), default=0)
 
     def exchange(self, old: int, new: int) -> None:
-        """Takes out one that equals `old`, and puts `new` in its place."""
+        """Replace one occurrence of `old` by `new`."""
         self.most = max(self.most_without(old), new)
         self._counts[new] += 1
         self._counts[old] -= 1
@@ -559,8 +602,10 @@ class _Largest:
 
 
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, others: Others) -> list[Candidate]:
-    """The best by the goal. For `speed` that takes fewest instructions, where they are sure to be faster. `balanced`
-    goes by waits only where that is clearly better, as estimates of them err.
+    """Return the best plan by the goal, one candidate for each node.
+
+    `speed` takes the kernel of fewest instructions only at nodes where it is clearly faster than that of `balanced`.
+    `balanced` takes stall cycles into account only if the plan becomes clearly better, because estimates of stalls err.
     """
     taken = _best(offers, goal, limits, others)
     if goal == "balanced" and any(c.waits for offer in offers for c in offer):
@@ -574,7 +619,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, ot
 
 
 def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> list[Candidate]:
-    """What that goal takes, which knows of no waits."""
+    """Return the plan of the goal `balanced`, with stall cycles left out."""
     plain = _without_waits(offers)
     taken = _best(plain, "balanced", limits, others)
     return [offer[given.index(c)] for offer, given, c in zip(offers, plain, taken, strict=True)]
@@ -585,7 +630,7 @@ def _without_waits(offers: Sequence[Sequence[Candidate]]) -> list[list[Candidate
 
 
 def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list[Candidate]:
-    """Of two plans the other one, but for layers that the fast one wins clearly."""
+    """Return the plan `other`, with candidates of `fast` at the nodes where these are clearly faster."""
     notable = NOTABLE * sum(c.cycles for c in other)
 
     def is_faster(quick: Candidate, slow: Candidate) -> bool:
@@ -596,7 +641,7 @@ def _where_faster(fast: Sequence[Candidate], other: Sequence[Candidate]) -> list
 
 
 def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, others: Others) -> list[Candidate]:
-    """The best end of the descents from the extremes."""
+    """Return the best plan that descents from the extremes reach, by the goal."""
     if goal == "flash":
         return _traded(offers, limits, others)
     free = best = _best_end(offers, others, _within(limits, lambda cost: cost.rank(goal)))
@@ -611,20 +656,25 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, othe
 
 
 def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits) -> bool:
-    """For a balance; what differs by less, estimates do not tell apart."""
+    """Return whether a plan ranks better for `balanced` by more than CLEARLY.
+
+    Estimates cannot tell smaller differences.
+    """
     rank = _within(limits, lambda cost: cost.rank("balanced"))
     clearly = _within(limits, lambda cost: cost.rank("balanced") + CLEARLY)
     return clearly(one.cost()) < rank(other.cost())
 
 
 def _within(limits: Limits, worth: Callable[[Cost], float]) -> Rank:
-    """Of plans within the limits, or of those that miss them least, that of the least `worth`."""
+    """Return a key that compares plans by how far they miss the limits first, and by `worth` second."""
     return lambda cost: (*limits.missed(cost), worth(cost))
 
 
 def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> list[Candidate]:
-    """Of what takes nearly the least flash, and fits where that fits, the best trade of time and flash; one that is
-    hardly slower than `balanced` if there is any.
+    """Return the `flash` plan: the best trade of time and flash among the plans with nearly the least flash.
+
+    The plan uses at most NEARLY times the least flash, or less where the flash limit is smaller. If there is a plan of
+    at most MOST_SLOWER times the instructions of `balanced` (unrolled loops included), one of these is returned.
     """
     least = _best_end(offers, others, _within(limits, lambda cost: cost.rank("flash"))).cost()
     most = replace(limits, ram=max(limits.ram, least.ram), flash=int(NEARLY * least.flash))
@@ -641,7 +691,7 @@ def _traded(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Other
 
 
 def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> _Plan:
-    """Of time and flash, in which the last bytes of flash count."""
+    """Return the plan of the best trade of time and flash, log(instructions) + LAST_BYTES · log(flash)."""
 
     def trade(cost: Cost) -> float:
         return math.log(max(cost.instructions, 1.0)) + LAST_BYTES * math.log(max(cost.flash, 1))
@@ -657,34 +707,45 @@ def _best_trade(offers: Sequence[Sequence[Candidate]], limits: Limits, others: O
 
 
 def _with_one_kernel(taken: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
-    """A plan, but with a kernel wherever it is offered: its code is shared, so that one node alone may gain nothing."""
+    """Yield the plan once per kernel, with that kernel wherever it is offered.
+
+    A kernel's code is shared, so that a change of one node alone may gain nothing.
+    """
     for name in sorted({c.kernel.name for offer in offers for c in offer}):
         yield [next((c for c in offer if c.kernel.name == name), old) for offer, old in zip(offers, taken, strict=True)]
 
 
 def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, others: Others) -> float:
-    """The most instructions that `balanced` may take: where there is room, bytes that it saves serve nobody."""
+    """Return the most instructions that `balanced` may take: MOST_SLOWDOWN times the fastest plan within ENOUGH memory.
+
+    There is no limit if the fastest plan needs more than that share of memory.
+    """
     room = Limits(int(ENOUGH * limits.ram), int(ENOUGH * limits.flash), limits.taken)
     fastest = _best_end(offers, others, _within(room, lambda cost: cost.rank("speed"))).cost()
     return math.inf if room.excess(fastest) else MOST_SLOWDOWN * fastest.instructions
 
 
 def _best_end(offers: Sequence[Sequence[Candidate]], others: Others, rank: Rank) -> _Plan:
-    """Of what the descents come to, that of the least rank."""
+    """Return the plan of least rank among those that the descents from all starts reach."""
     starts = {tuple(map(id, start)): start for start in _starts(offers)}
     ends = [_end(start, offers, others, rank) for start in starts.values()]
     return min(ends, key=lambda plan: rank(plan.cost()))
 
 
 def _end(start: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], others: Others, rank: Rank) -> _Plan:
-    """What a descent comes to."""
+    """Return the plan that a descent from `start` reaches."""
     plan = _Plan(start, others)
     _descend(plan, offers, rank)
     return plan
 
 
 def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
-    """The fastest, the smallest, and for each kernel: that one wherever it is offered, else the smallest."""
+    """Yield start plans: fewest instructions, least RAM, least flash.
+
+    Then, per kernel, yield the plan with that kernel wherever it is offered.
+
+    Nodes to which the kernel is not offered take their smallest candidate.
+    """
 
     def flash(candidate: Candidate) -> int:
         return sum(candidate.flash.values())
@@ -696,7 +757,7 @@ def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
 
 
 def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Rank) -> None:
-    """Changes one node at a time until nothing gets better."""
+    """Change one node at a time to its best candidate until no node changes, for at most MAX_ROUNDS rounds."""
     for _ in range(MAX_ROUNDS):
         changed = False
         for index, offer in enumerate(offers):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels cost on a CPU: instructions, and cycles of a core, by linear models of a layer's work; bytes of code.
+"""Cost model of kernels on a CPU: instructions, cycles of a core, and bytes of code, linear in the work of a layer.
 
 The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json.
 """
@@ -21,17 +21,22 @@ from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.memory.loop_tuning import SLOW_FMA
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
-"""What instructions grow with: `gathered` are elements of im2col, `extra` is what a kernel says of itself."""
+"""Terms of the linear cost model, counted by `work`: `gathered` are elements of im2col patches, `weights` elements of
+all constants, `extra` is a count that a kernel declares itself."""
 
 REPLACEMENT = "cortex-m3"
-"""Whose costs stand for those of CPUs without a table: a plain 32-bit CPU."""
+"""CPU whose costs are used for CPUs without a table: a plain 32-bit CPU."""
 
 ALIKE = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55"}
-"""CPUs whose costs are another's: no kernel has atomic instructions, and QEMU has no Cortex-M85 to measure on."""
+"""CPUs that use the cost table of another: no kernel has atomic instructions, and QEMU has no Cortex-M85 to measure
+on."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
-    """The TERMS of a node: elements, but for its one call and its multiply-accumulates; of windows as often as read."""
+    """Return the TERMS of a node: one call, multiply-accumulates, numbers of elements, and the extra count.
+
+    Inputs of windowed operators count as often as they are read.
+    """
     windows = node.op.reads(node.sig) if isinstance(node.op, Windowed) else 0
     inputs = windows or sum(v.type.count for v in node.inputs if v is not None and not v.is_constant)
     constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
@@ -43,39 +48,43 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function, and of helpers
-    that all functions of the kernel share.
+    """The fitted cost of a kernel.
+
+    `per` are the coefficients of TERMS in instructions, for each way of the kernel ("" if it has one only). `code` is
+    the size in bytes of one C function, `shared` that of the helpers that all functions of the kernel share.
     """
 
     per: Mapping[str, tuple[float, ...]]
     code: int
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """The same of cycles, by core, on memory that keeps pace with it."""
+    """Coefficients of TERMS in cycles, by core and way, on memory without stalls."""
     shared: int = 0
 
 
 FMA_STALLS = 2
-"""Cycles beyond its own that VFMA takes on cores that reward sums apart from products (mcugen.memory.loop_tuning)."""
+"""Stall cycles of a VFMA on cores that reward additions by separate instructions (mcugen.memory.loop_tuning)."""
 
 ONCE = 0.5
-"""Of the bytes of a function that several layers call, what one takes that is called once, where none was measured."""
+"""Size of a function that is called once, as a share of the size of one that several layers call, where not
+measured."""
 
 UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
-"""Of kernels that were not measured, a user's own perhaps: what simple C takes."""
+"""Cost of kernels that were not measured, such as a user's own: that of simple C."""
 
 
 DECODING = KernelCost({"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520)
-"""Of weights, on CPUs where that was not measured."""
+"""Cost of decompressing weights, on CPUs where it was not measured."""
 
 PER_MAC, PER_ELEMENT = 3.0, 8.0
-"""Instructions of layers without costs, by what they multiply, and what they read or write: simple C, few functions."""
+"""Instructions per multiply-accumulate, and per element read or written, of layers without measured costs: simple C
+with few functions."""
 
 SOFT_FLOAT = 40.0
-"""How many times that floats take without an FPU."""
+"""Slowdown of float arithmetic without an FPU."""
 
 
 def rough_time(node: Node, features: frozenset[str]) -> float:
-    """Instructions of a node of whose kernels nothing is known; none where it moves data, as that may vanish."""
+    """Estimate the instructions of a node whose kernels are all unknown; 0 if it moves data, as the move may vanish."""
     if node.op.moves_data:
         return 0.0
     given = [v for v in node.inputs if v is not None and not v.is_constant]
@@ -85,66 +94,72 @@ def rough_time(node: Node, features: frozenset[str]) -> float:
 
 
 def no_waits(program: Program) -> float:
-    """As if constants lay in memory that keeps pace with the CPU."""
+    """Return 0 stall cycles, as if constants lay in memory as fast as the CPU."""
     del program
     return 0.0
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """The costs of one CPU by kernel name."""
+    """The cost model of one CPU, by kernel name."""
 
     kernels: Mapping[str, KernelCost]
     cpu: str = ""
     waits: Callable[[Program], float] = no_waits
-    """Cycles that a layer, lowered by itself, waits for its constants: they count as its instructions do."""
+    """Returns the cycles that a layer, lowered alone, waits for its constants; they count as its instructions do."""
 
     core: str = ""
-    """Whose cycles count where plans are compared by time; none: those of no core."""
+    """Core whose cycles are used to compare plans by time; empty for none."""
 
     sums_apart: float = 0.0
-    """The share of products of floats that kernels with such loops add by instructions of their own, unseen by fits."""
+    """Share of float products that kernels with FloatLoops add by separate instructions, which the fits do not
+    include."""
 
     once: Mapping[str, int] = field(default_factory=dict)
-    """By kernel, bytes of functions that are called once: these are inlined, with all of their parameters known."""
+    """Bytes by kernel of functions that are called once: the compiler inlines these, with all of their parameters
+    known."""
 
     several: Mapping[str, int] = field(default_factory=dict)
-    """The same of functions that several layers call, of kernels whose instructions were not measured."""
+    """Bytes by kernel of functions that several layers call, for kernels whose instructions were not measured."""
 
     soft_floats: int = 0
-    """Bytes of the compiler's functions of floats, which programs with floats call without an FPU."""
+    """Bytes of the compiler's float functions, which programs with floats call on CPUs without an FPU."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Cycles of layers that were measured, by their names and those of kernels: these count, and no fits."""
+    """Measured cycles by (layer name, kernel name); these are used in place of fitted costs."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
-        """Cycles of a node by that kernel beyond its instructions, as far as the kernel says."""
+        """Return the cycles of a node beyond its instructions, as far as the kernel declares them for the core."""
         return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
 
     def cycles(self, node: Node, kernel: Kernel) -> float | None:
-        """Of a node by that kernel on the core, waits for memory left out; None where they were not fitted."""
+        """Return the fitted cycles of a node on the core, without memory stalls; None if they were not fitted."""
         per = self._cost(kernel.name).cycles.get(self.core, {}).get(kernel.way_of(node))
         if per is None:
             return None
         return _total(per, node, kernel) - (FMA_STALLS - 1) * self._apart(node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
-        """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
+        """Return the estimated instructions of a node by a kernel; those of simple C if the kernel was not measured."""
         fitted = _total(self._per(node, kernel) or UNKNOWN.per[""], node, kernel)
         return fitted + self._apart(node, kernel)
 
     def time(self, node: Node, kernel: Kernel) -> float:
-        """Its instructions, and where some products are added by instructions of their own, what the others stall."""
+        """Return the instructions of a node, and FMA_STALLS for each product that a fused instruction adds.
+
+        Stalls count only where some products are added by separate instructions.
+        """
         fused = _products(node, kernel) - self._apart(node, kernel) if self.sums_apart else 0.0
         return self.instructions(node, kernel) + FMA_STALLS * fused
 
     def _apart(self, node: Node, kernel: Kernel) -> float:
-        """Products that it adds by instructions of their own."""
+        """Return the number of products that separate instructions add."""
         return self.sums_apart * _products(node, kernel) if FloatLoops in kernel.options else 0.0
 
     def rough_stalls(self, node: Node) -> float:
-        """What products of floats stall on the core, at a node of whose kernels nothing is known; instructions that add
-        them, where these are their own, count in.
+        """Return the stall cycles of float products at a node whose kernels are all unknown.
+
+        Separate additions, where the core rewards them, are included as instructions.
         """
         x = node.inputs[0] if node.inputs else None
         if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
@@ -157,7 +172,7 @@ class CostTable:
         return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
-        """Whether what the kernel does with the node was measured."""
+        """Return whether this kernel's way of computing the node was measured."""
         return self._per(node, kernel) is not None
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
@@ -165,9 +180,11 @@ class CostTable:
         return None if found is UNKNOWN else found.per.get(kernel.way_of(node))
 
     def code_of(self, functions: Mapping[tuple[object, ...], str], known: int | None = None) -> dict[Hashable, int]:
-        """Bytes of C functions, whose kernels' names these are, and by kernel those of the helpers that they share.
+        """Return the bytes of C functions, and by kernel name the bytes of the helpers that its functions share.
 
-        Those of each function are `known`, or what most take, by estimate where a kernel was not measured.
+        Args:
+            functions: The kernel name of each function, by function key.
+            known: The size of each function in bytes; None: the measured one, or an estimate where there is none.
         """
         own: dict[Hashable, int] = {
             key: self._cost(kernel).code if known is None else known for key, kernel in functions.items()
@@ -175,16 +192,16 @@ class CostTable:
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
     def code_once(self, kernel: str) -> int:
-        """Bytes of a function that is called once, its call and helpers included."""
+        """Return the bytes of a function that is called once, including its call and helpers."""
         cost = self._cost(kernel)
         return self.once.get(kernel, round(ONCE * cost.code) + cost.shared)
 
     def code_of_several(self, kernel: str) -> int:
-        """Bytes of a function that several layers call, by estimate where that was not measured."""
+        """Return the bytes of a function that several layers call; an estimate where it was not measured."""
         return self.several.get(kernel, self._cost(kernel).code)
 
     def code_of_helpers(self, kernel: str) -> int:
-        """Bytes of what all of a kernel's functions share."""
+        """Return the bytes of the helpers that all functions of a kernel share."""
         return self._cost(kernel).shared
 
     def _cost(self, kernel: str) -> KernelCost:
@@ -192,7 +209,7 @@ class CostTable:
 
 
 def _products(node: Node, kernel: Kernel) -> float:
-    """Multiplications of floats."""
+    """Return the number of float multiplications."""
     x = node.inputs[0]
     is_float = x is not None and x.type.dtype.is_float
     return kernel.products * node.op.macs(node.sig) if is_float else 0.0
@@ -204,7 +221,7 @@ def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
 
 @cache
 def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
-    """The measured costs of a CPU, of inner loops as `features` ask for them."""
+    """Return the measured cost table of a CPU, with inner loops that the tuning flags in `features` select."""
     return replace(_measured(cpu), sums_apart=sums_apart(features) / 2)
 
 
