@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that kernels of several instruction sets share: shapes, packing, loops, reading orders."""
+"""Parts shared by kernels of several instruction sets: shapes, weight packing, loops, traversal orders."""

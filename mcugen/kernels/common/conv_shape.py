@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A convolution as its kernels see it: two spatial axes always, channels last."""
+"""Geometry of a convolution as its kernels see it: always two spatial axes, channels last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, kw_only=True)
 class ConvGeometry(Params):
-    """A window that slides over rows and columns, channels last; of one axis there is one row."""
+    """Parameters of a window that slides over rows and columns, channels last.
+
+    With one spatial axis there is one row.
+    """
 
     batch: Annotated[int, "images"]
     in_c: Annotated[int, "channels of a pixel of x"]
@@ -38,7 +41,10 @@ _BY_AXIS = ("in", "out", "k", "stride", "dilation", "pad")
 
 @dataclass(frozen=True)
 class ConvShape:
-    """Sizes in elements; `pad_h` and `pad_w` are above and to the left. A one-dimensional one has height 1."""
+    """Geometry of a convolution in elements, channels last; a one-dimensional one has height 1.
+
+    `pad_h` and `pad_w` are the padding above and to the left.
+    """
 
     batch: int
     in_h: int
@@ -57,11 +63,20 @@ class ConvShape:
     pad_w: int
     groups: int
     whole_c: int | None = None
-    """Channels of a pixel in memory, of x and y, where these are only some."""
+    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them (output-channel
+    tiling)."""
 
     @staticmethod
     def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:
-        """Of a convolution, channels last, by the shapes of its tensors."""
+        """Return the geometry of a convolution, channels last, from the shapes of its tensors.
+
+        Args:
+            x: Shape of the input, [N, H, W, C] or [N, W, C].
+            w: Shape of the weights, [O, H, W, C / groups] or [O, W, C / groups].
+            y: Shape of the output, [N, H, W, O] or [N, W, O].
+            window: Strides, dilations and padding.
+            groups: Groups of channels.
+        """
         flat = len(x) == 3
 
         def both(values: Sequence[int], missing: int) -> tuple[int, int]:
@@ -80,27 +95,34 @@ class ConvShape:
 
     @staticmethod
     def of_rows(rows: int, depth: int, channels: int) -> ConvShape:
-        """Of a fully connected layer as a convolution of pixels in a row."""
+        """Return the geometry of a fully connected layer: a 1×1 convolution over one row of `rows` pixels."""
         return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Its numbers as kernels read them."""
+        """Return the geometry as parameters of a kernel."""
         return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
 
     def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
-        """Along axis h or w: the sizes of input, output and kernel, stride, dilation and padding."""
+        """Return the sizes of input, output and kernel, stride, dilation and padding along the axis "h" or "w"."""
         size, out, taps, stride, dilation, pad = (getattr(self, f"{name}_{axis}") for name in _BY_AXIS)
         return size, out, taps, stride, dilation, pad
 
     def as_row(self) -> ConvShape:
-        """The same of an image one pixel wide, laid down: elements in the same order, but as one row."""
+        """Return the geometry of an image one pixel wide as one row; elements keep their order.
+
+        Other geometries are returned unchanged.
+        """
         if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:
             return self
         return self.turned()
 
     def as_few_rows(self) -> ConvShape:
-        """The same, as a row if it is one; of a dilated one, pixels between two taps are columns."""
+        """Return the geometry as one row if it is one.
+
+        In a dilated row whose length, output and padding are multiples of the dilation, the pixels between two taps
+        become columns, so that the dilation disappears.
+        """
         row, between = self.as_row(), self.as_row().dilation_w
         one_row = row.in_h == row.out_h == row.k_h == row.stride_w == 1 and not row.pad_h
         if not one_row or between == 1 or row.in_w % between or row.out_w % between or row.pad_w % between:
@@ -110,35 +132,41 @@ class ConvShape:
         return replace(columns, in_w=between, out_w=between)
 
     def turned(self) -> ConvShape:
-        """With its axes exchanged. Where one of them has length 1 everywhere, elements keep their order."""
+        """Return the geometry with its axes exchanged.
+
+        Elements keep their order where one axis has length 1 everywhere.
+        """
         axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}
         return replace(self, **axes)
 
     @property
     def pixel(self) -> int:
-        """Elements from pixel to pixel of x, and of y where both have as many channels."""
+        """Return the elements from pixel to pixel of x, and of y where both have the same number of channels."""
         return self.whole_c or self.in_c
 
     @property
     def is_depthwise(self) -> bool:
-        """One filter a channel."""
+        """Return whether each channel has one filter of its own."""
         return self.groups > 1 and self.groups == self.in_c == self.out_c
 
     @property
     def is_inside(self) -> bool:
-        """Whether no window leaves the input."""
+        """Return whether no window leaves the input."""
         right = self.stride_w * (self.out_w - 1) + (self.k_w - 1) * self.dilation_w + 1
         below = self.stride_h * (self.out_h - 1) + (self.k_h - 1) * self.dilation_h + 1
         return not (self.pad_h or self.pad_w) and right <= self.in_w and below <= self.in_h
 
     @property
     def is_one_window(self) -> bool:
-        """Whether all of the input is one window of a line, as one step of a convolution over time is."""
+        """Return whether one window covers all of a one-line input, as in one step of a convolution over time."""
         sizes = (self.in_h, self.in_w) == (self.k_h, self.k_w) and self.batch == self.groups == 1
         return sizes and 1 in (self.in_h, self.in_w) and self.is_inside
 
     @property
     def reads_pixels(self) -> bool:
-        """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
+        """Return whether each output pixel reads exactly one input pixel (1×1, no padding).
+
+        Im2col is not needed then.
+        """
         same = (self.in_h - 1) // self.stride_h + 1 == self.out_h and (self.in_w - 1) // self.stride_w + 1 == self.out_w
         return self.k_h == self.k_w == 1 and not (self.pad_h or self.pad_w) and same

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels that a module declares."""
+"""Enumeration of the kernels that a module declares."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mcugen.lir.kernel import Kernel
 
 
 def kernels_of(module: ModuleType) -> Iterator[Kernel]:
-    """Those in its variables."""
+    """Yield the kernels in the variables of a module."""
     for value in list(vars(module).values()):
         yield from _kernels(value)
 
 
 def _kernels(value: object) -> Iterator[Kernel]:
-    """Those in a module's constant: one, or a table of them."""
+    """Yield the kernels in one value: a kernel, or a possibly nested tuple or dictionary of kernels."""
     if isinstance(value, Kernel):
         yield value
     elif isinstance(value, dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that call a library: which nodes they can compute, and what they give where they round in their own way."""
+"""Choice of library kernels, and reference implementations of those that round differently from the operators."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from mcugen.lir.trial import trial
 def library_kernels(
     graph: Graph, features: frozenset[str], costs: CostTable, goal: str, wanted: Collection[str] = ()
 ) -> dict[Node, Kernel]:
-    """Of the kernels that fit a node, the first, unless another serves the goal better; `wanted` names before others.
+    """Return the library kernel of each node that any fits.
 
-    In bodies only those that round as we do (see Kernel).
+    This is the first kernel that fits, unless another serves the goal better. Within bodies only kernels that round as
+    the operator's reference does are taken (see Kernel).
+
+    Args:
+        wanted: Names of kernels that are preferred to all others.
     """
     found = {}
     for node, is_outside in _nodes(graph):
@@ -32,7 +36,7 @@ def library_kernels(
 
 
 def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs: CostTable, goal: str) -> Kernel:
-    """That of the smallest constants for the goal `flash`, else of the fewest instructions as far as measured."""
+    """Return the kernel with the smallest weights for the goal `flash`, else the fastest measured one."""
     if goal == "flash":
         return min(fitting, key=lambda k: trial(node, k, features).program.weights_size)
     if not costs.knows(node, fitting[0]):
@@ -41,7 +45,11 @@ def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs
 
 
 def references(graph: Graph, program: Program) -> dict[Node, Reference]:
-    """For nodes of `graph` that `program`, made of it, computes with another rounding than the operator's reference."""
+    """Return the reference of each node that `program` computes with a library kernel of different rounding.
+
+    Args:
+        program: The program that was lowered from `graph`.
+    """
     used = {(instr.name, instr.kernel) for instr in program.instrs if instr.library}
     return {
         node: kernel.evaluate
@@ -52,14 +60,17 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
 
 
 def alone(node: Node, features: frozenset[str]) -> Builder:
-    """A node as its operator writes it, without a choice of kernels."""
+    """Lower a node by its operator alone, without a choice of kernels, and return the builder."""
     builder = Builder(Program("trial"), features)
     node.op.lower(node, builder)  # type: ignore[attr-defined]
     return builder
 
 
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
+    """Return the kernel of an operator without a choice of kernels, if it emits one kind of instruction only.
+
+    Its way in the cost table is "<operator>_<type of the first input>".
+    """
     names = {instr.kernel for instr in alone(node, features).program.instrs}
     first = next((v for v in node.inputs if v is not None), node.outputs[0])
     way = f"{node.op.name}_{first.type.dtype.value}"
@@ -67,7 +78,7 @@ def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
 
 
 def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
-    """All nodes, and whether they are outside of bodies."""
+    """Yield all nodes, and whether each is outside of bodies."""
     return ((node, part is graph) for part in graph.nested() for node in part.nodes)
 
 

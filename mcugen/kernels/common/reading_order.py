@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The orders in which kernels of convolutions read x and write y."""
+"""Orders in which kernels of convolutions read x and write y, from which the allowed overlap of both follows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from mcugen.lir.traversal import Traversal
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
-    """Pixels in blocks of `at_once`, [blocks, at_once]; the last one again where a block is not full."""
+    """Return pixel numbers in blocks, [blocks, at_once]; a last block that is not full repeats the last pixel."""
     starts = np.arange(0, pixels, at_once)
     blocks: Array = np.minimum(starts[:, None] + np.arange(at_once), pixels - 1)
     return blocks
 
 
 def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
-    """Output pixels in `blocks` [blocks, pixels], group after group: at each, what lies under the kernel is read.
+    """Return the traversal by blocks of output pixels, one group of channels after the other within each block.
 
-    It is copied before anything is written, or, with `last`, read again for each few channels, of which `last` are
-    written after all reads.
+    By default the window of a block is copied before anything is written.
+
+    Args:
+        blocks: Numbers of output pixels, [blocks, pixels].
+        last: If not 0, the window is not copied but read again for every few output channels, of which the `last` ones
+            are written after all reads.
     """
     group = np.arange(shape.groups)
     first = _first_elements(shape)[blocks].min(1)[:, None] + group * (shape.in_c // shape.groups)
@@ -33,7 +37,10 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
 
 
 def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
-    """Output rows of a depthwise convolution: `count` channels from each of `starts` on, pixel after pixel."""
+    """Return the traversal of a depthwise convolution by output rows.
+
+    Within a row, `count` channels from each of `starts` on are computed pixel after pixel.
+    """
     space = (shape.out_h, 1, shape.out_w)
     first = _first_elements(shape).reshape(space) + starts[:, None]
     end = np.arange(shape.out_h * shape.out_w).reshape(space) * shape.out_c + starts[:, None] + count
@@ -41,7 +48,7 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
 
 
 def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
-    """Output pixels of a depthwise convolution, at each `count` channels after the other, the last perhaps fewer."""
+    """Return the traversal of a depthwise convolution by output pixels, `count` channels at a time."""
     starts, pixels = np.arange(0, shape.out_c, count), np.arange(shape.out_h * shape.out_w)[:, None]
     first = _first_elements(shape)[:, None] + starts
     end = pixels * shape.out_c + np.minimum(starts + count, shape.out_c)
@@ -49,9 +56,11 @@ def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
-    """Output rows, `at_once` together: input rows are copied before them, as far as the kernel reaches then.
+    """Return the traversal by output rows, where the input rows that a step needs are copied before it.
 
-    `writes` tells where what is written ends after each such step, if not with its rows.
+    Args:
+        at_once: Output rows per step.
+        writes: The end of the written elements after each step, if it differs from the end of the step's rows.
     """
     oy = np.arange(0, shape.out_h, at_once)
     span = (shape.k_h - 1) * shape.dilation_h + 1
@@ -65,7 +74,7 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
 
 
 def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
-    """The same for each image of a batch."""
+    """Return the traversal of a batch from the first read and the end of writes of each step in one image."""
     in_size, out_size = shape.in_h * shape.in_w * shape.in_c, shape.out_h * shape.out_w * shape.out_c
     image = np.arange(shape.batch)[:, None]
     reads = np.where(first < in_size, first + image * in_size, shape.batch * in_size)
@@ -73,7 +82,7 @@ def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
 
 
 def _first_elements(shape: ConvShape) -> Array:
-    """By output pixel: the first element under the kernel, or more than there are if all of it lies outside."""
+    """Return the first element of x under each output pixel's window, or the size of x if the window is all padding."""
     top, left = (_read_positions(shape, axis).min(1) for axis in "hw")
     outside = (top == shape.in_h)[:, None] | (left == shape.in_w)
     first = np.where(outside, shape.in_h * shape.in_w, top[:, None] * shape.in_w + left) * shape.in_c
@@ -81,7 +90,7 @@ def _first_elements(shape: ConvShape) -> Array:
 
 
 def _read_positions(shape: ConvShape, axis: str) -> Array:
-    """Along an axis, [outputs, taps]: where a tap reads; the axis' size for those outside."""
+    """Return the positions that taps read along an axis, [outputs, taps]; the axis' size for those in the padding."""
     size, out, taps, stride, dilation, pad = shape.along(axis)
     at = np.arange(out)[:, None] * stride + np.arange(taps) * dilation - pad
     within: Array = np.where((at >= 0) & (at < size), at, size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of layers that are computed row by row: windows of rows, and what comes into them and out."""
+"""Kernels that move rows into and out of the row windows of line-buffer fusion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcugen.lir.kernel import Kernel, Params, Real, reads, updates, writes
 
 @dataclass(frozen=True, kw_only=True)
 class RowsParams(Params):
-    """What is copied at once."""
+    """Size of a copy: rows, and bytes per row."""
 
     rows: Annotated[int, "rows"]
     bytes: Annotated[int, "bytes of a row"]
@@ -42,7 +42,7 @@ STREAM_PUT = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftParams(Params):
-    """Of a window of rows."""
+    """Size of a row window, and of the rows that leave it."""
 
     nbytes: Annotated[int, "bytes of all of it"]
     by: Annotated[int, "bytes of the rows that go"]
@@ -58,7 +58,7 @@ SHIFT_ROWS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class FillParams(Params):
-    """What is written where."""
+    """Range of elements to fill, and their value."""
 
     first: Annotated[int, "first element"]
     count: Annotated[int, "elements"]

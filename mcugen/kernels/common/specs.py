@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers as their kernels know them: types, constants, and what follows from these, computed once, when asked for."""
+"""Layers as their kernels see them: types, constants, and quantities derived from these, computed once on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, eq=False)
 class WeightedSpec:
-    """A layer that sums products with constant weights, whose axis 0 counts output channels."""
+    """A layer that sums products with constant weights; axis 0 of the weights counts output channels."""
 
     x: TensorType
     w: TensorType
@@ -30,68 +30,71 @@ class WeightedSpec:
     weights: Array
     bias: Array | None
     clamp: Range | None
-    """Of real results."""
+    """Range that results are clamped to, in real numbers."""
 
     @cached_property
     def sig(self) -> Signature:
-        """Its types."""
+        """Return the types of x, the weights and y."""
         return Signature((self.x, self.w), (self.y,))
 
     @property
     def channels(self) -> int:
-        """Of the output."""
+        """Return the number of output channels."""
         return len(self.weights)
 
     @cached_property
     def rows(self) -> Array:
-        """The weights as [channels, depth]."""
+        """Return the weights as [channels, depth]."""
         return self.weights.reshape(self.channels, -1)
 
     @cached_property
     def has_half_weights(self) -> bool:
-        """Whether float16 holds each weight as it is."""
+        """Return whether float16 represents every weight exactly."""
         return are_halves(self.weights)
 
     @property
     def depth(self) -> int:
-        """Products of a sum."""
+        """Return the number of products per sum."""
         return math.prod(self.weights.shape[1:])
 
     def overlaps(self, *orders: Traversal) -> list[Overlap]:
-        """How far y may lie over x for a kernel that goes so."""
+        """Return how far y may overlap x in memory for a kernel that traverses them in these orders."""
         return overlap(self.x, self.y, *orders)
 
     # ---------------------------------------------------------------------------------------- of integers
 
     @property
     def integer_bias(self) -> Array:
-        """In units of the sums."""
+        """Return the bias in units of the accumulators."""
         assert self.bias is not None, "integer layers always have one"
         return self.bias
 
     @cached_property
     def largest_sums(self) -> Array:
-        """What no accumulator exceeds, by output channel."""
+        """Return, by output channel, an upper bound of the accumulator's magnitude."""
         return largest_sums(self.x, self.weights, self.integer_bias)
 
     @cached_property
     def largest_sum(self) -> int:
-        """The largest of them."""
+        """Return the largest of `largest_sums`."""
         return int(self.largest_sums.max(initial=0))
 
     @property
     def acc(self) -> DType:
-        """The type of accumulators."""
+        """Return the accumulator type."""
         return sum_dtype(self.largest_sums)
 
     @cached_property
     def folded_bias(self) -> Array:
-        """By channel, int64: the bias less what the zero point of x adds to the sums."""
+        """Return the bias less the contribution of x's zero point to the sums, int64 by channel."""
         return folded_bias(self.sig, self.weights, self.integer_bias)
 
     @cached_property
     def common_parts(self) -> Array:
-        """By channel, int32: the least that all its weights can be less by to be int8; 0 where they are."""
+        """Return, by channel, the smallest number to subtract from all weights so that they fit int8 (int32.
+
+        0 where they do).
+        """
         low, high = DType.INT8.limits
         rows = self.rows.astype(np.int32)
         parts: Array = np.maximum(rows.max(1) - high, 0) + np.minimum(rows.min(1) - low, 0)
@@ -99,73 +102,76 @@ class WeightedSpec:
 
     @cached_property
     def byte_rows(self) -> Array:
-        """The weights as int8 [channels, depth], less their common parts."""
+        """Return the weights less their common parts, as int8 [channels, depth]."""
         rows: Array = (self.rows - self.common_parts[:, None]).astype(np.int8)
         return rows
 
     @property
     def is_requantized(self) -> bool:
-        """Whether sums become codes: y has a scale, and is not the sums themselves."""
+        """Return whether sums are requantized: y has a scale, and is not the int32 sums themselves."""
         return self.x.quant is not None and self.y.quant is not None and self.y.dtype is not DType.INT32
 
     @property
     def is_sums(self) -> bool:
-        """Whether the sums of codes are the result, and 32 bits hold them."""
+        """Return whether the integer sums themselves are the result, and fit 32 bits."""
         return self.x.quant is not None and self.y.dtype is DType.INT32 and self.acc is DType.INT32
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """From sums to codes."""
+        """Return the requantization of sums to quantized values of y."""
         return requantizer(self.sig, self.largest_sums)
 
     @cached_property
     def high_word(self) -> Requantizer:
-        """The same, by the upper words of products where that can be."""
+        """Return the same requantization by the high word of 64-bit products, where that is possible."""
         return self.requantizer.for_high_word()
 
     @cached_property
     def multipliers(self) -> Array:
-        """Of `high_word`, int32 by channel."""
+        """Return the multipliers of `high_word`, int32 by channel."""
         return np.broadcast_to(self.high_word.multiplier, self.channels).astype(np.int32)
 
     @cached_property
     def limits(self) -> tuple[int, int]:
-        """The lowest and the highest code of y."""
+        """Return the lowest and the highest quantized value of y after clamping."""
         low, high = clamp_range(self.clamp, self.y.q, self.y.dtype)
         return low, high
 
     @property
     def is_clamped(self) -> bool:
-        """Whether they are narrower than its type; sums never are."""
+        """Return whether `limits` are narrower than the type of y; int32 sums are never clamped."""
         return self.y.dtype is not DType.INT32 and self.limits != self.y.dtype.limits
 
     @property
     def is_int8(self) -> bool:
-        """Whether tensors and weights are int8 codes."""
+        """Return whether x, weights and y are all quantized int8."""
         return all(t.dtype is DType.INT8 and t.quant is not None for t in (self.x, self.w, self.y))
 
     # ------------------------------------------------------------------------------------------ of floats
 
     @cached_property
     def float_bias(self) -> Array:
-        """float32 by channel, of zeros if there is none."""
+        """Return the bias as float32 by channel; zeros if there is none."""
         return np.zeros(self.channels, np.float32) if self.bias is None else self.bias.astype(np.float32).reshape(-1)
 
     @property
     def float_limits(self) -> Range:
-        """What results are clamped to, −∞ and ∞ if to nothing."""
+        """Return the range that results are clamped to; −∞ and ∞ without a clamp."""
         return self.clamp or (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, eq=False)
 class ConvSpec(WeightedSpec):
-    """A convolution, channels last; a fully connected layer is one of pixels in a row."""
+    """A convolution, channels last; a fully connected layer is a 1×1 convolution over a row of pixels."""
 
     shape: ConvShape
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> ConvSpec:
-        """Of a node with inputs x, weights and perhaps a bias. A line that is one window is a dense layer."""
+        """Return the spec of a node with inputs x, weights and perhaps a bias.
+
+        A one-line convolution whose single window covers the whole input becomes a fully connected layer.
+        """
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         shape = ConvShape.of_layer(x.shape, w.shape, y.shape, window, groups)
         weights, bias = _constants(node)
@@ -176,19 +182,19 @@ class ConvSpec(WeightedSpec):
         return ConvSpec(x, w, y, weights, bias, clamp, shape)
 
     def some_of(self, whole: int | None) -> ConvSpec:
-        """The same of some channels of pixels that have so many."""
+        """Return the spec for pixels that have `whole` channels in memory, of which the layer covers some."""
         return replace(self, shape=replace(self.shape, whole_c=whole))
 
     @staticmethod
     def of_rows(node: Node, clamp: Range | None) -> ConvSpec:
-        """Of a fully connected layer: each row of x is a pixel."""
+        """Return the spec of a fully connected layer, in which each row of x is a pixel."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         channels, depth = w.shape
         return ConvSpec(x, w, y, *_constants(node), clamp, ConvShape.of_rows(y.count // channels, depth, channels))
 
 
 def _constants(node: Node) -> tuple[Array, Array | None]:
-    """Weights and bias of a node whose inputs 1 and 2 they are."""
+    """Return weights (input 1) and bias (input 2, may be absent) of a node."""
     weights, bias = node.input(1).data, node.inputs[2] if len(node.inputs) > 2 else None
     assert weights is not None, "weights must be constant"
     return weights, None if bias is None else bias.data
@@ -205,47 +211,49 @@ class MatMulSpec:
 
     @cached_property
     def sig(self) -> Signature:
-        """Its types."""
+        """Return the types of a, b and y."""
         return Signature((self.a, self.b), (self.y,))
 
     @property
     def batch(self) -> int:
-        """Products of matrices."""
+        """Return the number of matrix products."""
         return math.prod(self.a.shape[:-2])
 
     @property
     def rows(self) -> int:
-        """Of a, and of y."""
+        """Return the number of rows of a and y (m)."""
         return self.a.shape[-2]
 
     @property
     def depth(self) -> int:
-        """Products of a sum."""
+        """Return the number of products per sum (k)."""
         return self.a.shape[-1]
 
     @property
     def columns(self) -> int:
-        """Of b, and of y."""
+        """Return the number of columns of b and y (n)."""
         return self.b.shape[-1]
 
     @cached_property
     def largest_sums(self) -> Array:
-        """What no accumulator of integers exceeds (one number)."""
+        """Return an upper bound of the magnitude of integer accumulators, as an array of one number."""
         return product_sums(self.sig)
 
     @property
     def acc(self) -> DType:
-        """The type of accumulators of integers."""
+        """Return the type of integer accumulators."""
         return sum_dtype(self.largest_sums)
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """From sums to codes."""
+        """Return the requantization of sums to quantized values of y."""
         return requantizer(self.sig, self.largest_sums, self.factor, by_weights=False)
 
     def overlaps(self) -> list[Overlap]:
-        """How far y may lie over a and b: all of a batch's matrices are read until the last of their product is
-        written."""
+        """Return how far y may overlap a and b in memory.
+
+        All of a batch's matrices are read until the last element of their product is written.
+        """
         return [
             each
             for role, read in (("a", self.a), ("b", self.b))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels walk through tensors: strides, loops that are one, and an axis between those before and behind it."""
+"""Loop nests over tensors: strides, merged loops, and walks along one axis or under a window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, kw_only=True)
 class AxisWalk(Params):
-    """One axis of a tensor: blocks of entries that lie apart."""
+    """Walk along one axis of a dense tensor, as an [outer, depth, inner] view."""
 
     outer: Annotated[int, "blocks before the axis"]
     depth: Annotated[int, "entries along the axis of x"]
@@ -23,22 +23,25 @@ class AxisWalk(Params):
 
     @classmethod
     def of(cls, shape: Shape, axis: int) -> AxisWalk:
-        """Along an axis of a dense tensor."""
+        """Return the walk along an axis of a dense tensor of this shape."""
         return cls(outer=math.prod(shape[:axis]), depth=shape[axis], inner=math.prod(shape[axis + 1 :]))
 
 
 def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
-    """A member an axis: name0, name1, …"""
+    """Return numbered parameters: name0, name1, … for the values of the axes."""
     return {f"{name}{axis}": value for axis, value in enumerate(values)}
 
 
 def dense_strides(shape: Shape) -> list[int]:
-    """Row-major strides in elements."""
+    """Return row-major strides in elements."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(size, source stride, target stride) per dimension, neighbours merged where one walk covers both."""
+    """Return (size, source stride, target stride) per dimension.
+
+    Dimensions of size 1 are dropped, and neighbouring dimensions are merged where one loop covers both.
+    """
     dims: list[tuple[int, int, int]] = []
     for size, xs, ys in zip(shape, source, target, strict=True):
         if size == 1:
@@ -51,13 +54,16 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
 
 
 def pitches(name: str, shape: Shape) -> dict[str, int]:
-    """How far apart neighbours along each axis but the last lie in a dense tensor."""
+    """Return numbered parameters with the stride in elements of every axis but the last, in a dense tensor."""
     return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowWalk(ByAxis):
-    """A window over any number of axes, channels first; names end with an axis's number. See kernels/window.j2."""
+    """Walk of a window over any number of axes, channels first.
+
+    Parameter names end with the number of the axis (see kernels/window.j2).
+    """
 
     in_: Annotated[Mapping[str, int], "elements along the axis of x"]
     out: Annotated[Mapping[str, int], "elements along the axis of y"]
@@ -69,7 +75,11 @@ class WindowWalk(ByAxis):
 
     @staticmethod
     def of(window: Window, space: Shape, out: Shape, kernel: Shape) -> WindowWalk:
-        """From `space` to `out`, the axes behind the channels, with `kernel` taps."""
+        """Return the walk from the input shape `space` to the output shape `out`, both without channels.
+
+        Args:
+            kernel: Taps along each axis.
+        """
         return WindowWalk(
             in_=numbered("in", space),
             out=numbered("out", out),
@@ -83,7 +93,10 @@ class WindowWalk(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class Nests(Params):
-    """Loops over what is kept around loops over what is reduced; names begin with k or r and the loop's number."""
+    """Loop nest of a reduction: loops over kept axes around loops over reduced axes.
+
+    Parameter names begin with k (kept) or r (reduced) and the number of the loop.
+    """
 
     k: Annotated[Mapping[str, int], "of a loop over what is kept: its trips, and how far apart operands' elements lie"]
     r: Annotated[Mapping[str, int], "the same of a loop over what is reduced"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels of layers with constant weights share: packing, what becomes of the sums, conditions."""
+"""Parts shared by kernels of layers with constant weights: weight packing, requantization, conditions."""
 
 from __future__ import annotations
 
@@ -19,37 +19,43 @@ from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
 
 BLOCK = 4
-"""Output channels that the portable inner loops compute together; weights are interleaved by it."""
+"""Unroll factor of the portable inner loops over output channels; weights are interleaved in blocks of as many rows."""
 
 
 def interleave(weights: Array) -> Array:
-    """[N, K] → flat: blocks of BLOCK rows as [K][BLOCK], then the remaining rows as they are."""
+    """Pack weights [N, K] into a flat array: blocks of BLOCK rows as [K][BLOCK], then the remaining rows as [K]."""
     whole = len(weights) // BLOCK * BLOCK
     blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
 
 
 NIBBLES = (-8, 7)
-"""What weights of 4 bits lie within."""
+"""Limits of 4-bit weights."""
 
 TWO_BITS = (-2, 1)
-"""And those of 2."""
+"""Limits of 2-bit weights."""
 
 
 def nibbles(first: Array, second: Array) -> Array:
-    """Two weights a byte, each plus 8, the first in the lower half: uint8 of their shape."""
+    """Pack two arrays of 4-bit weights into one uint8 array of the same shape, each weight plus 8.
+
+    The first one is in the lower half of a byte.
+    """
     packed: Array = (first - NIBBLES[0] | (second - NIBBLES[0]) << 4).astype(np.uint8)
     return packed
 
 
 def paired_nibbles(rows: Array) -> Array:
-    """[N, K] → [N, bytes]: neighbours of a row share bytes."""
+    """Pack 4-bit weights [N, K] as [N, ⌈K / 2⌉] bytes; neighbours along a row share a byte."""
     padded = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
     return nibbles(padded[:, 0::2], padded[:, 1::2])
 
 
 def interleave_nibbles(weights: Array) -> Array:
-    """[N, K] → flat bytes: blocks of BLOCK rows as [K][BLOCK / 2], then the remaining rows by two as [K]."""
+    """Pack 4-bit weights [N, K] into flat bytes, two rows per byte.
+
+    Blocks of BLOCK rows are stored as [K][BLOCK / 2], the remaining rows in pairs as [K].
+    """
     rows = len(weights) + len(weights) % 2
     pairs = np.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(rows // 2, 2, -1)
     packed = nibbles(pairs[:, 0], pairs[:, 1])
@@ -59,12 +65,14 @@ def interleave_nibbles(weights: Array) -> Array:
 
 
 EIGHT = 8
-"""Output channels whose weights of 4 bits share a word."""
+"""Output channels whose 4-bit weights share a 32-bit word."""
 
 
 def words_of_nibbles(weights: Array) -> Array:
-    """[N, K] → flat words, each weight plus 8, from the lowest bits on: blocks of EIGHT rows as [K], then the remaining
-    rows one by one, eight of a row a word."""
+    """Pack 4-bit weights [N, K] into flat uint32 words, each weight plus 8, from the lowest bits up.
+
+    Blocks of EIGHT rows are stored as [K] words; the remaining rows follow one by one, eight weights of a row per word.
+    """
     whole = len(weights) // EIGHT * EIGHT
     blocks = weights[:whole].reshape(-1, EIGHT, weights.shape[1]).transpose(0, 2, 1)
     rest = np.pad(weights[whole:], ((0, 0), (0, -weights.shape[1] % EIGHT)))
@@ -74,14 +82,17 @@ def words_of_nibbles(weights: Array) -> Array:
 
 
 def interleave_quarters(weights: Array) -> Array:
-    """[N, K] of 2 bits → flat bytes, each plus 2: blocks of BLOCK rows, the last one of what remains, as [K]."""
+    """Pack 2-bit weights [N, K] into flat bytes, each weight plus 2: blocks of BLOCK rows as [K].
+
+    The last block is padded with zeros.
+    """
     rows = np.pad(weights, ((0, -len(weights) % BLOCK), (0, 0))).reshape(-1, BLOCK, weights.shape[1])
     packed: Array = ((rows.astype(np.int64) - TWO_BITS[0]) << 2 * np.arange(BLOCK)[:, None]).sum(1)
     return packed.astype(np.uint8).reshape(-1)
 
 
 def clamp_of(node: Node) -> Range | None:
-    """What its result is clamped to."""
+    """Return the range that the result of a node is clamped to, if any."""
     return cast("_Clamped", node.op).clamp
 
 
@@ -91,7 +102,7 @@ class _Clamped(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Requantization(Params):
-    """From sums of products of codes to codes, where the result is not the sums themselves."""
+    """Parameters of the requantization of integer sums; only some apply where the sums themselves are the result."""
 
     x_zero: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
     run: Annotated[int | None, "products whose sum fits 32 bits, where sums have 64"] = None
@@ -102,21 +113,21 @@ class Requantization(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeLimits(Params):
-    """Of the output."""
+    """Limits of the quantized output."""
 
     low: Annotated[Trained, "the lowest code of y"]
     high: Annotated[Trained, "the highest code of y"]
 
     @staticmethod
     def of(limits: tuple[int, int]) -> CodeLimits:
-        """Of a pair."""
+        """Return the parameters from the pair (lowest, highest)."""
         low, high = limits
         return CodeLimits(low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeStore(Params):
-    """From sums of codes to codes."""
+    """Parameters of the requantization of sums to quantized values."""
 
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
     low: Annotated[Trained, "the lowest code of y"]
@@ -125,14 +136,14 @@ class CodeStore(Params):
 
     @classmethod
     def of(cls, spec: WeightedSpec) -> CodeStore:
-        """Of a layer that is requantized."""
+        """Return the parameters of a layer that is requantized."""
         low, high = spec.limits
         return cls(x_zero=spec.x.q.zero_point, low=low, high=high, offset=Wide(spec.high_word.offset))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloatLimits(Params):
-    """What sums of floats are clamped to: −∞ below in layers without activation, which share the code with ReLU."""
+    """Limits of float results; the lower one is −∞ without activation, so that such layers share the code with ReLU."""
 
     low: Annotated[float, "the least result"]
     high: Annotated[float | None, "the largest result, where there is one"] = None
@@ -140,7 +151,7 @@ class FloatLimits(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ElementTypes(Options):
-    """Of tensors and weights."""
+    """Element types of tensors and weights."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -149,7 +160,7 @@ class ElementTypes(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerStore(Options):
-    """What becomes of sums of codes."""
+    """Template options of what is stored from integer sums: requantized values, or the sums."""
 
     store: Annotated[str, "requantize, or plain: sums are the result"]
     acc_t: Annotated[str, "C type of the sums"]
@@ -158,7 +169,7 @@ class IntegerStore(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class FloatStore(Options):
-    """What becomes of sums of floats."""
+    """Template options of what is stored from float sums."""
 
     store: Annotated[str, "clamp"]
     high: Annotated[bool, "whether there is an upper limit"]
@@ -166,7 +177,7 @@ class FloatStore(Options):
 
 @dataclass(frozen=True)
 class Store:
-    """What becomes of the sums: constants by role, and the groups of parameters and options that say it."""
+    """How sums are turned into results: constants by role, and the parameters and options that describe it."""
 
     constants: Mapping[str, Array]
     params: Requantization | FloatLimits
@@ -175,12 +186,15 @@ class Store:
 
 
 def store_of(spec: WeightedSpec) -> Store:
-    """Floats are clamped, codes requantized."""
+    """Return how a layer stores its sums: floats are clamped, integers requantized."""
     return float_store(spec) if spec.x.quant is None else integer_store(spec)
 
 
 def integer_store(spec: WeightedSpec) -> Store:
-    """Sums with their bias, in 64 bits where they need to be; requantized where the output is not int32."""
+    """Return how a layer stores integer sums, in 64 bits where 32 are too few.
+
+    Sums start with the folded bias. They are requantized unless the output is int32.
+    """
     acc = spec.acc
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
     most = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
@@ -196,19 +210,19 @@ def integer_store(spec: WeightedSpec) -> Store:
 
 
 def float_store(spec: WeightedSpec) -> Store:
-    """Sums with their bias, clamped."""
+    """Return how a layer stores float sums: with their bias, clamped."""
     high = not math.isinf(spec.float_limits[1])
     return Store({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
 
 
 def float_limits(spec: WeightedSpec) -> FloatLimits:
-    """What a layer of floats is clamped to."""
+    """Return the limits that a float layer is clamped to."""
     low, high = spec.float_limits
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
 
 
 def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
-    """Of a layer with its weights as they are stored."""
+    """Return the element types of a layer whose weights are stored as the array `weights`."""
     return ElementTypes(x_t=spec.x.dtype.c, w_t=DType.of(weights).c, y_t=spec.y.dtype.c)
 
 
@@ -216,11 +230,11 @@ def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
 
 
 class Typed(Protocol):
-    """A spec, or a node: what has types."""
+    """A spec or a node: anything with types of inputs and outputs."""
 
     @property
     def sig(self) -> Signature:
-        """Its types."""
+        """Return the types of inputs and outputs."""
 
 
 def float_tensors(layer: Typed) -> bool:
@@ -249,7 +263,10 @@ def int8_weights(layer: Typed) -> bool:
 
 
 def uint8_example(channels: int, results: int, group: int = 1) -> str:
-    """A convolution with uint8 weights about a zero point, the last of which int8 does not hold, as text."""
+    """Return a model in ONNX's text form: a convolution with uint8 weights around a zero point.
+
+    The last weight does not fit int8 after its zero point is subtracted.
+    """
     shape = (results, channels // group, 3, 3)
     codes = ", ".join([*(str(37 * n % 227) for n in range(math.prod(shape) - 1)), "255"])
     return f"""<ir_version: 10, opset_import: ["": 21]>
@@ -286,7 +303,12 @@ def two_bits(spec: WeightedSpec) -> bool:
 
 
 def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
-    """A kernel of int8 with two weights a byte, which are taken apart in registers; `when` are more conditions."""
+    """Return the variant of an int8 kernel with two weights per byte, which are unpacked in registers.
+
+    Args:
+        when: Additional conditions.
+        changes: Other fields of the kernel to replace.
+    """
     return replace(
         kernel,
         name=kernel.name.replace("s8", "s4"),

@@ -48,37 +48,38 @@ from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Requantizer
 
 PIXELS = 6
-"""Pixels that a convolution computes together."""
+"""Output pixels that a convolution computes together (unroll factor)."""
 
 UNROLL = 4
-"""Times four inputs that the loop over the inputs of a dense layer writes out on Thumb-2."""
+"""Unroll factor of the loop over the inputs of a dense layer on Thumb-2, in units of four inputs."""
 
 LONGEST_CHUNK = 24
-"""Inputs that the loop over a chunk of weights writes out."""
+"""Unroll factor of the loop over a chunk of weights: the largest number of inputs in a chunk."""
 
 BODY = 9
-"""Halfwords of code that each of them takes, on Thumb-1 as on Thumb-2."""
+"""Code size of one unrolled input, in halfwords, on Thumb-1 and on Thumb-2."""
 
 BEHIND = 18
-"""Halfwords from the last of them to the code behind the loop, on Thumb-1."""
+"""Distance from the last unrolled input to the code behind the loop, in halfwords, on Thumb-1."""
 
 PAST = 20
-"""Halfwords from the last of them to the code behind the loop, on Thumb-2."""
+"""Distance from the last unrolled input to the code behind the loop, in halfwords, on Thumb-2."""
 
 COUNT = 9
-"""Bits of the number of a channel's chunks on Thumb-2, beside its bias."""
+"""Bits of the number of a channel's chunks, which shares a word with the channel's bias on Thumb-2."""
 
 PAIRS = 11
-"""Pairs of inputs that it writes out where two weights share a byte: a byte tells how far, on all of these CPUs."""
+"""Unroll factor in pairs of inputs where two weights share a byte: one byte holds the jump distance on all of these
+CPUs."""
 
 PAIR_BODY = {"thumb1": 19, "thumb2": 21}
-"""Halfwords of code that each pair takes."""
+"""Code size of one unrolled pair, in halfwords, by instruction set."""
 
 LEAVE_PAIRS = PAIRS * PAIR_BODY["thumb1"] + 20
-"""Halfwords from the first of them to the code behind the loop, on Thumb-1."""
+"""Distance from the first unrolled pair to the code behind the loop, in halfwords, on Thumb-1."""
 
 CHUNK_SUM = 255
-"""Of magnitudes of weights, whose products with int8 together fit 16 bits."""
+"""Largest sum of weight magnitudes in a chunk: sums of their products with int8 inputs then fit 16 bits."""
 
 
 def to_int8(spec: ConvSpec) -> bool:
@@ -103,7 +104,7 @@ def rows_of_pixels(spec: ConvSpec) -> bool:
 
 
 def _tails(spec: ConvSpec) -> Array:
-    """By channel: bias · multiplier + offset as two words, the lower first, and the multiplier."""
+    """Return [channels, 3] words: bias · multiplier + offset as two words, the lower first, and the multiplier."""
     multiplier = spec.multipliers.astype(np.int64)
     start = spec.folded_bias * multiplier + spec.high_word.offset
     offset = np.ascontiguousarray(start, "<i8").view("<i4").reshape(-1, 2)
@@ -111,23 +112,23 @@ def _tails(spec: ConvSpec) -> Array:
 
 
 def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
-    """Zeros appended along an axis up to a multiple."""
+    """Append zeros along an axis up to a multiple."""
     missing = -rows.shape[axis] % multiple
     return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
 
 
 def conv_mla_steps(spec: ConvSpec) -> int:
-    """Instructions in assembly: 5 for an input of six pixels and a channel, 14 a chunk, 11 to pack an input."""
+    """Count instructions in assembly: 5 per input of six pixels and a channel, 14 per chunk, 11 to pack an input."""
     return _steps_of_chunks(spec, each=5, chunk=14, channel=62, pack=11)
 
 
 def conv_muls_steps(spec: ConvSpec) -> int:
-    """Instructions in assembly: 9 for an input of six pixels and a channel, 22 a chunk, 21 to pack an input."""
+    """Count instructions in assembly: 9 per input of six pixels and a channel, 22 per chunk, 21 to pack an input."""
     return _steps_of_chunks(spec, each=9, chunk=22, channel=190, pack=21)
 
 
 def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
-    """The same of fewer pixels: 7 or 5 for an input and a channel."""
+    """Count instructions in assembly for fewer than six pixels: 7 (four pixels) or 5 (two) per input and channel."""
     twos = pixels // 2
     return _steps_of_chunks(
         spec, each=3 + 2 * twos, chunk=7 + 5 * twos, channel=22 + 56 * twos, pack=3 + 6 * twos, pixels=pixels
@@ -135,27 +136,30 @@ def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
 
 
 def conv_mul_steps(spec: ConvSpec) -> int:
-    """Instructions in assembly: 10 for an input of six pixels and a channel, 23 a chunk; 24 in C to pack an input."""
+    """Count instructions: 10 per input of six pixels and a channel, 23 per chunk in assembly.
+
+    24 in C to pack an input.
+    """
     return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
 
 
 def conv_mla_steps_4(spec: ConvSpec) -> int:
-    """The same: 12 for two inputs of six pixels and a channel."""
+    """Count instructions with 4-bit weights in assembly: 12 per two inputs of six pixels and a channel."""
     return _steps_of_chunks(spec, each=6, chunk=14, channel=62, pack=11, few_bits=True)
 
 
 def conv_muls_steps_4(spec: ConvSpec) -> int:
-    """The same: 19 for two inputs of six pixels and a channel."""
+    """Count instructions with 4-bit weights in assembly: 19 per two inputs of six pixels and a channel."""
     return _steps_of_chunks(spec, each=9.5, chunk=24, channel=190, pack=21, few_bits=True)
 
 
 def conv_mul_steps_4(spec: ConvSpec) -> int:
-    """The same: 22 for two inputs of six pixels and a channel."""
+    """Count instructions with 4-bit weights in assembly: 22 per two inputs of six pixels and a channel."""
     return _steps_of_chunks(spec, each=11, chunk=23, channel=90, pack=24, few_bits=True)
 
 
 def _with_sums(steps: Callable[[ConvSpec], int], spec: ConvSpec) -> int:
-    """The same with weights of nine bits: 9 to add up an input of six pixels, some 20 a channel."""
+    """Count instructions with 9-bit weights: 9 more to sum up an input of six pixels, about 20 more a channel."""
     return steps(spec) + _blocks_of_pixels(spec, PIXELS) * (9 * spec.depth + 20 * spec.channels)
 
 
@@ -168,19 +172,19 @@ def _steps_of_chunks(
 
 
 def dense_smlal_steps(spec: ConvSpec) -> int:
-    """Instructions in assembly: 21 for four inputs of four channels."""
+    """Count instructions in assembly: 21 per four inputs of four channels."""
     rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 4) * (21 * depth // 4 + 60)
 
 
 def dense_muls_steps(spec: ConvSpec) -> int:
-    """Instructions in assembly: 81 for four inputs of six channels."""
+    """Count instructions in assembly: 81 per four inputs of six channels."""
     rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 6) * (81 * depth // 4 + 240)
 
 
 def _dense_shape(spec: ConvSpec) -> tuple[int, int, int]:
-    """Rows, channels, depth."""
+    """Return (rows, channels, depth) of a dense layer."""
     return spec.y.count // spec.channels, spec.channels, spec.depth
 
 
@@ -191,7 +195,7 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Params):
-    """How windows of several pixels are gathered as words of two."""
+    """Parameters of the im2col step that packs the windows of several pixels into words of two pixels."""
 
     direct: Annotated[int, "whether pixels are read where they lie"]
     runs: Annotated[int, "pieces in which a row of the window is copied"]
@@ -201,21 +205,21 @@ class Pairs(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Codes(CodeLimits):
-    """Of the output."""
+    """Limits and zero point of the quantized output."""
 
     zero: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbOffset(Params):
-    """Of products of 32 bits."""
+    """Parameter of requantization by products of 32 bits."""
 
     offset: Annotated[Trained, "zero point of y less the lowest code and half a step, before the last shift"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbOptions(Options):
-    """How Thumb-1 requantizes."""
+    """Template options of requantization on Thumb-1."""
 
     piece: Annotated[int, "bits of the pieces in which a multiplier of three goes"]
     low: Annotated[int, "the lowest code of y"]
@@ -224,7 +228,7 @@ class ThumbOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbLoop(Options):
-    """The loop over a chunk of weights on Thumb-1."""
+    """Template options of the loop over a chunk of weights on Thumb-1."""
 
     unroll: Annotated[int, "inputs that it writes out"]
     size: Annotated[int, "halfwords of code that each takes"]
@@ -232,7 +236,10 @@ class ThumbLoop(Options):
 
 
 def loop_of(pixels: int) -> ThumbLoop:
-    """The loop for so many pixels: code of each word of two is in the body of a step, and behind the loop."""
+    """Return the loop options for 2, 4 or 6 pixels.
+
+    Each word of two pixels adds code to an unrolled step and to the code behind the loop.
+    """
     missing = (PIXELS - pixels) // 2
     size = BODY - 2 * missing
     return ThumbLoop(unroll=LONGEST_CHUNK, size=size, leave=LONGEST_CHUNK * size + BEHIND - 5 * missing)
@@ -240,7 +247,7 @@ def loop_of(pixels: int) -> ThumbLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkLoop(Options):
-    """The loop over a chunk of weights."""
+    """Template options of the loop over a chunk of weights."""
 
     longest: Annotated[int, "inputs that it writes out"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -248,7 +255,7 @@ class ChunkLoop(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkCode(Options):
-    """Its code on Thumb-2."""
+    """Template options of the code layout of that loop on Thumb-2."""
 
     past: Annotated[int, "halfwords from the last input to the code behind"]
     size: Annotated[int, "halfwords of code that each input takes"]
@@ -256,7 +263,7 @@ class ChunkCode(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseLoop(Options):
-    """The loop over the inputs on Thumb-2."""
+    """Template options of the loop over the inputs of a dense layer on Thumb-2."""
 
     unroll: Annotated[int, "times four inputs that it writes out"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -271,7 +278,15 @@ def _conv_call(
     options: Sequence[Options],
     pixels: int = PIXELS,
 ) -> Call:
-    """A convolution that gathers six windows at a time, or so many, as words of two pixels."""
+    """Return the call of a convolution that packs the windows of `pixels` output pixels into words of two pixels.
+
+    Args:
+        packed: The weights in reading order.
+        tails: The requantization constants, by channel.
+        params: Parameters of the requantization.
+        options: Template options of the loops and the requantization.
+        pixels: Output pixels that are computed together.
+    """
     shape, direct = spec.shape, rows_of_pixels(spec)
     runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
     pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
@@ -291,14 +306,18 @@ def _conv_call(
 
 
 def chunks(row: Array) -> list[Array]:
-    """A row of weights in the longest pieces whose sums of products with int8 fit 16 bits."""
+    """Split a row of weights into the longest chunks whose sums of products with int8 fit 16 bits."""
     ends = _ends_of_chunks(row.astype(np.int16).tobytes())
     return [row[start:end] for start, end in pairwise((0, *ends, len(row)))]
 
 
 @lru_cache(maxsize=1 << 15)
 def _ends_of_chunks(row: bytes) -> tuple[int, ...]:
-    """Where all chunks but the last end, of weights as int16; kept, as rows are looked at for every kernel and try."""
+    """Return the ends of all chunks of a row but the last.
+
+    The row is given as the bytes of int16 weights. Results are cached, because every kernel and trial asks for each
+    row.
+    """
     ends, start, total = [], 0, 0
     for end, size in enumerate(np.abs(np.frombuffer(row, np.int16).astype(int)).tolist()):
         if total + size > CHUNK_SUM or end - start == LONGEST_CHUNK:
@@ -309,7 +328,10 @@ def _ends_of_chunks(row: bytes) -> tuple[int, ...]:
 
 
 def _chunks(row: Array, few_bits: bool) -> list[Array]:
-    """The same; weights of 4 bits in pairs, of which no chunk has too many for its sums."""
+    """Split a row of weights into chunks; 4-bit weights are packed in pairs, at most PAIRS per chunk.
+
+    PAIRS is small enough for the sums of any such chunk to fit 16 bits.
+    """
     if not few_bits:
         return chunks(row)
     pairs = np.pad(row, (0, len(row) % 2)).reshape(-1, 2).astype(np.int8)
@@ -318,13 +340,17 @@ def _chunks(row: Array, few_bits: bool) -> list[Array]:
 
 
 def _stream(row: Array, site: Site, entries: Array, leave: int) -> bytes:
-    """What the loop over a channel's chunks reads: each with the entry of its length; the way out."""
+    """Return the bytes that the loop over a channel's chunks reads.
+
+    Each chunk is preceded by the jump distance to the unrolled code for its length; the distance out of the loop
+    follows at the end.
+    """
     parts = [bytes([entries[len(c)]]) + c.astype(np.int8).tobytes() for c in _chunks(row, _is_packed(site))]
     return b"".join(parts) + bytes([leave])
 
 
 def _is_packed(site: Site) -> bool:
-    """Whether two weights share a byte."""
+    """Return whether two weights share a byte."""
     return four_bits in site.kernel.when
 
 
@@ -349,9 +375,15 @@ def short_products(spec: ConvSpec) -> bool:
 
 
 def piece_of(requantize: Requantizer, most: int, low: int) -> int:
-    """Bits of the pieces in which a multiplier of three goes, so that no product leaves 32 bits; 0 if none.
+    """Return the bits of the pieces of a multiplier of three pieces, so that no product exceeds 32 bits.
 
-    `most` is the largest sum, `low` the lowest result. One size for all layers, if it can be: they share their code.
+    0 if none fits.
+
+    One size serves all layers if it can, so that they share their code.
+
+    Args:
+        most: The largest sum.
+        low: The lowest result.
     """
     if requantize.shift != 31:
         return 0
@@ -364,19 +396,19 @@ def piece_of(requantize: Requantizer, most: int, low: int) -> int:
 
 
 def _offset(requantize: Requantizer, low: int, shift: int) -> int:
-    """Zero point less the lowest result, and rounding, before a shift by `shift`."""
+    """Return (zero point − lowest result) and the rounding term, scaled for a right shift by `shift`."""
     return ((requantize.zero_point - low) << shift) + (1 << (shift - 1))
 
 
 def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
-    """What requantizes on Thumb-1: bias and multiplier by channel, parameters and options."""
+    """Return the requantization on Thumb-1: [channels, 2] of bias and multiplier, parameters and options."""
     folded, requantize = spec.folded_bias, spec.requantizer
     tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
     return tails, *thumb_codes(requantize, spec.largest_sum, spec.limits)
 
 
 def thumb_codes(requantize: Requantizer, most: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
-    """How sums of at most `most` become codes between limits."""
+    """Return the parameters and options that requantize sums of at most `most` to values between `limits`."""
     low, high = limits
     piece = piece_of(requantize, most, low)
     offset = ThumbOffset(offset=_offset(requantize, low, requantize.shift - 2 * piece))
@@ -389,7 +421,10 @@ def _codes(spec: ConvSpec) -> Codes:
 
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
-    """Weights in chunks, each so short that 16 bits hold its sums."""
+    """Emit the convolution for Thumb-2, with weights in chunks whose sums of products fit 16 bits.
+
+    The number of a channel's chunks shares a word with its bias.
+    """
     few_bits = _is_packed(site)
     longest, body = (PAIRS, PAIR_BODY["thumb2"]) if few_bits else (LONGEST_CHUNK, BODY)
     entries = PAST + body * np.arange(longest + 1)
@@ -402,7 +437,10 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
-    """Weights in chunks, each so short that 16 bits hold its sums."""
+    """Emit the convolution for Thumb-1, with weights in chunks whose sums of products fit 16 bits.
+
+    The number of a channel's chunks is the low byte of its bias word.
+    """
     few_bits, loop = _is_packed(site), loop_of(pixels)
     if few_bits:
         loop = ThumbLoop(unroll=PAIRS, size=PAIR_BODY["thumb1"], leave=LEAVE_PAIRS)
@@ -415,7 +453,10 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
-    """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
+    """Emit the convolution for RISC-V, with weights in chunks whose sums of products fit 16 bits.
+
+    Each chunk is preceded by its length.
+    """
     few_bits = _is_packed(site)
     longest = PAIRS if few_bits else LONGEST_CHUNK
     rows = spec.byte_rows
@@ -428,14 +469,18 @@ def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
 
 
 def _with_common_parts(spec: ConvSpec, tails: Array) -> Array:
-    """What requantizes by channel; behind it the common part of its weights, where these have nine bits."""
+    """Append the common part of a channel's weights to the requantization constants, if weights have 9 bits."""
     if spec.w.dtype is DType.INT8:
         return tails
     return np.concatenate([tails, spec.common_parts[:, None]], axis=1)
 
 
 def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
-    """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
+    """Emit the dense layer for Thumb-2, four output channels at a time.
+
+    A word holds the weights of four channels for one input: channels 0 and 1 in the outer bytes, 2 and 3 in the inner
+    ones; those of channels 0 and 2 plus 128.
+    """
     blocks = _blocks(spec, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
     if _is_packed(site):
@@ -446,9 +491,10 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
 
 
 def _words(block: Array) -> Array:
-    """Weights [depth, 4] of 4 bits as bytes of words: two inputs a word, up to three last ones in words of their own.
+    """Pack 4-bit weights [depth, 4] into the bytes of words: two inputs per word, the last up to three inputs one each.
 
-    Those of channels 0 and 2 plus 8. Turned by bytes, a word begins with one of these and ends with one of 1 and 3.
+    Weights of channels 0 and 2 are stored plus 8. After its bytes are rotated, a word begins with one of these and ends
+    with one of channels 1 and 3.
     """
     codes = block + np.array([-NIBBLES[0], 0, -NIBBLES[0], 0], np.int16) & 15
     whole = len(codes) // 4 * 4
@@ -459,32 +505,35 @@ def _words(block: Array) -> Array:
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
-    """Six channels' weights side by side, plus 128; six biases, six multipliers."""
+    """Emit the dense layer for Thumb-1: weights plus 128 as [block][depth][6].
+
+    Six biases, six multipliers per block.
+    """
     packed, joined = in_sixes(spec)
     params, options = _thumb1(spec)[1:]
     return _dense_call(spec, site, packed, joined, params, [options, WeightLoads.of(spec, site)], block=6)
 
 
 def emit_dense_muls_4(spec: ConvSpec, site: Site) -> Call:
-    """The same, two a byte, plus 8."""
+    """Emit the dense layer for Thumb-1 with 4-bit weights: two per byte, each plus 8, as [block][depth][6]."""
     params, options = _thumb1(spec)[1:]
     return _dense_call(spec, site, _nibbles_in_sixes(spec), in_sixes(spec)[1], params, [options], block=6)
 
 
 def _nibbles_in_sixes(spec: ConvSpec) -> Array:
-    """Weights plus 8 as [block][depth][6], two a byte."""
+    """Pack 4-bit weights plus 8 as [block][depth][6], two per byte."""
     blocks = _blocks(spec, 6).astype(np.int16)
     return nibbles(blocks[..., 0::2], blocks[..., 1::2])
 
 
 def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
-    """Weights plus 128 as [block][depth][6]; by block six biases, then six multipliers."""
+    """Return weights plus 128 as [block][depth][6], and per block six biases, then six multipliers."""
     packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     return packed, _padded(_thumb1(spec)[0], 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
 
 
 def _blocks(spec: ConvSpec, size: int) -> Array:
-    """The weights as [block of channels][depth][size], padded with zeros."""
+    """Return the weights as [block of channels][depth][size], padded with zeros."""
     rows = spec.rows
     return _padded(rows, size, axis=0).reshape(-1, size, rows.shape[1]).transpose(0, 2, 1)
 
@@ -502,20 +551,23 @@ def to_sums(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class WideOffset(Params):
-    """Of products of 64 bits."""
+    """Parameter of requantization by products of 64 bits."""
 
     offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftOptions(Options):
-    """How sums become codes."""
+    """Template option of requantization: the right shift of products."""
 
     shift: Annotated[int, "of products with the multiplier to the right"]
 
 
 def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
-    """Six channels' weights side by side, plus 128, or two a byte, plus 8; sums are requantized in C."""
+    """Emit the dense layer for Thumb-1 with int16 results, six channels at a time; sums are requantized in C.
+
+    Weights are stored plus 128, or, with 4 bits, two per byte, each plus 8.
+    """
     packs = four_bits in site.kernel.when
     packed = _nibbles_in_sixes(spec) if packs else (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     tails = np.stack([spec.folded_bias, spec.multipliers], axis=1).astype(np.int32)
@@ -528,7 +580,10 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
-    """Six channels' weights side by side, plus 128; six biases."""
+    """Emit the dense layer for Thumb-1 with int32 results, six channels at a time.
+
+    Weights plus 128 are stored as [block][depth][6], with six biases per block.
+    """
     packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
     operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
@@ -541,7 +596,14 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
 def _dense_call(
     spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Sequence[Options], block: int
 ) -> Call:
-    """A dense layer that computes `block` channels of a row together."""
+    """Return the call of a dense layer that computes `block` channels of a row together.
+
+    Args:
+        packed: The weights in reading order.
+        tails: The requantization constants, by block.
+        params: Parameters of the requantization.
+        options: Template options of the loops and the requantization.
+    """
     count, channels, depth = _dense_shape(spec)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
     rest, shape = channels % block, spec.shape
@@ -585,7 +647,7 @@ _WORKING = (
 _CONV = "six pixels at a time as three words of two, so that one product serves both pixels of a word"
 
 _BY_VALUE = frozenset({CHECKED, UPDATABLE})
-"""How many bytes the chunks of a row take follows from its weights, among which they stand."""
+"""Tuning flags that chunked kernels lack: the bytes of a row's chunks depend on the values of its weights."""
 
 _DENSE_SMLAL = Kernel(
     "dense_s8_thumb2",
@@ -721,7 +783,7 @@ DENSE: tuple[Kernel, ...] = (
     *_DENSE_4,
     *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)),
 )
-"""Rows are pixels, too."""
+"""Kernels of dense layers, in order of preference; convolution kernels serve too, as rows are pixels."""
 
 CONV: tuple[Kernel, ...] = (
     *_PIXELS,
