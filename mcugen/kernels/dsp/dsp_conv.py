@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and dense layers with the DSP extension (Armv7E-M, Armv8-M Mainline): two products an instruction.
+"""Convolutions and dense layers for the DSP extension (Armv7E-M, Armv8-M Mainline): two products per instruction.
 
-The schemes of the inner loops stand in templates/kernels/dsp.j2; here is how weights are laid out for them.
+The schemes of the inner loops are described in templates/kernels/dsp.j2; this module packs the weights for them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
-"""Products that lie together in patches and streams."""
+"""Elements of a group: products that are adjacent in im2col patches and in packed weights."""
 
 WIDENED = (0, 2, 1, 3)
-"""The order of int8 activations in a group: SXTB16 takes bytes 0 and 2 of a word, then, of the word turned, 1 and 3."""
+"""Order of four int8 activations after widening: SXTB16 extracts bytes 0 and 2 of a word, and bytes 1 and 3 after a
+rotation by 8."""
 
 CENTER = 2
-"""Elements of a patch, of int16, that hold what the 8 of nibbles adds to the sums of a pixel."""
+"""int16 elements at the end of a pixel's patch with the offset of its sums that the 8 added to 4-bit weights causes."""
 
 MOST_SHIFT = 40
-"""Of products with multipliers: 256 times what is added to their upper words has 32 bits."""
+"""Largest shift of a requantization multiplier: above it, 256 · rounding term no longer fits 32 bits."""
 
 MOST_WRITTEN_OUT = 18
-"""Groups of a kernel without an inner loop."""
+"""Largest number of groups of a patch for which the loop over them is fully unrolled."""
 
 _DSP = frozenset({"dsp"})
 
@@ -58,7 +59,7 @@ _DSP = frozenset({"dsp"})
 
 @dataclass(frozen=True, kw_only=True)
 class HighWord(Params):
-    """From sums to codes by the upper words of products; a limited result is saturated twice."""
+    """Parameters of requantization by the high word of 64-bit products; a clamped result is saturated twice."""
 
     zero: Annotated[Trained, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
     lift: Annotated[Trained, "by which results are raised before the first saturation: codes that limits cut off"]
@@ -71,10 +72,9 @@ class HighWord(Params):
 
 @dataclass(frozen=True)
 class Sums:
-    """What becomes of the accumulators: folded biases and (if they become codes) multipliers by channel, and the
-    loop's constants.
+    """How accumulators become results: folded biases, multipliers by channel if requantized, and parameters.
 
-    `gain` is a left shift of weights and biases that brings the multipliers to their shift of 32.
+    `gain` is a left shift of weights and biases that brings the shift of the multipliers to 32.
     """
 
     bias: Array
@@ -84,9 +84,14 @@ class Sums:
 
 
 def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums:
-    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second.
+    """Return how a layer turns its sums into results.
 
-    Weights of `nibbles` have no room for a gain: the sums are shifted by `second`.
+    int8 results are the rounded high word of sum · multiplier, plus zero. int16 results are mostly (high word + zero)
+    >> second.
+
+    Args:
+        packed: Whether two int8 weights share 16 bits, which scales the sums of odd channels by 256.
+        nibbles: Whether weights have 4 bits: these leave no room for a gain, and sums are shifted by `second` instead.
     """
     if spec.is_sums:
         return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
@@ -102,10 +107,14 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
 
 
 def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_joined: bool = True) -> Array:
-    """Weights [N, groups, 4] as int32 words in reading order: biases of `channels`, their groups, their
-    multipliers if any.
+    """Pack weights [N, groups, 4] as int32 words in reading order.
 
-    `packed` puts two int8 channels into 16 bits as 256 · odd + even, and biases likewise where sums begin joined.
+    Each block of channels has its biases, its weights and, if there are any, its multipliers.
+
+    Args:
+        channels: Output channels of a block.
+        packed: Whether two int8 channels are packed into 16 bits as 256 · odd + even.
+        are_sums_joined: Whether the biases of a packed pair are joined likewise.
     """
     missing = -len(weights) % channels
     blocks = len(weights) + missing
@@ -121,7 +130,7 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_
 
 
 def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
-    """By block of channels [blocks, words]: what their sums start with, their weights, their multipliers if any."""
+    """Return [blocks, words]: biases, weights and, if there are any, multipliers of each block of channels."""
     parts = [bias, words]
     if sums.multiplier is not None:
         missing = bias.size - len(sums.multiplier)
@@ -130,14 +139,19 @@ def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
 
 
 def nibbles_of_pairs(weights: Array, sums: Sums) -> Array:
-    """Weights [N, groups, 4] of 4 bits as the stream of two channels: a word for each group, see dsp.j2."""
+    """Pack 4-bit weights [N, groups, 4] for blocks of two channels: one word per group, each weight plus 8 (dsp.j2)."""
     pairs = _whole_blocks(weights.astype(np.int64), 2) - NIBBLES[0]
     words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
     return _in_blocks(_whole_blocks(sums.bias.astype(np.int64), 2), words, sums)
 
 
 def nibbles_of_fours(weights: Array, sums: Sums) -> Array:
-    """The same of four channels: two words for each group. Sums start so that each has those before it to take off."""
+    """Pack 4-bit weights [N, groups, 4] for blocks of four channels: two words per group.
+
+    Weights of the first three channels are stored plus 8, those of the fourth are signed. Products are taken with the
+    weights of several channels at once. Biases are cumulative sums, so that each channel's sum is left after the sums
+    of the lower channels are subtracted.
+    """
     fours = _whole_blocks(weights.astype(np.int64), 4)
     codes = np.concatenate([fours[:, :3] - NIBBLES[0], fours[:, 3:] & 15], axis=1)
     halves = codes.reshape(len(codes), 4, -1, 2)  # two elements of a group share a word
@@ -147,13 +161,13 @@ def nibbles_of_fours(weights: Array, sums: Sums) -> Array:
 
 
 def _whole_blocks(by_channel: Array, channels: int) -> Array:
-    """[N, ...] as [blocks, channels, ...], with zeros for those that are missing."""
+    """Return [N, ...] as [blocks, channels, ...], padded with zeros."""
     padding = [(0, -len(by_channel) % channels), *[(0, 0)] * (by_channel.ndim - 1)]
     return np.pad(by_channel, padding).reshape(-1, channels, *by_channel.shape[1:])
 
 
 def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
-    """Words of codes that begin at these bits, summed along `axes`: [blocks, words]."""
+    """Return the words [blocks, words] that hold the values at these bit positions, summed along `axes`."""
     words: Array = (codes << bits).sum(axes)
     return words
 
@@ -197,7 +211,7 @@ def shifted_high_word(spec: ConvSpec) -> bool:
 
 
 def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
-    """[N, ...] with channels of zeros behind each group that is no whole number of blocks, if there are several."""
+    """Return [N, ...] with zero channels appended to each of several groups, up to a whole number of blocks."""
     groups = spec.shape.groups
     missing = -(spec.channels // groups) % block
     if groups == 1 or missing == 0:
@@ -225,7 +239,8 @@ def pairs_in_parts(spec: ConvSpec) -> bool:
 
 
 PART = 448
-"""Inputs of a part of a long row: seven turns of a loop that takes 64; whatever they are, their sums have 24 bits."""
+"""Inputs of a part of a long row: seven iterations of a loop over 64 inputs. The sums of a part fit 24 bits for any
+weights."""
 
 
 def separate_nibbles(spec: ConvSpec) -> bool:
@@ -237,7 +252,7 @@ def separate_nibbles(spec: ConvSpec) -> bool:
 
 
 def _shift(spec: ConvSpec) -> int:
-    """Of products with multipliers, to the right."""
+    """Return the right shift of products with the multipliers."""
     return spec.high_word.shift
 
 
@@ -253,12 +268,12 @@ def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
 
 
 UNREAD = frozenset({"k_w", "stride_w", "dilation_w", "pad_w"})
-"""Sizes that runs tell."""
+"""Sizes that the kernels do not read, because Walk holds the runs instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Walk(Params):
-    """How the driver walks over rows and pixels."""
+    """Parameters of the walk over rows and pixels."""
 
     runs_w: Annotated[int, "runs of neighbouring elements in a row of the window"]
     run_step: Annotated[int, "elements from run to run"]
@@ -275,7 +290,7 @@ class Walk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLoop(Params):
-    """Sizes of the patch of two pixels that the weights pass by."""
+    """Sizes of the im2col patch of two pixels."""
 
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
     depth: Annotated[int, "bytes of a pixel's patch"]
@@ -284,14 +299,14 @@ class InnerLoop(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCount(Params):
-    """Of channels."""
+    """Number of groups of channels."""
 
     groups: Annotated[int | None, "groups of channels, if there are several"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(Options):
-    """Of all kernels that read a stream of weights."""
+    """Template options of all kernels that read packed weights in stream order."""
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -299,21 +314,21 @@ class StreamOptions(Options):
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
-        """Of a layer."""
+        """Return the options of a layer."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=shifted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raised(Options):
-    """Of weights of 4 bits."""
+    """Template option of kernels with 4-bit weights."""
 
     raised: Annotated[bool, "whether sums are shifted to the left before they are multiplied"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenOut(Options):
-    """Of convolutions: how patches are made."""
+    """Template options of convolutions: how patches are gathered and how far loops are unrolled."""
 
     x_t: Annotated[str, "C type of the input"]
     few: Annotated[
@@ -326,10 +341,11 @@ class WrittenOut(Options):
 
 @dataclass(frozen=True)
 class Runs:
-    """How the packer reads what lies under the kernel: `count` runs of `length` neighbouring elements.
+    """How im2col reads a window: `count` runs of `length` neighbouring elements.
 
-    It takes `unit` elements at once. What a run has beyond `units` of them is either read with what follows (and
-    multiplied by 0), or `gathered`: such elements of four runs share groups behind all others.
+    A run is read in pieces of `unit` elements. Elements of a run beyond whole pieces are either read together with the
+    elements that follow in memory (and multiplied by 0), or `gathered`: such elements of four runs then share groups at
+    the end of the patch.
     """
 
     count: int
@@ -339,26 +355,30 @@ class Runs:
 
     @property
     def rest(self) -> int:
-        """Gathered elements of a run."""
+        """Return the gathered elements of a run."""
         return self.length % self.unit if self.gathered else 0
 
     @property
     def units(self) -> int:
-        """Of a run, as the packer takes them."""
+        """Return the pieces of a run."""
         return (self.length - self.rest + self.unit - 1) // self.unit
 
     @property
     def groups(self) -> int:
-        """Of a patch, four elements each."""
+        """Return the groups of a patch, of four elements each."""
         return self.count * self.units * (self.unit // GROUP) + self.rest * -(-self.count // GROUP)
 
     @property
     def are_exact(self) -> bool:
-        """Whether the packer reads their elements only."""
+        """Return whether only elements of the runs are read."""
         return self.units * self.unit + self.rest == self.length
 
     def elements(self, slots: tuple[int, ...]) -> Array:
-        """By group and place in it: the element of the kernel in natural order, or −1."""
+        """Return the order of a patch, [groups, 4]: the element of the window in natural order, or −1 for padding.
+
+        Args:
+            slots: The order of four elements within a group.
+        """
         order = np.full((self.groups, GROUP), -1)
         per_run = self.units * (self.unit // GROUP)
         for run in range(self.count):
@@ -371,7 +391,13 @@ class Runs:
 
 
 def runs_of(shape: ConvShape, few: bool) -> Runs:
-    """Whole kernel rows where their elements are neighbours, else taps, of which each group of channels has its own."""
+    """Return the runs of a window: whole kernel rows where their elements are neighbours, else single taps.
+
+    With several groups of channels, a tap of each group is a run.
+
+    Args:
+        few: Whether the loop is fully unrolled; remaining elements are then gathered where that saves groups.
+    """
     joined, channels = shape.groups == 1 and (shape.dilation_w == 1 or shape.k_w == 1), shape.in_c // shape.groups
     count, length = (shape.k_h, shape.k_w * shape.in_c) if joined else (shape.k_h * shape.k_w, channels)
     padded = Runs(count, length, 8 if channels % 8 == 0 else GROUP)
@@ -386,7 +412,7 @@ def few_elements(spec: ConvSpec) -> bool:
 
 
 def plain_pixels(shape: ConvShape) -> ConvShape:
-    """The same convolution; where output pixels are input pixels, with all of them in one row."""
+    """Return the convolution with all pixels in one row if output pixels are input pixels; else unchanged."""
     if not shape.reads_pixels or shape.stride_h != 1 or shape.stride_w != 1 or shape.in_c % GROUP:
         return shape
     pixels = shape.batch * shape.in_h * shape.in_w
@@ -394,35 +420,42 @@ def plain_pixels(shape: ConvShape) -> ConvShape:
 
 
 def is_of_pixels(shape: ConvShape) -> bool:
-    """Whether all windows of one in plain_pixels are pixels, one after the other."""
+    """Return whether all windows of a geometry from plain_pixels are single pixels, one after the other."""
     return shape.reads_pixels and shape.in_h == shape.stride_w == shape.groups == 1 and shape.in_c % GROUP == 0
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where convolution rows are read: in x itself, or in a ring of padded copies; sizes in rows and elements."""
+    """Where convolution rows are read: in x itself, or in a ring buffer of padded copies.
+
+    Sizes in rows and elements.
+    """
 
     is_padded: bool
     ring_h: int
     pitch: int
     margin: int
-    """Elements of a row before those of x: at least the padding; a multiple of four, for whole words."""
+    """Elements of a row of the ring before those of x: at least the padding, and a multiple of four for whole words."""
     pair_h: int
-    """Output rows that a pair of pixels takes: 2 for one above the other, where that leaves fewer single ones.
+    """Rows of y per pair of pixels: 2 if the pixels are one above the other, where that leaves fewer single pixels.
 
-    An odd last row then has its pairs side by side.
+    In an odd last row the pairs are side by side.
     """
     is_edged: bool = False
-    """Whether windows leave the rows of x: what lies outside is put into their patches."""
+    """Whether windows leave the rows of x; elements outside are then padded within the patches."""
 
     @property
     def ring(self) -> int:
-        """Elements of the ring."""
+        """Return the elements of the ring buffer."""
         return self.ring_h * self.pitch if self.is_padded else 0
 
 
 def rows_of(shape: ConvShape, few: bool = False) -> Rows:
-    """Without copies where no window leaves x, nor reads words that x may not have."""
+    """Return where rows are read: in x if possible, else in a ring buffer of padded copies.
+
+    Rows are read in x if no window leaves x and none reads words beyond it; or, in a single output row of several
+    groups, if windows leave x only at its sides.
+    """
     pair_h = 2 if shape.out_h % 2 * shape.out_w < shape.out_w % 2 * shape.out_h else 1
     span_h = (shape.k_h - 1) * shape.dilation_h + 1
     right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
@@ -437,13 +470,13 @@ def rows_of(shape: ConvShape, few: bool = False) -> Rows:
 
 
 def _leaves_sides_only(shape: ConvShape) -> bool:
-    """Whether windows of one row of outputs leave x to the left and to the right only, and tap by tap."""
+    """Return whether the windows of a single output row leave x at the left and right only, tap by tap."""
     span_h = (shape.k_h - 1) * shape.dilation_h + 1
     return shape.groups > 1 and shape.out_h == 1 and not shape.pad_h and span_h <= shape.in_h
 
 
 def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
-    """Pairs of pixels, whose windows are read where they lie, or rows by way of the ring."""
+    """Return the traversal: pairs of pixels if windows are read in x, or rows through the ring buffer."""
     if rows.is_padded:
         return ring_rows(shape, rows.pair_h)
     stacked = shape.out_h // 2 * 2 if rows.pair_h == 2 else 0
@@ -454,7 +487,11 @@ def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
 
 
 def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
-    """The weights as [N, groups, 4] like the activations in a patch; an even number of groups where steps take two."""
+    """Return the weights as [N, groups, 4] in the order of activations in a patch.
+
+    Args:
+        twos: Whether loop steps take two groups; their number is then padded to an even one.
+    """
     order = runs.elements(WIDENED if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
     if twos:
         order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
@@ -463,7 +500,10 @@ def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
+    """Emit a convolution: two pixels by two (or four) channels per step of four or eight elements.
+
+    The operands are weights in stream order, a ring buffer of rows where x must be padded, and the patch of two pixels.
+    """
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
     nibbles, fours = four_bits in site.kernel.when, separate_nibbles in site.kernel.when
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed, nibbles)
@@ -500,7 +540,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
-    """Of the inner loop: groups of four products of two pixels and two channels, or four."""
+    """Count steps of the inner loop: groups of four products, for two pixels and `channels` channels."""
     shape = plain_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
     blocks = shape.groups * -(-shape.out_c // shape.groups // channels)
@@ -508,18 +548,20 @@ def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
 
 
 def four_steps(spec: ConvSpec) -> int:
-    """The same of four channels."""
+    """Count steps of the inner loop for four channels."""
     return conv_steps(spec, channels=4)
 
 
 def few_steps(spec: ConvSpec) -> int:
-    """The same of kernels that are written out."""
+    """Count steps of fully unrolled kernels."""
     return conv_steps(spec, few=True)
 
 
 def few_code(spec: ConvSpec) -> int:
-    """Bytes of a function that is written out: of its steps, and of what is around them, a layer's parameters included;
-    windows take more of that (as nm tells of layers on a Cortex-M4: tests/kernels/test_written_out.py).
+    """Return the bytes of a fully unrolled function: its steps, and the code around them with a layer's parameters.
+
+    The code around is larger for windows than for pixels (sizes by nm for layers on a Cortex-M4:
+    tests/kernels/test_written_out.py).
     """
     shape = plain_pixels(spec.shape)
     around = PIXELS_AROUND if is_of_pixels(shape) else WINDOWS_AROUND
@@ -573,7 +615,7 @@ def several_rows(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Params):
-    """Of a layer with one row of outputs."""
+    """Parameters of a layer with one row of outputs."""
 
     depth: Annotated[int, "elements of x"]
     padded: Annotated[int, "the same, rounded up to steps of eight"]
@@ -584,13 +626,16 @@ class Row(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(StreamOptions):
-    """Of one row."""
+    """Template options of a layer with one row of outputs."""
 
     parts: Annotated[bool, "whether odd channels' sums are taken apart after each part of x"]
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
+    """Emit a dense layer of one row: four channels by eight inputs per step, weights in stream order.
+
+    The inputs are padded to a multiple of eight in a patch, or read where they lie.
+    """
     packed, is_direct = pairs_in_parts in site.kernel.when, whole_steps in site.kernel.when
     nibbles = four_bits in site.kernel.when
     parts = packed and not pairs_of_weights(spec)
@@ -616,14 +661,14 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def dense_steps(spec: ConvSpec) -> int:
-    """Of the inner loop: four channels by eight inputs."""
+    """Count steps of the inner loop: four channels by eight inputs."""
     return -(-spec.channels // 4) * -(-spec.depth // 8)
 
 
 # ---------------------------------------------------------------------------------------------- pointwise
 
 STRIP = 256
-"""int16 activations that pass by the weights of a channel."""
+"""int16 activations in a strip of pixels to which the weights of a channel, held in registers, are applied."""
 
 
 def four_or_eight_channels(spec: ConvSpec) -> bool:
@@ -639,7 +684,7 @@ def saturated(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Strip(Params):
-    """How pixels pass by the weights."""
+    """Parameters of the loop over strips of pixels."""
 
     pixels: Annotated[int, "of x and y"]
     strip: Annotated[int, "pixels that are widened at a time"]
@@ -649,13 +694,16 @@ class Strip(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PointwiseOptions(Options):
-    """What its loops are written for."""
+    """Template option of the pointwise kernel."""
 
     in_c: Annotated[int, "channels of a pixel of x: 4 or 8"]
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
-    """Weights by channel, each with its bias and multiplier; a strip of widened pixels."""
+    """Emit a pointwise convolution that holds a channel's weights in registers while a strip of widened pixels goes by.
+
+    Each channel has its weights, its bias and its multiplier in this order.
+    """
     shape, sums = plain_pixels(spec.shape), sums_of(spec)
     strip = min(STRIP // shape.in_c, shape.out_w)
     laid = spec.weights.reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
@@ -683,19 +731,20 @@ _PATCH = scratch("patch", "widened elements in the order of the weights", DType.
 
 
 def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
-    """Other weights may need more than 4 bits."""
+    """Return the tuning flags that the kernel lacks: updated weights may need more than 4 bits."""
     return frozenset({UPDATABLE} if four_bits in when else ())
 
 
 def slower_rows(spec: ConvSpec) -> float:
-    """How many times the instructions of wide rows those of one pixel take: each is copied and looked up by itself."""
+    """Return the slowdown of rows of one pixel relative to wide rows: each row is copied and looked up separately."""
     shape = spec.shape
     products = shape.in_c // shape.groups * shape.out_c
     return 1.0 + ROW_OF_ONE / products if shape.in_w == 1 < shape.k_h else 1.0
 
 
 ROW_OF_ONE = 30.0
-"""Products that a row of one pixel takes as long as, for an output pixel (dory_tcn_int, docs/two_cores.md)."""
+"""Products per output pixel that take as long as the overhead of a row of one pixel (dory_tcn_int,
+docs/two_cores.md)."""
 
 
 def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
@@ -764,9 +813,10 @@ STALLS = {
         "conv2d_s4_dsp_fours": (8.6, 6.5, -2.4),
     }.items()
 }
-"""Cycles of a step of the inner loop beyond its instructions, by core, with its share of packing: words of loads of
-several, and waits for the last of them (tests/kernels/test_stalls.py measures them). The Cortex-M7's are of its loops
-for speed (PAIRED_LOADS), beside the instructions of those without, as two issue at once."""
+"""Stall cycles per step of the inner loop beyond its instructions, by core, including the step's share of packing:
+words of multi-word loads, and waits for the last of them (measured by tests/kernels/test_stalls.py). Figures of the
+Cortex-M7 are for its own loops (PAIRED_LOADS) relative to the instructions of the others, because it issues two at
+once."""
 
 
 _PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"
@@ -782,7 +832,7 @@ ROW: tuple[Kernel, ...] = (
     ),
     _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
 )
-"""Of layers with one row of outputs."""
+"""Kernels of layers with one row of outputs."""
 
 _OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights)
 _OF_NIBBLES = _conv(
@@ -799,7 +849,7 @@ _OF_FOURS = _conv(
 
 
 def _short(kernel: Kernel) -> Kernel:
-    """With few steps of its loops written out."""
+    """Return the variant of a kernel with few unrolled steps."""
     return replace(
         kernel,
         name=f"{kernel.name}_short",
@@ -837,7 +887,7 @@ PIXELS: tuple[Kernel, ...] = (
     ),
     _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),
 )
-"""Of layers with several rows, or pixels."""
+"""Kernels of layers with several rows or pixels."""
 
 CONV = DENSE = (*ROW, *PIXELS)
-"""Both are convolutions: a dense layer is one of single pixels."""
+"""Kernels of convolutions and dense layers, in order of preference; a dense layer is a convolution of single pixels."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Winograd's F(2×2, 3×3), exact in integers: 3×3 convolutions with 16 products for 4 outputs instead of 36.
 
-Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)ᵀ is whole and Y is 4 times the convolution
-(Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016).
+Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)ᵀ is an integer matrix and Y is 4 times the
+convolution (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016). M is the product U ⊙ V with the
+transformed inputs V = Bᵀ d B.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
-"""2G."""
+"""Filter transform 2G."""
 
 COLUMNS = (1, 2, 3, 0)
-"""The order in which the products of a row of M are made: sums of products come for free then."""
+"""Order in which the columns of a row of M are computed; with this order, sums of products need no extra
+instructions."""
 
 
 # ------------------------------------------------------------------------------------------------ conditions
@@ -74,35 +76,39 @@ FITS = (int8_codes, is_3x3, small_sums)
 
 
 def transformed(weights: Array) -> Array:
-    """U of [O, 3, 3, C] as [O, 4, 4, C], int64."""
+    """Transform weights [O, 3, 3, C] to U, int64 [O, 4, 4, C]."""
     product: Array = np.einsum("ir,orsc,js->oijc", FILTER, weights.astype(np.int64), FILTER, optimize=True)
     return product
 
 
 def pairs(channels: int) -> Array:
-    """Channels two by two as [pairs, 2]; an odd last one is computed together with its neighbour, once more."""
+    """Return channel numbers in pairs, [pairs, 2]; an odd last channel is paired with, and repeats, its predecessor."""
     first = np.minimum(np.arange(0, channels, 2), channels - 2)
     return np.stack([first, first + 1], 1)
 
 
 def packed_groups(values: Array) -> Array:
-    """[…, C] int16 → […, C/4, 2] words (k0, k2), (k1, k3): what SXTB16 makes of four bytes."""
+    """Pack int16 [..., C] into words [..., C/4, 2] as (k0, k2), (k1, k3), the order that SXTB16 gives four bytes."""
     fours = values.astype(np.int16).reshape(*values.shape[:-1], -1, 4)[..., [0, 2, 1, 3]]
     return np.ascontiguousarray(fours).view(np.int32)
 
 
 def chunk_of(groups: int) -> int:
-    """How many groups of four channels are written out: a divisor."""
+    """Return the unroll factor in groups of four channels: the largest divisor of `groups` up to 8."""
     return max(n for n in range(1, 9) if groups % n == 0)
 
 
 def at_once(groups: int) -> bool:
-    """Whether all groups of all products of a row are written out, so that the stream needs no steps."""
+    """Return whether all groups of all products of a row are unrolled, so that the weights need no step words."""
     return groups <= 4
 
 
 def next_steps(groups: int) -> Array:
-    """What comes after each chunk, [4 rows, 4 columns, chunks, 1]: more of the same, or the column's (or row's) end."""
+    """Return the step words after each chunk, [4 rows, 4 columns, chunks, 1]; none if all is unrolled.
+
+    A step word is 0 between chunks of a column, the column's number from 1 at its end, and 5 at the end of the last
+    row.
+    """
     if at_once(groups):
         return np.zeros((4, 4, 1, 0), np.int32)
     steps = np.zeros((4, 4, groups // chunk_of(groups), 1), np.int32)
@@ -112,7 +118,10 @@ def next_steps(groups: int) -> Array:
 
 
 def sum_starts(biases: Array, groups: int) -> Array:
-    """Before each row, [pairs, 4 rows, 4]: both channels' bias at row 1, and either again or whether rows follow."""
+    """Return the four words before each row, [pairs, 4 rows, 4]: at row 1 both biases twice, else zeros.
+
+    If all is unrolled, the last two words say instead whether another row follows.
+    """
     starts = np.zeros((len(biases), 4, 4), np.int64)
     starts[:, 1] = np.tile(biases, 2)
     if at_once(groups):
@@ -121,7 +130,11 @@ def sum_starts(biases: Array, groups: int) -> Array:
 
 
 def stream(spec: ConvSpec) -> Array:
-    """All that the products of all pairs of channels read, int32, in reading order."""
+    """Pack the transformed weights of all pairs of channels as int32 words in reading order.
+
+    Each pair has, for every row of M, the start words and the chunks of U with their step words; then both multipliers,
+    the rounding term, the distance to the next pair, and the limits.
+    """
     channels = pairs(spec.shape.out_c)
     u = packed_groups(transformed(spec.weights)[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
     groups, count = u.shape[4], len(channels)
@@ -137,8 +150,10 @@ def stream(spec: ConvSpec) -> Array:
 
 
 def int8_stream(spec: ConvSpec) -> Array:
-    """By pairs of channels: biases, multipliers, then for each four inputs nine words of the second's taps, and of
-    the first's; int32."""
+    """Pack int8 weights as int32 words, by pairs of channels: two biases, two multipliers, then the taps.
+
+    For every four inputs there are nine words of taps of the second channel, then nine of the first.
+    """
     weights, channels = spec.weights, pairs(spec.shape.out_c)
     fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
     words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
@@ -147,7 +162,11 @@ def int8_stream(spec: ConvSpec) -> Array:
 
 
 def plain_stream(spec: ConvSpec) -> Array:
-    """The same for one channel at a time."""
+    """Pack the transformed weights of single channels as int32 words in reading order.
+
+    Each channel has, for every row of M, the start word and U; then the multiplier, the rounding term, whether another
+    channel follows, and the limits.
+    """
     u = transformed(spec.weights)[:, :, list(COLUMNS)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
     starts = np.zeros((len(u), 4, 1), np.int64)
@@ -161,7 +180,7 @@ def plain_stream(spec: ConvSpec) -> Array:
 
 
 def plain_int8_stream(spec: ConvSpec) -> Array:
-    """By channels: bias, multiplier, then for each two inputs nine taps of both; int32."""
+    """Pack int8 weights as int32 words, by channel: bias, multiplier, then nine taps for each two inputs."""
     weights = spec.weights
     twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
     words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
@@ -170,12 +189,12 @@ def plain_int8_stream(spec: ConvSpec) -> Array:
 
 
 def _biases(spec: ConvSpec) -> Array:
-    """Of sums four times as large as the convolution, the input's zero point folded in."""
+    """Return the biases of sums four times as large as the convolution, with the input's zero point folded in."""
     return 4 * spec.folded_bias
 
 
 def _limits(spec: ConvSpec) -> tuple[int, int, int]:
-    """Zero point and rounding of the upper words of products four times as large; the lowest and highest code."""
+    """Return (zero point and rounding term of high words for fourfold sums, lowest result, highest result)."""
     requantize = spec.high_word
     down = requantize.shift - 30
     rounding = (requantize.zero_point << down) + (1 << (down - 1))
@@ -187,7 +206,7 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedRows(Params):
-    """A ring of four rows."""
+    """Parameters of the ring buffer of four rows."""
 
     pitch: Annotated[int, "elements of a row: whole blocks"]
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
@@ -195,7 +214,7 @@ class PaddedRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class StripOfBlocks(Params):
-    """Of weights that are transformed for every strip."""
+    """Parameters of kernels that transform the weights for every strip."""
 
     blocks: Annotated[int, "blocks of a strip"]
     rounding: Annotated[Trained, "zero point of y and half a step, before the last shift to the right"]
@@ -205,7 +224,7 @@ class StripOfBlocks(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FlyOptions(Options):
-    """Of kernels that transform weights."""
+    """Template options of kernels that transform the weights at run time."""
 
     together: Annotated[int, "output channels that are computed at once"]
     v_t: Annotated[str, "C type of transformed inputs"]
@@ -215,7 +234,7 @@ class FlyOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions(Options):
-    """What the C functions are made for."""
+    """Template options of blocks, limits and loops."""
 
     across: Annotated[int, "pixels of a block, two of a tile"]
     shift: Annotated[int, "of products with the multiplier to the right, but for the two bits of the transformation"]
@@ -228,61 +247,68 @@ class TileOptions(Options):
 
 
 DIRECT_PRODUCTS = 36
-"""Of the direct form, for which there are 16 here: a step of two pixels and two channels by four elements."""
+"""Direct products that are replaced by 16 products here; 16 are a step of the direct loop of two pixels, two channels
+and four elements."""
 
 SHORT = 4
-"""At most so many groups are written out where little code is wished."""
+"""Largest unroll factor in groups under the tuning flag SHORT_LOOPS."""
 
 FILTER_WORK = 14
-"""Products that take as long as to transform a weight, for the cost model."""
+"""Products that take as long as the transform of one weight, for the cost model."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks of two rows that cover an image."""
+    """A grid of blocks, two rows high, that covers an image."""
 
     across: int
-    """Pixels of a row of a block, two of a tile."""
+    """Output pixels per row of a block; a tile has two."""
 
     def blocks(self, shape: ConvShape) -> int:
-        """How many."""
+        """Return the number of blocks of an image."""
         return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
 
     def work(self, spec: ConvSpec) -> int:
-        """Products of whole blocks, by the direct form: what is computed, some of it to be thrown away."""
+        """Count direct products of whole blocks, including outputs beyond the border that are discarded."""
         shape = spec.shape
         return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
 
 
 @dataclass(frozen=True)
 class Tiles(Grid):
-    """A family of kernels: how much its products' function computes at a time, and what it reads."""
+    """A family of Winograd kernels: how much its product function computes at a time, and the weights that it reads."""
 
     together: int
-    """Output channels."""
+    """Output channels computed together."""
     v: DType
-    """Of transformed inputs: 16 for each tile and channel."""
+    """Type of transformed inputs, 16 for each tile and channel."""
     loop: Callable[[int], tuple[int, bool]]
-    """How many turns are written out of a loop over so many input channels, and whether these are all."""
+    """Returns the unroll factor of the loop over the input channels, and whether this covers all of them."""
     words: Callable[[int], int]
-    """int32 words of the stream of one pass over so many input channels."""
+    """Returns the int32 words of packed weights that one pass over the input channels reads."""
     stream: Callable[[ConvSpec], Array]
-    """Transformed weights, biases and multipliers."""
+    """Packs transformed weights, biases and multipliers."""
     int8_stream: Callable[[ConvSpec], Array]
-    """The same from int8 weights."""
+    """Packs int8 weights, biases and multipliers, for kernels that transform them at run time."""
 
     def v_size(self, channels: int) -> int:
-        """Elements of V of a block."""
+        """Return the elements of V of a block."""
         return 8 * self.across * channels
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
-        """The same, and what it costs to transform the weights for every strip of so many tiles."""
+        """Count direct products of whole blocks, and the work to transform the weights for every strip.
+
+        A strip is `strip` tiles.
+        """
         shape = spec.shape
         strips = shape.batch * -(-self.blocks(shape) * self.across // (2 * strip))
         return self.work(spec) + strips * FILTER_WORK * spec.weights.size
 
     def written(self, shape: ConvShape, strip: int) -> Array:
-        """By pair of rows of blocks' inputs: where the outputs end that full strips of so many blocks give by then."""
+        """Return, after each row of blocks, the end of the outputs that full strips have written by then.
+
+        A strip is `strip` blocks.
+        """
         width, count = -(-shape.out_w // self.across), self.blocks(shape)
         done = np.arange(width, count + 1, width) // strip * strip
         done[-1] = count
@@ -293,16 +319,16 @@ class Tiles(Grid):
         return ends
 
     def is_cut(self, shape: ConvShape) -> bool:
-        """Whether some blocks reach over the border."""
+        """Return whether some blocks reach over the border of the image."""
         return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
 
     def is_copied(self, shape: ConvShape) -> bool:
-        """Whether blocks read more than x has: padding, or columns and rows behind it."""
+        """Return whether blocks read beyond x: padding, or columns and rows behind it."""
         has_all = (shape.in_h, shape.in_w) == (shape.out_h + 2, shape.out_w + 2)  # so there is no padding either
         return not has_all or self.is_cut(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
-        """Of `strip` blocks at once."""
+        """Return the traversal that reads and writes `strip` blocks at once."""
         if self.is_copied(shape):
             return rows(shape, 2, self.written(shape, strip) if strip > 1 else None)
         pixels = np.arange(shape.out_h * shape.out_w).reshape(shape.out_h // 2, 2, -1, self.across)
@@ -311,33 +337,33 @@ class Tiles(Grid):
 
 
 def _dsp_loop(channels: int) -> tuple[int, bool]:
-    """In groups of four."""
+    """Return the unroll factor in groups of four channels, and whether it covers all."""
     return chunk_of(channels // 4), at_once(channels // 4)
 
 
 def _dsp_words(channels: int) -> int:
-    """Rows of M, each with starts and steps, and a tail."""
+    """Count the words of one pass: four rows of M with start and step words, and a tail of six."""
     return 16 * (1 + channels) + next_steps(channels // 4).size + 6
 
 
 def _short_loop(channels: int) -> tuple[int, bool]:
-    """In up to four groups of four, whatever else: layers of most depths have a function together."""
+    """Return an unroll factor of up to four groups, so that layers of most depths share a function."""
     return math.gcd(channels // 4, SHORT), False
 
 
 def _short_words(channels: int) -> int:
-    """As above, with a step behind each chunk."""
+    """Count the words of one pass, with a step word behind each chunk."""
     groups = channels // 4
     return 16 * (1 + channels) + 16 * groups // math.gcd(groups, SHORT) + 6
 
 
 def _plain_loop(channels: int) -> tuple[int, bool]:
-    """In single channels."""
+    """Return the unroll factor in single channels, and that a loop remains."""
     return math.gcd(channels, 8), False
 
 
 def _plain_words(channels: int) -> int:
-    """Rows of M, each with a start, and a tail."""
+    """Count the words of one pass: four rows of M with a start word each, and a tail of five."""
     return 4 * (1 + 2 * channels) + 5
 
 
@@ -347,7 +373,7 @@ PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_
 
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
-    """Transformed weights in flash, one block at a time."""
+    """Emit the kernel that reads transformed weights from flash, one block at a time."""
     shape = spec.shape
     working = {"rows": _ring(shape, tiles)} if tiles.is_copied(shape) else {}
     working["v"] = tiles.v, tiles.v_size(shape.in_c)
@@ -357,7 +383,10 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
 
 
 def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
-    """int8 weights in flash, transformed for every strip of so many tiles; with LITTLE code no case is apart."""
+    """Emit the kernel that reads int8 weights from flash and transforms them for every strip of `strip` tiles.
+
+    With LITTLE code, a layer of a single strip has no variant of its own.
+    """
     shape = spec.shape
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
     one_strip = shape.batch == 1 and blocks == tiles.blocks(shape) and tiles is not LITTLE
@@ -374,7 +403,7 @@ def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
 
 
 def _ring(shape: ConvShape, tiles: Tiles) -> tuple[DType, int]:
-    """Four rows, padded to whole blocks."""
+    """Return type and size of a ring buffer of four rows, padded to whole blocks."""
     width = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2)
     return DType.INT8, 4 * width * shape.in_c
 

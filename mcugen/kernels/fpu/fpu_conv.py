@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""float32 kernels in register blocks, for CPUs with an FPU: four rows by four channels in its 32 registers, or in
-Helium's vectors.
+"""float32 kernels in register blocks for CPUs with an FPU.
+
+Four rows by four channels are computed together, in the FPU's 32 registers or in Helium's vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mcugen.lir.kernel import SHORT_LOOPS, UPDATABLE, Call, Kernel, Options, Par
 from mcugen.lir.traversal import Traversal
 
 ROWS = 4
-"""Rows (pixels) that are computed together."""
+"""Rows (or pixels) of a register block."""
 
 
 def one_group(spec: ConvSpec) -> bool:
@@ -40,7 +41,7 @@ def whole_input(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class DenseRows(Params):
-    """Of a fully connected layer."""
+    """Sizes of a fully connected layer."""
 
     rows: Annotated[int, "of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -49,7 +50,7 @@ class DenseRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Patch(Params):
-    """How windows are gathered."""
+    """Parameters of the im2col step."""
 
     depth: Annotated[int, "products of a sum"]
     direct: Annotated[int, "whether pixels are read where they lie"]
@@ -57,7 +58,7 @@ class Patch(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Params):
-    """A ring of padded rows, by blocks of four channels."""
+    """Sizes of a ring buffer of padded rows, laid out in blocks of four channels."""
 
     row_w: Annotated[int, "pixels of a row"]
     blocks: Annotated[int, "blocks of channels"]
@@ -65,28 +66,28 @@ class Blocks(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ClampOptions(Options):
-    """How results are limited."""
+    """Template option of the lower limit of results."""
 
     clamp: Annotated[str, "relu: at 0, if below at all, so that the sign of an integer tells; any"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpperLimit(Options):
-    """How results are limited above."""
+    """Template option of the upper limit of results."""
 
     high: Annotated[bool, "whether they are"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SingleOptions(Options):
-    """Of a fully connected layer."""
+    """Template option of fully connected layers."""
 
     single: Annotated[bool, "whether it has one row"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions(Options):
-    """What loops are written for."""
+    """Template options of the depthwise loops."""
 
     group: Annotated[int, "outputs side by side that are computed together"]
     k_h: Annotated[int, "rows of the window"]
@@ -97,7 +98,10 @@ class GroupOptions(Options):
 
 
 def packed_blocks(weights: Array, bias: Array) -> Array:
-    """[N, K] and [N] → flat: by four channels their bias, then [K][4]; zeros for channels that are missing."""
+    """Pack [N, K] weights and [N] biases into a flat array: per four channels the biases, then weights as [K][4].
+
+    Missing channels of the last block are zeros.
+    """
     rows = np.column_stack([bias, weights]).astype(np.float32)
     missing = -len(rows) % BLOCK
     whole = np.concatenate([rows, np.zeros((missing, rows.shape[1]), np.float32)])
@@ -105,10 +109,11 @@ def packed_blocks(weights: Array, bias: Array) -> Array:
 
 
 def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
-    """[N, K] → float16, flat: by four channels [K / 2][4][2], of whole eights of K, then the rest as [K % 8][4]; all as
-    the rest, if not `in_pairs`.
+    """Pack [N, K] weights as flat float16, in blocks of four channels.
 
-    Zeros for channels that are missing. A word holds two neighbours of a channel, as VCVTB and VCVTT read them.
+    With `in_pairs`, a block has the whole eights of K as [K / 2][4][2], then the rest as [K % 8][4]; otherwise all of
+    it is [K][4]. Missing channels of the last block are zeros. A word of pairs holds two neighbours of a channel, as
+    VCVTB and VCVTT read them.
     """
     missing, whole = -len(weights) % BLOCK, weights.shape[1] // 8 * 8 if in_pairs else 0
     rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
@@ -119,7 +124,10 @@ def packed_halves(weights: Array, in_pairs: bool = True) -> Array:
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """A fully connected layer; of several rows four are interleaved."""
+    """Emit a fully connected layer: four rows by four channels at a time, remaining rows one by one.
+
+    Of several rows, four are interleaved in a patch.
+    """
     channels, depth = spec.channels, spec.depth
     rows = spec.y.count // channels
     size, single = DenseRows(rows=rows, depth=depth, out_c=channels), rows == 1
@@ -131,7 +139,10 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Four pixels are gathered and interleaved, the last ones of an image one by one; behind them lies one of zeros."""
+    """Emit a convolution: windows are gathered and interleaved by four pixels, the last ones of an image one by one.
+
+    A pixel of zeros follows them in the patch.
+    """
     shape, depth = spec.shape, spec.depth
     pixels = np.arange(shape.out_h * shape.out_w)
     whole = len(pixels) // ROWS * ROWS
@@ -141,8 +152,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def gathered_apart(spec: ConvSpec) -> int:
-    """Groups of pixels that are in two rows, or some of whose windows leave the input at a side: these are gathered
-    window by window, or tap by tap. Last pixels of an image take about as much as their elements tell.
+    """Count groups of four pixels that are gathered window by window or tap by tap.
+
+    These are in two rows, or some of their windows leave the input at a side. Remaining pixels of an image take about
+    as much as their elements tell.
     """
     shape = spec.shape
     if _is_direct(shape):
@@ -155,12 +168,15 @@ def gathered_apart(spec: ConvSpec) -> int:
 
 
 def _is_direct(shape: ConvShape) -> bool:
-    """Whether pixels are read where they lie."""
+    """Return whether pixels are read where they lie, without gathering."""
     return shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """A ring of padded rows, [block of channels][column][4], and outputs side by side in groups."""
+    """Emit a depthwise convolution over a ring buffer of padded rows, [block of channels][column][4].
+
+    Several neighbouring outputs of a row are computed together.
+    """
     shape = spec.shape
     extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
     blocks = Blocks(row_w=max(extent, shape.pad_w + shape.in_w), blocks=-(-shape.in_c // BLOCK))
@@ -178,11 +194,14 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 SHARED_GROUP = 3
-"""Outputs side by side where layers of several widths are to share a function."""
+"""Neighbouring outputs computed together under SHORT_LOOPS, so that layers of several widths share a function."""
 
 
 def _group(shape: ConvShape) -> int:
-    """Outputs side by side that take the fewest instructions in all; the last group may overlap the one before."""
+    """Return how many neighbouring outputs to compute together for the fewest instructions.
+
+    Groups may overlap at the end.
+    """
 
     def instructions(group: int) -> int:
         taps_held = 7 - group
@@ -199,7 +218,12 @@ def _group(shape: ConvShape) -> int:
 def _call(
     spec: ConvSpec, site: Site, params: Params, working: tuple[str, int], options: Sequence[Options], order: Traversal
 ) -> Call:
-    """A layer whose weights hold its bias; `working` memory is a role and a number of floats."""
+    """Return the call of a layer whose packed weights include the bias, or have float16 elements and a bias apart.
+
+    Args:
+        working: Role and number of elements of the working memory.
+        order: The traversal of x and y.
+    """
     role, count = working
     if half_weights in site.kernel.when:
         bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % BLOCK)]).astype(np.float32)
@@ -220,7 +244,10 @@ def _call(
 
 
 def products_beside(spec: ConvSpec) -> int:
-    """Products with weights that pad channels: single rows take two blocks of channels at once, four rows take one."""
+    """Count products with zero weights that pad the channels.
+
+    Single rows take two blocks of channels at once, four rows take one.
+    """
     channels = spec.channels
     count = spec.y.count // channels
     single = count % ROWS
@@ -228,7 +255,7 @@ def products_beside(spec: ConvSpec) -> int:
 
 
 def clamp_options(low: float, high: float) -> ClampOptions:
-    """By the limits, −∞ and ∞ if there are none."""
+    """Return the options for these limits; −∞ and ∞ mean none."""
     return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
 
 

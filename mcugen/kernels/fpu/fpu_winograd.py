@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Winograd's F(2×2, 3×3) of floats: 3×3 convolutions with 16 products for 4 outputs instead of 36.
 
-Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016). What is added
-and subtracted beside the products costs a bit of accuracy, and where the direct sum is infinite, this may be no number.
+Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016). The additions
+and subtractions of the transforms cost about a bit of accuracy, and where the direct sum is infinite, the result may be
+NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, wri
 from mcugen.lir.traversal import Traversal
 
 GRID = Grid(across=8)
-"""Four tiles: one a row of the products' register blocks."""
+"""Blocks of 2×8 outputs, that is four tiles: one for each row of the register blocks of the products."""
 
 
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:
@@ -38,7 +39,7 @@ def finite_constants(spec: ConvSpec) -> bool:
 
 
 def transformed(weights: Array) -> Array:
-    """U of [O, 3, 3, C] as [O, 4, 4, C], float32, rounded once."""
+    """Transform weights [O, 3, 3, C] to U, float32 [O, 4, 4, C], rounded once."""
     g = FILTER / 2
     with np.errstate(over="ignore", invalid="ignore"):
         product: Array = np.einsum("ir,orsc,js->oijc", g, weights.astype(np.float64), g, optimize=True)
@@ -46,14 +47,17 @@ def transformed(weights: Array) -> Array:
 
 
 def packed(weights: Array, bias: Array) -> Array:
-    """[O, 3, 3, C] and [O] → flat float32: by four channels their biases, then [4][4][C][4] of U."""
+    """Pack [O, 3, 3, C] weights and [O] biases as flat float32: per four channels biases, then U as [4][4][C][4]."""
     u = transformed(weights).reshape(len(weights) // BLOCK, BLOCK, -1)
     rows = np.concatenate([bias.reshape(-1, BLOCK, 1), u], 2)
     return rows.transpose(0, 2, 1).astype(np.float32).reshape(-1)
 
 
 def order(spec: ConvSpec) -> Traversal:
-    """Blocks of two rows, row after row of them; what lies under one is read before any of it is written."""
+    """Return the traversal by blocks of two rows.
+
+    The window of a block is read before any of its outputs is written.
+    """
     shape = spec.shape
     oy, ox = (np.arange(0, size, step) for size, step in ((shape.out_h, 2), (shape.out_w, GRID.across)))
     y = np.minimum(oy[:, None] + np.arange(2), shape.out_h - 1)
@@ -63,7 +67,10 @@ def order(spec: ConvSpec) -> Traversal:
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Four tiles at a time; what lies over the border is gathered first."""
+    """Emit the kernel, which computes four tiles at a time.
+
+    Tiles that reach over the border are gathered in a patch first.
+    """
     shape = spec.shape
     sizes = {
         "patch": 4 * (GRID.across + 2) * shape.in_c,
