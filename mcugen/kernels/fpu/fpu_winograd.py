@@ -22,7 +22,7 @@ from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, wri
 from mcugen.lir.traversal import Traversal
 
 GRID = Grid(across=8)
-"""Blocks of 2×8 outputs, that is four tiles: one for each row of the register blocks of the products."""
+"""Blocks of two rows of eight outputs, that is four tiles: one for each row of the register blocks of the products."""
 
 
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:

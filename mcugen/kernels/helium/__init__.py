@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for Helium, the vectors of Cortex-M55 and M85: products of int8, 16 an instruction."""
+"""Kernels for Helium, the vector extension of Cortex-M55 and M85: 16 products of int8 per instruction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_vector(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RowFrame(Frame):
-    """Of a vector by a matrix."""
+    """Parameters of a vector-matrix product."""
 
     zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
     blocks: Annotated[int, "blocks of eight channels"]
@@ -55,7 +55,7 @@ class RowFrame(Frame):
 
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:
-    """One vector by a matrix: eight channels at a time."""
+    """Emit a vector-matrix product, eight channels at a time: weights as [block][vector of inputs][8][16]."""
     loop, table = Loop(*divmod(spec.depth, VECTOR)), Table(spec, 2 * BLOCK)
     codes = table.codes.values()
     frame = RowFrame(
@@ -70,17 +70,17 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_vectors(spec: ConvSpec, site: Site) -> Call:
-    """Several vectors by a matrix: a pointwise convolution."""
+    """Emit a product of several vectors by a matrix as a pointwise convolution."""
     return conv.emit_direct(spec, site, conv.one_run(spec.y.count // spec.channels, spec.channels))
 
 
 def pair_products(spec: ConvSpec) -> int:
-    """Vectors of products by two pixels and four channels."""
+    """Count vectors of products in blocks of two pixels by four channels."""
     return block_products(spec, 2, BLOCK)
 
 
 def row_products(spec: ConvSpec) -> int:
-    """Vectors of products by eight channels."""
+    """Count vectors of products in blocks of one pixel by eight channels."""
     return block_products(spec, 1, 2 * BLOCK)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions for Helium: products of two pixels by four channels, or four by two."""
+"""Convolutions for Helium: products of two pixels by four channels, or of four pixels by two channels."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from mcugen.kernels.helium.layer import (
 from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 
 LONGEST_ROW = 12
-"""Vectors of a kernel's row that are written out at most: what 64 channels of a 3 x 3 kernel have."""
+"""Longest row of a window, in vectors, over which the loop is unrolled: that of 64 channels of a 3 x 3 kernel."""
 
 OFFSET = 127
-"""How far immediate offsets of bytes reach."""
+"""Reach of immediate offsets of byte loads."""
 
 WORD_OFFSET = 508
-"""And those of words."""
+"""Reach of immediate offsets of word loads, in bytes."""
 
 PATCHES = 16
 """Pixels whose taps are gathered at a time."""
@@ -51,13 +51,13 @@ def no_depthwise(spec: ConvSpec) -> bool:
 
 
 def dense_pixels(shape: ConvShape) -> bool:
-    """Whether output pixels read the same input pixels."""
+    """Return whether each output pixel reads the input pixel at its place."""
     return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelRows(Params):
-    """Pixels that are read where they lie."""
+    """Parameters of pixels that are read where they lie."""
 
     batch: Annotated[int, "images; 1 where all pixels are one run"]
     image: Annotated[int, "bytes of an image of x"]
@@ -69,7 +69,7 @@ class PixelRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchRows(Params):
-    """How the taps of some pixels are brought together."""
+    """Parameters of the im2col step, which gathers the taps of some pixels in patches."""
 
     run: Annotated[int, "bytes of a run of neighbouring taps"]
     runs: Annotated[int, "such runs in a row of the window"]
@@ -82,7 +82,7 @@ class PatchRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Groups(Params):
-    """Of channels, one after the other."""
+    """Sizes of groups of channels."""
 
     groups: Annotated[int, "groups"]
     group_in: Annotated[int, "channels of x of a group"]
@@ -92,7 +92,7 @@ class Groups(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ModeOptions(Options):
-    """How pixels are read."""
+    """Template options of how pixels are read."""
 
     mode: Annotated[str, "direct: where they lie; rows: from a strip of padded rows; patch: gathered from that"]
     gather: Annotated[Mapping[str, object] | None, "offsets of loads and stores that gather short rows, written out"]
@@ -100,7 +100,11 @@ class ModeOptions(Options):
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """From a strip of padded rows, directly where a kernel's row fills its vectors well, else from gathered patches."""
+    """Emit a convolution by the method that fits its shape.
+
+    Windows are read from a strip of padded rows if a row of the window fills its vectors well, else from gathered
+    patches. Pointwise convolutions read x directly.
+    """
     shape = spec.shape
     if shape.reads_pixels:
         return emit_pointwise(spec, site)
@@ -114,7 +118,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_rows(spec: ConvSpec, site: Site) -> Call:
-    """A turn of the inner loop is a row of the kernel; weights are zero where a vector reads past it."""
+    """Emit a convolution that reads a strip of padded rows; each inner loop iteration is a row of the window.
+
+    Weights are zero where a vector reads past the row.
+    """
     shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec)
     vectors, several = -(-shape.k_w * shape.in_c // VECTOR), shape.k_h > 1
     jump = shape.dilation_h * strip.pitch - vectors * VECTOR
@@ -133,9 +140,9 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
 
 
 def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] | None:
-    """How short rows of a kernel are gathered by one load and one store each, if immediate offsets reach them all.
+    """Return how short rows of a window are gathered by one load and one store each, or None if offsets do not reach.
 
-    Rows are shared out among pointers, of which each reaches OFFSET bytes.
+    Rows are divided among pointers, each of which reaches OFFSET bytes.
     """
     run, row_step = patch.run, patch.row_step
     each = OFFSET // row_step + 1
@@ -158,7 +165,10 @@ def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] 
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
-    """Pixels are read where they lie: all of them in one run, or row by row if some are skipped."""
+    """Emit a pointwise convolution that reads pixels where they lie.
+
+    The pixels are one run, or are read row by row if a stride skips some.
+    """
     shape = spec.shape
     in_row, pixels = shape.in_w * shape.in_c, shape.out_h * shape.out_w
     walk = one_run(shape.batch * pixels, shape.out_c)
@@ -175,12 +185,15 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def one_run(pixels: int, channels: int) -> PixelRows:
-    """All pixels side by side."""
+    """Return the walk over pixels that are all adjacent."""
     return PixelRows(batch=1, image=0, rows=1, row_step=0, row_pixels=pixels, out_c=channels)
 
 
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
-    """Two pixels at a time, or one by one in plain C; they are read again for every four channels."""
+    """Emit a convolution that reads pixels directly, two at a time (one by one in plain C).
+
+    Pixels are read again for every four channels.
+    """
     shape, loop = spec.shape, Loop(*divmod(spec.depth, VECTOR))
     table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))
     frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
@@ -199,7 +212,7 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
 
 
 def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, Groups]:
-    """The weights, group by group, with whole vectors for each of `taps`."""
+    """Return the weights packed group by group, with whole vectors for each of `taps`, and the group parameters."""
     shape = spec.shape
     parts = np.split(spec.rows.reshape(shape.out_c, taps, -1), shape.groups)
     packed = np.concatenate([pack_vectors(part, BLOCK) for part in parts])
@@ -212,13 +225,16 @@ def _by_groups(spec: ConvSpec, site: Site, taps: int) -> tuple[Array, Groups]:
 
 
 def in_a_row(shape: ConvShape) -> ConvShape:
-    """A pointwise convolution with all pixels of all images in one row."""
+    """Return a pointwise convolution with all pixels of all images in one row."""
     pixels = shape.batch * shape.out_h * shape.out_w
     return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
 
 
 def emit_patches(spec: ConvSpec, site: Site) -> Call:
-    """The taps of some pixels are brought together first; a turn of the inner loop is a tap if there are groups."""
+    """Emit a convolution that first gathers the taps of some pixels.
+
+    With groups, an inner loop iteration is one tap.
+    """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))
     joined, taps = shape.dilation_w == 1, shape.k_h * shape.k_w
@@ -258,7 +274,10 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
-    """Of one group: directly, or from gathered patches, whose taps lie together so that they can be added up."""
+    """Emit a convolution with nine-bit weights in one group: pointwise, or from gathered patches.
+
+    In a patch the taps are adjacent, so that their sum can be taken.
+    """
     return (emit_pointwise if spec.shape.reads_pixels else emit_patches)(spec, site)
 
 
@@ -269,7 +288,7 @@ def overwriting(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedPixels(Params):
-    """Pixels that are copied before they are overwritten."""
+    """Parameters of pixels that are copied before they are overwritten."""
 
     in_c: Annotated[int, "channels of a pixel of x"]
     out_c: Annotated[int, "channels of a pixel of y"]
@@ -278,7 +297,7 @@ class CopiedPixels(Params):
 
 
 def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
-    """Some pixels are copied before they are overwritten."""
+    """Emit a pointwise convolution in place: up to PATCHES pixels are copied before they are overwritten."""
     shape, table = spec.shape, Table(spec)
     pixels = shape.batch * shape.out_h * shape.out_w
     loop, most = Loop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
@@ -303,7 +322,7 @@ def eight_channels(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EightFrame(Frame):
-    """Of pixels of eight channels."""
+    """Parameters of pixels of eight channels."""
 
     zero_point: Annotated[Trained, "of y"]
     table_size: Annotated[int, "bytes of the table"]
@@ -315,14 +334,17 @@ class EightFrame(Frame):
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels(Params):
-    """Side by side."""
+    """Parameters of adjacent pixels."""
 
     out_c: Annotated[int, "channels of a pixel of y"]
     pixels: Annotated[int, "of x and y"]
 
 
 def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
-    """Two pixels lie in a vector; weights stay where they are while all pixels pass."""
+    """Emit a pointwise convolution with two pixels of eight channels per vector.
+
+    Weights stay in registers for all pixels.
+    """
     shape, table = spec.shape, Table(spec, 2)
     packed = np.stack([np.pad(spec.rows, [(0, 0), (0, 8)]), np.pad(spec.rows, [(0, 0), (8, 0)])], 1).reshape(-1)
     codes = table.codes.values()
@@ -342,7 +364,7 @@ def three_columns(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsFrame(Frame):
-    """Of four pixels by two channels."""
+    """Parameters of products of four pixels by two channels."""
 
     zero_point: Annotated[Trained, "of y"]
     table_size: Annotated[int, "bytes of the table"]
@@ -356,7 +378,7 @@ class ColumnsFrame(Frame):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsOptions(Options):
-    """What its loops are written for."""
+    """Template options of the loops."""
 
     chunks: Annotated[int, "vectors of a pixel of x"]
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
@@ -365,7 +387,10 @@ class ColumnsOptions(Options):
 
 
 def emit_columns(spec: ConvSpec, site: Site) -> Call:
-    """Four pixels by two channels, which share the columns of a row."""
+    """Emit a 3×3 convolution of four pixels by two channels, which share the columns of a row.
+
+    Weights are packed as [pair of channels][row][vector][column][2][16].
+    """
     shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 2, nine=has_nine_bits(spec))
     chunks, codes = shape.in_c // VECTOR, table.codes.values()
     frame = ColumnsFrame(

@@ -27,19 +27,22 @@ from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
 COLUMNS = 2048
-"""Bytes of transposed columns, unless one row takes more."""
+"""Size of the buffer of transposed columns, in bytes, unless one row needs more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TapPairs(Params):
-    """Of a window."""
+    """Parameters of the taps of a window."""
 
     pairs: Annotated[int, "pairs of taps; an odd last one has a weight of zero"]
     reach: Annotated[int, "what their offsets lie below"]
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Channels in lanes, two taps at a time; an odd last one is paired with a weight of zero."""
+    """Emit a depthwise convolution with channels in lanes, two taps at a time: weights as [block][tap][8].
+
+    An odd last tap is paired with a weight of zero.
+    """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = Table(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
     ky, kx = np.divmod(np.arange(shape.k_h * shape.k_w), shape.k_w)
@@ -76,20 +79,20 @@ def small_window(spec: ConvSpec) -> bool:
 
 
 def _two_rows(shape: ConvShape) -> bool:
-    """Whether a patch of 4 x 4 inputs holds those of 2 x 2 outputs."""
+    """Return whether a patch of 4×4 inputs holds the windows of 2×2 outputs."""
     simple = shape.stride_h == shape.stride_w == shape.dilation_h == shape.dilation_w == 1
     return simple and max(shape.k_h, shape.k_w) <= 3 and shape.out_h > 1
 
 
 def pack_patches(weights: Array) -> Array:
-    """[C, k_h, k_w] → flat [C][4 columns][4 rows], with zeros for what is missing."""
+    """Pack [C, k_h, k_w] weights as a flat [C][4 columns][4 rows], padded with zeros."""
     padded = np.pad(weights, [(0, 0), (0, 4 - weights.shape[1]), (0, 4 - weights.shape[2])])
     return np.ascontiguousarray(padded.transpose(0, 2, 1)).reshape(-1)
 
 
 @dataclass(frozen=True)
 class Plane:
-    """An image as the patches' kernel sees it: rows and pixels, perhaps exchanged, and their distances in bytes."""
+    """An image as the patch kernel sees it: rows and columns, perhaps exchanged, and their distances in bytes."""
 
     shape: ConvShape
     x_row: int
@@ -99,21 +102,20 @@ class Plane:
 
     @staticmethod
     def of(shape: ConvShape) -> Plane:
-        """The plane of a convolution with rows and columns as they lie in memory."""
+        """Return the plane of a convolution with rows and columns as they lie in memory."""
         channels = shape.in_c
         return Plane(shape, shape.in_w * channels, channels, shape.out_w * channels, channels)
 
     def turned(self) -> Plane:
-        """Rows and columns exchanged."""
+        """Return the plane with rows and columns exchanged."""
         return Plane(self.shape.turned(), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """How the pixels of a row are grouped, `size` at a time.
+    """Division of a row's output pixels into groups of `size`, and one or two half groups for the remaining ones.
 
-    For what is left there are one or two halves. The last half overlaps what is before, or is masked if there is
-    nothing.
+    The last half group overlaps the pixels before it, or is masked if there are none.
     """
 
     size: int
@@ -125,7 +127,7 @@ class Groups:
 
 
 def groups_of(shape: ConvShape, size: int) -> Groups:
-    """Of the pixels of a row of y."""
+    """Return the groups of a row of y."""
     half = size // 2
     count, rest = divmod(shape.out_w, size)
     halves = -(-rest // half)
@@ -137,7 +139,7 @@ def groups_of(shape: ConvShape, size: int) -> Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchesFrame(Frame):
-    """Of patches of one channel, up to 4 x 4."""
+    """Parameters of patches of one channel, up to 4×4."""
 
     zero_point: Annotated[Trained, "of y"]
     y_next: Annotated[int, "bytes of y from group to group of pixels"]
@@ -156,14 +158,14 @@ class PatchesFrame(Frame):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Params):
-    """Of what is left of a row."""
+    """Parameter of the partial half group at the end of a row."""
 
     half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sections(Params):
-    """The columns under one or two rows of y are a section."""
+    """Sizes of sections: the columns under one or two rows of y."""
 
     steps: Annotated[int, "rows of y in a section"]
     sections: Annotated[int, "sections that are held at a time"]
@@ -173,7 +175,7 @@ class Sections(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Distances(Params):
-    """Bytes from one thing to the next: in the columns and in the output."""
+    """Distances in bytes, in the columns and in the output."""
 
     x_row: Annotated[int, "from row to row of x"]
     x_pixel: Annotated[int, "from pixel to pixel of x"]
@@ -186,7 +188,7 @@ class Distances(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchOptions(Options):
-    """What its loops are written for."""
+    """Template options of the loops."""
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
     full: Annotated[bool, "whether rows have whole groups of pixels"]
@@ -198,24 +200,27 @@ class PatchOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeTaps(Options):
-    """Of channels with weights beyond a byte, which are computed again."""
+    """Template options of channels with weights beyond a byte, which are computed again."""
 
     rows: Annotated[int, "taps in a column of the columns' window"]
     columns: Annotated[int, "such columns"]
 
 
 def wide_channels(spec: ConvSpec) -> Array:
-    """Those with weights beyond a byte, in order."""
+    """Return the channels that have weights beyond a byte, in order."""
     return np.flatnonzero(spec.common_parts).astype(np.int32)
 
 
 def mended_groups(spec: ConvSpec) -> int:
-    """Half groups, and what channels that are computed again take of them, for the cost: some 20 a pixel."""
+    """Count half groups, and the equivalent of channels computed again, about 20 per pixel, for the cost model."""
     return half_groups(spec) + spec.y.count // spec.channels * len(wide_channels(spec)) * 20 // 16
 
 
 def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Columns of four rows by channels: a patch is one vector. Narrow images are turned."""
+    """Emit a depthwise convolution of up to 4×4 taps, for which columns of four rows are transposed by channels.
+
+    A 4×4 patch of one channel is then one vector. In narrow images, rows and columns are exchanged.
+    """
     shape, table = spec.shape, Table(spec, 1, apart=1)
     plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
     same = (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w)
@@ -285,7 +290,7 @@ def _patches_frame(plane: Plane, groups: Groups, sections: Sections, table: Tabl
 
 
 def half_groups(spec: ConvSpec) -> int:
-    """How many half groups are computed, for the cost."""
+    """Count half groups, for the cost model."""
     shape = spec.shape
     two = _two_rows(shape)
     rows = -(-shape.out_h // 2) if two else shape.out_h
@@ -293,7 +298,7 @@ def half_groups(spec: ConvSpec) -> int:
 
 
 def sections_of(shape: ConvShape, covered: int) -> Sections:
-    """As many as COLUMNS hold."""
+    """Return the sizes of sections, as many as COLUMNS bytes hold."""
     steps = 2 if _two_rows(shape) else 1
     extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
     width = max(extent, shape.pad_w + shape.in_w)
@@ -303,7 +308,10 @@ def sections_of(shape: ConvShape, covered: int) -> Sections:
 
 
 def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
-    """Sections of `steps` output rows: two more input rows are transposed for each, up to `sections` at a time."""
+    """Return the traversal by sections of `steps` output rows, for each of which two more input rows are transposed.
+
+    Up to `sections` sections are transposed at a time.
+    """
     reads, taken = [0], 0
     ends: list[int] = []
     while not ends or ends[-1] < shape.out_h:
@@ -316,7 +324,7 @@ def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
 
 
 def _patches_may_overwrite_input(shape: ConvShape) -> bool:
-    """Whether output always ends before the first input row that has not been transposed."""
+    """Return whether outputs always end before the first input row that has not been transposed yet."""
     steps = 2 if _two_rows(shape) else 1
     ends = [
         (2 * step + 4 - shape.pad_h, min((step + 1) * steps, shape.out_h)) for step in range(-(-shape.out_h // steps))
@@ -333,13 +341,13 @@ def large_window(spec: ConvSpec) -> bool:
 
 
 def large_patches(spec: ConvSpec) -> int:
-    """How many patches are multiplied, for the cost."""
+    """Count patches, for the cost model."""
     return spec.y.count * -(-spec.shape.k_h // 4) * -(-spec.shape.k_w // 4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargeFrame(Frame):
-    """Of windows of up to 2 x 2 patches."""
+    """Parameters of windows of up to 2×2 patches."""
 
     zero_point: Annotated[Trained, "of y"]
     y_next: Annotated[int, "bytes of y from group to group of pixels"]
@@ -359,14 +367,14 @@ class LargeFrame(Frame):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Params):
-    """Of the strip, behind it."""
+    """Parameter of the columns, which follow the strip."""
 
     columns_at: Annotated[int, "where they begin, in bytes of the strip"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargeOptions(Options):
-    """What its loops are written for."""
+    """Template options of the loops."""
 
     bands: Annotated[int, "patches below each other"]
     blocks: Annotated[int, "patches beside each other"]
@@ -374,7 +382,10 @@ class LargeOptions(Options):
 
 
 def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Up to 2 x 2 patches of 4 x 4 inputs for a sum."""
+    """Emit a depthwise convolution of up to 8×8 taps: sums over up to 2×2 patches of 4×4 inputs.
+
+    Weights are packed as [channel][patch row][patch column][4 columns][4 rows].
+    """
     shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 1, apart=1)
     bands, blocks, groups = -(-shape.k_h // 4), -(-shape.k_w // 4), groups_of(shape, 8)
     held = strip.span * strip.pitch
@@ -395,10 +406,10 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 MOST_TAPS = 64
-"""Of a row: four vectors."""
+"""Most taps of a row: four vectors."""
 
 SEGMENT = 64
-"""Pixels of a row of y whose inputs lie in planes at a time."""
+"""Most pixels of a row of y whose inputs are held in planes at a time."""
 
 
 def row_window(spec: ConvSpec) -> bool:
@@ -413,18 +424,18 @@ def row_window(spec: ConvSpec) -> bool:
 
 
 def _vectors(shape: ConvShape) -> int:
-    """Of a window."""
+    """Return the vectors of a window."""
     return -(-shape.k_w // VECTOR)
 
 
 def _longest(shape: ConvShape) -> int:
-    """Pixels of the longest of the rows that a dilated one is."""
+    """Return the pixels of the longest of the undilated rows into which a dilated row is split."""
     return -(-shape.out_w // shape.dilation_w)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planes(Params):
-    """Of eight channels, which hold what is under some pixels of a row."""
+    """Sizes of the planes of eight channels, which hold the inputs of some pixels of a row."""
 
     segment: Annotated[int, "pixels of y at a time"]
     window: Annotated[int, "pixels of x under them"]
@@ -433,7 +444,7 @@ class Planes(Params):
 
     @staticmethod
     def of(shape: ConvShape) -> Planes:
-        """Of a row of windows; their vectors may reach beyond."""
+        """Return the planes for a row of windows; vectors may reach beyond the last window."""
         longest, stride = _longest(shape), shape.stride_w
         segment = min(SEGMENT, longest + -longest % 8)
         window = (segment - 1) * stride + shape.k_w
@@ -443,21 +454,21 @@ class Planes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(Params):
-    """Of a dilated row, which is several that are not."""
+    """Parameter of a dilated row, which is split into several undilated rows."""
 
     phase: Annotated[int | None, "from which pixel of those between two taps the first output's are"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastVector(Params):
-    """Of a window's weights."""
+    """Parameter of the last vector of a channel's weights."""
 
     last: Annotated[int, "bytes of the last vector of a channel's"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    """What its loops are written for."""
+    """Template options of the loops."""
 
     bands: Annotated[int, "vectors of taps"]
     stride_w: Annotated[int, "pixels from window to window"]
@@ -465,7 +476,10 @@ class RowOptions(Options):
 
 
 def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """A vector is 16 taps. A dilated row is as many rows as pixels from tap to tap."""
+    """Emit a depthwise convolution over rows of up to 64 taps, 16 taps of a channel per vector.
+
+    A dilated row is split into as many undilated rows as there are pixels from tap to tap.
+    """
     shape, table = spec.shape.as_row(), Table(spec, 1, apart=1)
     bands, dilation, planes = _vectors(shape), shape.dilation_w, Planes.of(shape)
     phase = Phase(phase=-shape.pad_w % dilation if dilation > 1 else None)
@@ -496,7 +510,7 @@ def _rows_may_overwrite_input(shape: ConvShape) -> bool:
 
 
 def row_instructions(spec: ConvSpec) -> int:
-    """About how many: pixels are brought to planes, and the planes' rows computed, eight pixels at a time."""
+    """Estimate the instructions to copy pixels to planes and to compute the planes' rows, eight pixels at a time."""
     shape = spec.shape.as_row()
     planes, longest = Planes.of(shape), _longest(shape)
     pieces = -(-longest // planes.segment)

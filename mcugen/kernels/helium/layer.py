@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels for Helium share: when they fit, how they pack constants, how they are called."""
+"""Parts shared by the kernels for Helium: conditions, packing of constants, parameters and calls."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ VECTOR = 16
 """Bytes of a vector."""
 
 BLOCK = 4
-"""Output channels that a convolution computes together, for two pixels."""
+"""Output channels that a convolution computes together, for two pixels (unroll factor)."""
 
 UNROLL = (4, 3, 2, 1)
-"""Vectors that the inner loop may take in a turn."""
+"""Unroll factors of the inner loop, in vectors, the preferred one first."""
 
 MOST_SHIFT = 14
-"""By which 32 bits that hold codes of 16 are shifted to the right."""
+"""Largest right shift of 32-bit intermediate results to int16 values."""
 
 MOST_CHANNELS = 2**14
-"""Results are scattered by offsets of 16 bits, over four pixels at most."""
+"""Most output channels: results are scattered by 16-bit offsets, over up to four pixels."""
 
 
 def int8_requantized(spec: ConvSpec) -> bool:
@@ -59,7 +59,10 @@ def nine_bit_products(spec: ConvSpec) -> bool:
 
 
 def has_nine_bits(spec: ConvSpec) -> bool:
-    """Whether weights are less than they should be by common parts."""
+    """Return whether the weights have nine bits.
+
+    Such weights are stored as int8 values that differ from them by a common part of each channel.
+    """
     return spec.w.dtype is not DType.INT8
 
 
@@ -69,14 +72,15 @@ def short_sums(spec: ConvSpec) -> bool:
 
 
 def blocks_of(rows: Array, count: int) -> Array:
-    """[N, …] → [blocks, `count`, …], the last block filled with zeros."""
+    """Return [N, …] as [blocks, `count`, …], with the last block padded with zeros."""
     padded = np.pad(rows, [(0, -len(rows) % count)] + [(0, 0)] * (rows.ndim - 1))
     return padded.reshape(-1, count, *rows.shape[1:])
 
 
 def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
-    """[N, …, K] → flat, by blocks of `count` channels: […, K / `lanes`, `count`, `lanes`], with zeros for what is
-    missing.
+    """Pack [N, …, K] as a flat array, padded with zeros.
+
+    Each block of `count` channels is stored as […, K / `lanes`, `count`, `lanes`].
     """
     padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % lanes)])
     blocks = blocks_of(padded.reshape(len(rows), -1, lanes), count)
@@ -84,7 +88,7 @@ def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
 
 
 def joined(packed: Array, size: int) -> Array:
-    """Packed weights of 4 bits: two neighbours of `size` weights share bytes, the first in the lower halves."""
+    """Pack 4-bit weights: two neighbouring runs of `size` weights share bytes, the first one in the lower halves."""
     pairs = packed.reshape(-1, 2, size)
     both: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
     return both
@@ -92,12 +96,15 @@ def joined(packed: Array, size: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
-    codes, then, with `nine`, the common parts of weights of nine bits.
+    """Requantization constants by blocks of `block` channels.
 
-    `order` is that of the channels in a block. Blocks are those of `groups` of channels, one after the other. Weights
-    of 4 bits share bytes with those `apart` from them; else with those of the next channel, and are not taken apart:
-    then, with `nibbles`, sums of even channels are 16 times as large.
+    A block has the biases, then the 31-bit multipliers if sums are requantized, then, with `nine`, the common parts of
+    weights of nine bits. `order` is that of the channels in a block. Blocks are those of each of `groups` of channels,
+    one group after the other.
+
+    4-bit weights share bytes with the weights `apart` positions on. If `apart` is None, they share bytes with weights
+    of the next channel and are multiplied without being unpacked: with `nibbles`, sums of even channels are 16 times as
+    large.
     """
 
     spec: ConvSpec
@@ -110,7 +117,7 @@ class Table:
 
     @cached_property
     def data(self) -> Array:
-        """int32, flat."""
+        """Return the table as flat int32."""
         bias = self.spec.folded_bias
         columns = bias[:, None]
         if not self.spec.is_sums:
@@ -126,39 +133,42 @@ class Table:
 
     @property
     def shift(self) -> int:
-        """How far sums are shifted left first; negative: how far results are shifted right, as codes of 16 bits are."""
+        """Return the left shift of sums before multiplication; negative: the right shift of results, as for int16."""
         return 0 if self.spec.is_sums else 31 - self.spec.requantizer.shift
 
     @property
     def zero(self) -> int:
-        """What is added to products: the zero point of y; before a shift to the right, with half a step."""
+        """Return the number added to products: y's zero point.
+
+        Before a right shift, scaled and with a rounding term.
+        """
         zero, right = self.spec.y.q.zero_point, max(-self.shift, 0)
         return (zero << right) + (1 << right >> 1)
 
     @property
     def blocks(self) -> int:
-        """How many vectors of channels there are, the last perhaps in part."""
+        """Return the number of blocks of channels, the last of which may be partial."""
         return -(-self.spec.channels // self.block)
 
     @property
     def nbytes(self) -> int:
-        """Of a group's part."""
+        """Return the bytes of a group's part of the table."""
         return int(self.data.nbytes) // self.groups
 
     @property
     def last(self) -> int:
-        """Channels of the last one of a group."""
+        """Return the channels of a group's last block."""
         return (self.spec.channels // self.groups - 1) % self.block + 1
 
     @property
     def codes(self) -> Codes:
-        """How its numbers become codes."""
+        """Return the parameters that turn sums into quantized values."""
         low, high = (0, 0) if self.spec.is_sums else self.spec.limits
         return Codes(zero_point=self.zero, low=low, high=high, shift=self.shift)
 
     @property
     def flags(self) -> tuple[Options, ...]:
-        """What of it need not be computed."""
+        """Return the template options: which steps of the requantization are needed."""
         ragged = Ragged(ragged=self.last < self.block)
         results = Results(y_t=self.spec.y.dtype.c, right=self.shift < 0)
         scaled = Shifted(shifted=self.shift > 0)
@@ -177,7 +187,7 @@ class Frame(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Codes(Params):
-    """From sums to codes."""
+    """Parameters of requantization."""
 
     zero_point: Annotated[Trained, "of y"]
     low: Annotated[Trained, "the lowest code of y"]
@@ -187,7 +197,7 @@ class Codes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GemmFrame(Frame):
-    """Of products of two pixels by four channels."""
+    """Parameters of products of two pixels by four channels."""
 
     zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
     table_size: Annotated[int, "bytes of the table, or of a group's part of it"]
@@ -205,26 +215,26 @@ class GemmFrame(Frame):
 
 @dataclass(frozen=True, kw_only=True)
 class Padding(Params):
-    """Beside rows."""
+    """Parameter of the padding beside rows."""
 
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NineBits(Params):
-    """Of weights that are less than they should be, all of a channel by the same."""
+    """Parameter of nine-bit weights, stored as int8 values that differ from them by a common part of each channel."""
 
     depth_x: Annotated[int, "products of a sum"]
 
     @staticmethod
     def of(spec: ConvSpec) -> list[Params]:
-        """None of weights of eight bits."""
+        """Return the parameters for nine-bit weights; none for weights of eight bits."""
         return [NineBits(depth_x=spec.depth)] if has_nine_bits(spec) else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class StripRows(Params):
-    """The strip of padded rows."""
+    """Sizes of the strip: a buffer of padded rows under one row of y."""
 
     span: Annotated[int, "rows"]
     pitch: Annotated[int, "bytes from row to row"]
@@ -232,28 +242,28 @@ class StripRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged(Options):
-    """Of blocks of channels."""
+    """Template option of blocks of channels."""
 
     ragged: Annotated[bool, "whether the last one is not full"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clamped(Options):
-    """Whether results have limits of their own."""
+    """Template option of limits of results."""
 
     clamp: Annotated[bool, "whether they are limited further than by their type"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Options):
-    """Whether sums are scaled before they are rounded."""
+    """Template option of the scale of sums."""
 
     shifted: Annotated[bool, "whether they are shifted to the left first"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Options):
-    """Codes of 8 or 16 bits, or the sums."""
+    """Template options of the result type: quantized values of 8 or 16 bits, or the sums."""
 
     y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
     right: Annotated[bool, "whether what products are rounded to is shifted to the right then"]
@@ -261,7 +271,7 @@ class Results(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags(Options):
-    """The inner loop over vectors of products."""
+    """Template options of the inner loop over vectors of products."""
 
     unroll: Annotated[int, "vectors of a turn; 0: there are none"]
     looped: Annotated[bool, "whether there are several turns"]
@@ -271,20 +281,26 @@ class LoopFlags(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Halves(Options):
-    """Of weights that are taken apart before they are multiplied."""
+    """Template option of weights that are unpacked before they are multiplied."""
 
     nibbles: Annotated[bool, "whether two weights share bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jump(Options):
-    """Of turns of the inner loop."""
+    """Template option of the distance between inner loop iterations."""
 
     jump: Annotated[bool, "whether they are not neighbours"] = False
 
 
 def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:
-    """x, weights, the table, more constants, y with elements of one of the types of `results`, working memory."""
+    """Return the operands of a kernel: x, weights, table, further constants, y, and working memory.
+
+    Args:
+        more: Further constants.
+        working: Working memory.
+        results: Possible element types of y.
+    """
     return (
         reads("x", "input, channels last", DType.INT8),
         reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
@@ -300,26 +316,30 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
 
 @dataclass(frozen=True)
 class Loop:
-    """The inner loop over so many vectors, some a turn, and `tail` more products."""
+    """An inner loop over `vectors` vectors, some per iteration, and `tail` further products."""
 
     vectors: int
     tail: int = 0
 
     @property
     def flags(self) -> LoopFlags:
-        """In one piece."""
+        """Return the loop's template options, with the largest unroll factor that divides the number of vectors."""
         unroll = next((n for n in UNROLL if self.vectors and self.vectors % n == 0), 0)
         looped = unroll > 0 and self.vectors > unroll
         return LoopFlags(unroll=unroll, looped=looped, tail=self.tail > 0)
 
     @property
     def turns(self) -> int:
-        """How often."""
+        """Return the number of iterations."""
         return self.vectors // self.flags.unroll if self.flags.unroll else 0
 
 
 def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
-    """Of products whose turns are neighbours."""
+    """Return the parameters of products whose iterations read adjacent bytes of x.
+
+    Args:
+        x_next: Bytes of x from two pixels to the next two.
+    """
     codes = table.codes
     return GemmFrame(
         zero_point=codes.zero_point,
@@ -338,7 +358,7 @@ def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
 
 
 def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
-    """Vectors of products that a layer takes in blocks of so many pixels and channels, for its cost."""
+    """Count vectors of products of a layer in blocks of so many pixels and channels, for the cost model."""
     groups = spec.shape.groups
     blocks = -(-spec.y.count // spec.channels // pixels) * groups * -(-spec.channels // groups // channels)
     taps = spec.shape.k_h * spec.shape.k_w if groups > 1 else 1
@@ -346,14 +366,14 @@ def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
 
 
 def strip_of(shape: ConvShape) -> StripRows:
-    """The strip of padded rows."""
+    """Return the sizes of the strip of padded rows."""
     extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
     pitch = max(extent, shape.pad_w + shape.in_w) * shape.in_c
     return StripRows(span=(shape.k_h - 1) * shape.dilation_h + 1, pitch=pitch)
 
 
 def padding(spec: ConvSpec) -> Padding:
-    """What lies beside rows."""
+    """Return the parameter of padding."""
     return Padding(x_zero=spec.x.q.zero_point)
 
 
@@ -368,9 +388,16 @@ def call(
     orders: Sequence[Traversal] = (),
     constants: Mapping[str, Array] | None = None,
 ) -> Call:
-    """A kernel with `packed` weights, a table by blocks of channels, and working memory: a role and bytes.
+    """Return the call of a kernel.
 
-    `orders` are those in which the kernel walks the image, `constants` more of them by role.
+    Args:
+        packed: int8 weights in reading order; they are packed to 4 bits if the kernel reads those.
+        table: The requantization constants, by blocks of channels.
+        params: Parameters in the order of the kernel's.
+        options: Template options besides those of the table.
+        working: Role and bytes of the working memory, if any.
+        orders: Traversals of x and y, from which their allowed overlap follows.
+        constants: Further constants by role.
     """
     packs = four_bits in site.kernel.when
     packed = joined(packed, table.apart or VECTOR) if packs else packed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of int16 by int8 for Helium, 8 an instruction: weights widen as they are read."""
+"""int16 by int8 kernels for Helium, 8 products per instruction: weights are widened as they are read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 LANES = 8
-"""Products of 16 bits that an instruction adds up."""
+"""16-bit products that an instruction adds up."""
 
 PIXELS = 2
-"""That weights are read for at a time."""
+"""Pixels computed per load of weights."""
 
 
 def to_int16(spec: ConvSpec) -> bool:
@@ -33,7 +33,7 @@ def to_int16(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class WideCodes(Params):
-    """From sums to codes."""
+    """Parameters of requantization to int16."""
 
     zero: Annotated[Trained, "what is added to upper words of products: zero point of y, and rounding"]
     right: Annotated[Trained, "by which they are shifted to the right then"]
@@ -42,14 +42,14 @@ class WideCodes(Params):
 
     @staticmethod
     def of(spec: ConvSpec) -> WideCodes:
-        """Of a layer whose multipliers have a shift above 32."""
+        """Return the parameters of a layer whose multipliers have a shift above 32."""
         low, high = spec.limits
         return WideCodes(zero=spec.high_word.offset >> 32, right=spec.high_word.shift - 32, low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WideWindow(Params):
-    """What a pixel of y reads."""
+    """Sizes of the window of an output pixel."""
 
     depth: Annotated[int, "products of a sum"]
     vectors: Annotated[int, "vectors of 8 that they fill, the last perhaps in part"]
@@ -59,7 +59,7 @@ class WideWindow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WideOptions(Options):
-    """How x is read."""
+    """Template options of how x is read."""
 
     direct: Annotated[bool, "whether pixels are read where they lie, in whole vectors"]
     single: Annotated[bool, "whether there is one pixel"]
@@ -67,7 +67,10 @@ class WideOptions(Options):
 
 
 def emit_wide(spec: ConvSpec, site: Site) -> Call:
-    """Two pixels by four channels; windows are gathered first where they do not lie in whole vectors."""
+    """Emit a convolution of two pixels by four channels.
+
+    Windows are gathered first unless they lie in whole vectors.
+    """
     shape, vectors = spec.shape, -(-spec.depth // LANES)
     pixels = shape.batch * shape.out_h * shape.out_w
     direct = dense_pixels(shape) and spec.depth % LANES == 0
@@ -90,7 +93,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
 
 @dataclass(frozen=True, kw_only=True)
 class WideTaps(Options):
-    """What loops over taps are written for."""
+    """Template options of the loops over taps."""
 
     k_h: Annotated[int, "rows of the window"]
     k_w: Annotated[int, "columns of the window"]
@@ -98,7 +101,10 @@ class WideTaps(Options):
 
 
 def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Pixel by pixel, eight channels in lanes: even ones, then odd ones, as products of 16 bits come."""
+    """Emit a depthwise convolution pixel by pixel, eight channels in lanes: first the even, then the odd ones.
+
+    This is the order in which products of 16 bits come.
+    """
     shape = spec.shape
     operands = {
         "x": site.x,
@@ -112,8 +118,9 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def wide_steps(spec: ConvSpec) -> int:
-    """Instructions in assembly, and about those that gather windows: of a row at once where it lies within x, else of
-    each tap.
+    """Count instructions in assembly, and estimate those that gather windows.
+
+    Windows are gathered row by row where a row lies within x, else tap by tap.
     """
     shape, vectors = spec.shape, -(-spec.depth // LANES)
     pixels, blocks = spec.y.count // spec.channels, -(-spec.channels // BLOCK)
@@ -129,7 +136,7 @@ def wide_steps(spec: ConvSpec) -> int:
 
 
 def wide_lanes(spec: ConvSpec) -> int:
-    """Eight channels of a pixel."""
+    """Count vectors of eight channels of all pixels."""
     return spec.y.count // spec.channels * -(-spec.channels // LANES)
 
 
