@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Depthwise convolution on CPUs without Helium.
 
-The DSP kernels cut the input to strips: a few adjacent *lines* (columns or rows), streamed along their *points*. Four
-channels of a strip are spread to pairs of 16 bits, which SMLAD multiplies two at a time.
+The DSP kernels cut the input into strips: a few adjacent *lines* (columns or rows), traversed along their *points*.
+Four channels of a strip are widened to pairs of 16 bits, which SMLAD multiplies two at a time.
 """
 
 from __future__ import annotations
@@ -35,15 +35,20 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained
 from mcugen.lir.program import Buffer, Gathered
 
 WORD = 4
-"""Channels that are loaded at once."""
+"""Channels that are loaded at once, in a word."""
 
 SHORT_SUM = 2**19 - 2**8
-"""Below, products of sums with pieces of 12 bits fit 32 bits, with what is carried on."""
+"""Limit of sums that are requantized by 32-bit products: below it, products with 12-bit pieces of the multiplier fit 32
+bits, carries included."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a tensor: sizes of input and output, padding before, elements to the next of each."""
+    """One spatial axis of a convolution.
+
+    `size` and `out` are the sizes of input and output, `pad` the padding before, `step` and `out_step` the elements
+    from position to position of each.
+    """
 
     size: int
     out: int
@@ -56,26 +61,29 @@ class Axis:
 
     @property
     def extent(self) -> int:
-        """Positions that taps read, padding included."""
+        """Return the positions that taps read, padding included."""
         return (self.out - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True)
 class Strips:
-    """How a depthwise convolution is cut: strips along `points`, next to each other along `lines`."""
+    """A way to cut a depthwise convolution: strips along `points`, next to each other along `lines`."""
 
     lines: Axis
     points: Axis
     columns: bool
-    """Whether lines are columns of the image: points follow its height."""
+    """Whether lines are columns of the image, so that points run along its height."""
 
     @property
     def stride(self) -> int:
-        """From output to output: one for both axes of a 3×3 kernel."""
+        """Return the stride from output to output, which is the same for both axes of a 3×3 kernel."""
         return self.lines.stride
 
     def instructions(self) -> float:
-        """About how many a channel takes: a block is two points of two lines, or of one; a point may be left over."""
+        """Estimate the instructions per channel.
+
+        A block is two points of two lines, or of one line; a point may be left over.
+        """
         blocks = self.points.out / 2
         pairs, odd = divmod(self.lines.out, 2) if self.stride == 1 else (0, self.lines.out)
         gathering = (5.0 if self.stride == 1 else 3.5) * self.points.size
@@ -83,18 +91,21 @@ class Strips:
 
     @property
     def strip(self) -> int:
-        """32-bit words of a strip; with stride 2 also those on which it slides."""
+        """Return the 32-bit words of a strip; with stride 2, including the words over which the strip slides."""
         return 10 * self.points.extent if self.stride == 1 else 8 * self.points.extent + self.lines.out
 
     def may_overwrite_input(self) -> bool:
-        """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
+        """Return whether all outputs of a strip lie before, or replace, the first input that the next strip reads."""
         return stays_behind(self, 2 // self.stride, 4, 2)
 
 
 def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
-    """Whether no output overwrites an input that is still to be read: strips give `at_once` lines, read by `step` more.
+    """Return whether no output overwrites an input that is still to be read.
 
-    The first strip reads `window` lines, padding included.
+    Args:
+        at_once: Output lines of a strip.
+        window: Lines that the first strip reads, padding included.
+        step: Further lines that each other strip reads.
     """
     lines, points = way.lines, way.points
     if way.columns:
@@ -106,7 +117,7 @@ def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
 
 
 def axes(shape: ConvShape) -> tuple[Axis, Axis]:
-    """Height and width."""
+    """Return the axes of height and width."""
     s, row, out_row = shape, shape.in_w * shape.pixel, shape.out_w * shape.pixel
     return (
         Axis(s.in_h, s.out_h, s.pad_h, row, out_row, s.k_h, s.stride_h, s.dilation_h),
@@ -115,11 +126,14 @@ def axes(shape: ConvShape) -> tuple[Axis, Axis]:
 
 
 MOST_SLOWDOWN = 1.25
-"""Some channels for one of two cores take so many times the instructions at most, so that both strips are short."""
+"""Largest slowdown accepted for a layer that is sharded by channels over two cores, so that both strips are short."""
 
 
 def strips(shape: ConvShape) -> Strips:
-    """The better of the two ways to cut; a strip has at least two output points."""
+    """Return the faster of the two ways to cut; a strip has at least two output points.
+
+    If the layer is a shard of the channels, return the way of shortest strips within MOST_SLOWDOWN.
+    """
     ways = _ways_to_cut(shape)
     fastest = min(ways, key=Strips.instructions)
     if shape.whole_c is None:
@@ -134,7 +148,7 @@ def _ways_to_cut(shape: ConvShape) -> list[Strips]:
 
 
 def slower_strips(spec: ConvSpec) -> float:
-    """How many times the instructions of the faster way to cut the one takes that is taken."""
+    """Return the slowdown of the way to cut that is chosen, relative to the faster one."""
     ways = _ways_to_cut(spec.shape)
     return strips(spec.shape).instructions() / min(way.instructions() for way in ways)
 
@@ -176,30 +190,32 @@ def one_word(spec: ConvSpec) -> bool:
 
 
 def _is_short(spec: ConvSpec) -> bool:
-    """Whether codes are made of sums of 32 bits."""
+    """Return whether quantized results are computed from 32-bit sums."""
     return spec.is_requantized and spec.acc is DType.INT32
 
 
 def end_word(spec: ConvSpec, least: int = 0) -> int:
-    """What is added to the upper word of a product before it is shifted: zero point, less the `least` result where that
-    is added last, and, where any bits are left to be cut off, rounding."""
+    """Return the number added to the high word of a product before its shift.
+
+    This is the zero point, less the `least` result if that is added last, with rounding if the shift is not 0.
+    """
     zero = spec.y.q.zero_point - least
     more = max(spec.high_word.shift - 32, 0)
     return (zero << more) + (1 << more >> 1)
 
 
 def biases_and_multipliers(spec: ConvSpec, site: Site) -> Buffer:
-    """By channel, side by side."""
+    """Return the constant of (bias, multiplier) by channel."""
     return site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1))
 
 
 def _least(spec: ConvSpec) -> int:
-    """The low limit, if results are limited."""
+    """Return the lower limit if results are clamped, else 0."""
     return spec.limits[0] if spec.is_clamped else 0
 
 
 def _scaled(spec: ConvSpec) -> int | None:
-    """By how many bits sums must be scaled so that requantization takes their product's upper word, and just that."""
+    """Return the left shift of sums for which the high word of their product is the result; None if there is none."""
     if not _is_short(spec) or spec.high_word.shift > 32:
         return None
     return 32 - spec.high_word.shift
@@ -215,7 +231,10 @@ def int8_results(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StripWalk(Params):
-    """How strips are cut: lines are rows of the image and points the pixels of a row, or the other way round."""
+    """Parameters of how strips are cut.
+
+    Lines are rows of the image and points are the pixels of a row, or the other way round.
+    """
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "elements of a pixel"]
@@ -237,7 +256,7 @@ class StripWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class EndWord(Params):
-    """Behind the upper word of a product."""
+    """Parameters of what happens to the high word of a product."""
 
     end: Annotated[Trained, "what is added: zero point of y (less a low limit that is added last), and rounding"]
     shift: Annotated[Trained | None, "to the right, where any bits are left to be cut off"] = None
@@ -245,21 +264,21 @@ class EndWord(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class YZero(Params):
-    """What the code of zero is in the output."""
+    """Zero point of the output."""
 
     y_zero: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zeros(YZero):
-    """Of codes on both sides."""
+    """Zero points of input and output."""
 
     x_zero: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrideOptions(Options):
-    """Of 3 x 3 windows."""
+    """Template options of 3×3 windows."""
 
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -267,14 +286,14 @@ class StrideOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Gain(Options):
-    """Of weights that are not stored with it."""
+    """Template option of weights that are stored without their gain."""
 
     gain: Annotated[int, "a shift of weights to the left, with which sums become codes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    """Of three pixels in a row."""
+    """Template options of kernels that compute three pixels of a row together."""
 
     short: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
     bits: Annotated[int, "of a weight: 8, or 10 where some do not fit a byte"]
@@ -282,7 +301,7 @@ class RowOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TapOptions(Options):
-    """Of strips of any window."""
+    """Template options of strips for any window."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -308,14 +327,14 @@ class TapOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class HighLimit(Params):
-    """An upper limit of float results; the lower one is an option."""
+    """Upper limit of float results; the lower one is a template option."""
 
     high: Annotated[float | None, "the largest result, where there is one"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions(Options):
-    """Of channels side by side."""
+    """Template options of kernels that compute adjacent channels together."""
 
     lanes: Annotated[int, "channels that are computed together: 4 or 8"]
     k_h: Annotated[int, "rows of the window"]
@@ -329,10 +348,11 @@ class LaneOptions(Options):
 
 
 def paired_taps(taps: Array, stride: int) -> Array:
-    """[C, line, point] 3×3 taps → [C, 5, 2], as the strip kernels multiply them.
+    """Return 3×3 taps [C, line, point] in pairs, [C, 5, 2], as the strip kernels multiply them.
 
-    Taps of two lines for points 0, 1 and 2; those of the third for points (0, 1) and (2), with nothing. Lines are
-    (0, 2) and 1; with stride 2, where what follows a pair of lines is the next pair, (0, 1) and 2.
+    The first three pairs are taps of two lines for points 0, 1 and 2; the others are taps of the third line for points
+    (0, 1) and (2, none). The two lines are 0 and 2, and the third is 1; with stride 2, where the pair of lines that
+    follows is the next pair of the image, they are 0 and 1, and the third is 2.
     """
     last, alone = (2, 1) if stride == 1 else (1, 2)
     outer = np.stack([taps[:, 0], taps[:, last]], -1)
@@ -341,18 +361,22 @@ def paired_taps(taps: Array, stride: int) -> Array:
 
 
 def packed_taps(pairs: Array, bias: Array, multiplier: Array) -> Array:
-    """Paired taps of 16 bits → int32 [C, 7]: a word of each pair; bias; multiplier."""
+    """Pack paired 16-bit taps as int32 [C, 7]: one word per pair, the bias, the multiplier."""
     words = (pairs[..., 0] & 0xFFFF) | (pairs[..., 1] << 16)
     return _words(np.concatenate([words, _constants(bias, multiplier)], 1))
 
 
 def _constants(bias: Array, multiplier: Array) -> Array:
-    """By channel, of 32 bits each."""
+    """Return (bias, multiplier) by channel, as int64."""
     return np.stack([bias.astype(np.int64), multiplier.astype(np.int64)], 1)
 
 
 def emit_strips(spec: ConvSpec, site: Site) -> Call:
-    """3×3 on strips: weights, bias and multiplier in one stream."""
+    """Emit a 3×3 depthwise convolution on strips.
+
+    Weights, bias and multiplier of a channel are adjacent; kernels with a Gain option read int8 or 4-bit weights and a
+    table instead.
+    """
     shape, way, scale = spec.shape, strips(spec.shape), _scaled(spec)
     assert scale is not None
     taps = spec.weights.reshape(-1, 3, 3).astype(np.int64)
@@ -381,25 +405,25 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
 
 
 def _gathered(spec: ConvSpec) -> Gathered:
-    """Strips of the whole image have four channels at a time."""
+    """Return the gather pattern: strips over the whole image read four channels at a time."""
     nbytes = spec.x.dtype.nbytes
     return Gathered(spec.shape.pixel * nbytes, WORD * nbytes)
 
 
 def strip_count(spec: ConvSpec) -> int:
-    """Strips of four channels: what their start costs is the `extra` of 3×3 kernels on strips."""
+    """Count strips of four channels, each of which has a cost of its own at its start."""
     shape = spec.shape
     way = strips(shape)
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
 
 
 def stride_way(spec: ConvSpec) -> str:
-    """Strips of stride 1 give two lines at once, those of stride 2 one."""
+    """Return the way in the cost table: strips of stride 1 compute two lines at once, those of stride 2 one."""
     return f"stride{spec.shape.stride_h}"
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
-    """The numbers of a way to cut."""
+    """Return the parameters of a way to cut."""
     lines, points = way.lines, way.points
     return StripWalk(
         batch=shape.batch,
@@ -426,80 +450,86 @@ class TapStrips(Strips):
     """Strips for any number of taps: pairs of lines that follow one another in the window."""
 
     is_folded: bool = False
-    """Whether lines are neighbours in a row, and points their pairs."""
+    """Whether lines are neighbouring pixels of a row, and points are pairs of these."""
 
     @property
     def afresh(self) -> bool:
-        """Whether all lines are read for each line of y: those of the one before are others, or paired otherwise."""
+        """Return whether all lines are read anew for each line of y.
+
+        The lines of the previous one are others then, or are paired otherwise.
+        """
         return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
     def at_once(self) -> int:
-        """Output lines of a strip."""
+        """Return the output lines of a strip."""
         is_wide = self.lines.stride == 2 and (self.is_folded or self.tap_pairs > 6)
         return 1 if self.afresh or is_wide or self.lines.out == 1 else 2
 
     @property
     def together(self) -> int:
-        """Output points that are computed together: more than one where each line is computed by itself."""
+        """Return the output points computed together; more than one only where output lines are computed one by one."""
         return 2 if self.points.out > 1 and (self.at_once == 1 or (self.pairs == 1 and self.sets == 2)) else 1
 
     @property
     def sets(self) -> int:
-        """How often taps are paired: for windows that begin with the first line of a pair, and with the second."""
+        """Return how often taps are paired: for windows that begin with the first or the second line of a pair."""
         return 2 if self.at_once == 2 and self.lines.stride == 1 else 1
 
     @property
     def tap_pairs(self) -> int:
-        """Pairs of taps at a point of the window."""
+        """Return the pairs of taps at a point of the window."""
         return (self.lines.taps + (1 if self.lines.stride > 1 or self.afresh or self.lines.out == 1 else 2)) // 2
 
     @property
     def pairs(self) -> int:
-        """Pairs of input lines that a strip reads."""
+        """Return the pairs of input lines that a strip reads."""
         return self.tap_pairs + (self.at_once == 2 and self.sets == 1)
 
     @property
     def step(self) -> int:
-        """Pairs of lines from strip to strip."""
+        """Return the pairs of lines from strip to strip."""
         return self.at_once * self.lines.stride // 2 if self.sets == 1 else 1
 
     @property
     def strips(self) -> int:
-        """How many there are."""
+        """Return the number of strips."""
         return -(-self.lines.out // self.at_once)
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one strip only: channels then follow one another, and their constants take one place."""
+        """Return whether there is one strip only.
+
+        Channels then follow one another, and their constants share one place.
+        """
         return self.strips == 1
 
     @property
     def words(self) -> int:
-        """32-bit words of a channel's constants, spread."""
+        """Return the 32-bit words of a channel's widened constants."""
         return 4 + self.points.taps * self.tap_pairs * self.sets
 
     @property
     def strip(self) -> int:
-        """32-bit words of a strip, and of what it slides on."""
+        """Return the 32-bit words of a strip, including the words over which it slides."""
         extent = self.points.extent + (self.together - 1) * self.points.stride
         return 4 * self.pairs * extent + (0 if self.afresh or self.is_alone else self.step * self.strips)
 
     @property
     def is_looped(self) -> bool:
-        """Whether the code of all taps would be too long."""
+        """Return whether there is a loop over the points of a window, as unrolled code would be too long."""
         tap = 2 + 3 * self.tap_pairs * self.at_once * self.together // 2
         return self.points.taps * tap > 100
 
     @property
     def fits(self) -> bool:
-        """Whether distances are those of instructions, and some input is read at all."""
+        """Return whether offsets fit the instructions, and some input is read at all."""
         inside = self.points.pad < self.points.extent * (2 if self.is_folded else 1)
         reach = 16 * self.pairs * (self.points.taps * self.points.dilation + 2 * self.points.stride)
         return inside and self.pairs <= 16 and reach < 4096 and 4 * self.words < 4096
 
     def instructions(self) -> float:
-        """About how many a channel takes: its weights and inputs are spread, and strips streamed."""
+        """Estimate the instructions per channel: weights and inputs are widened, and strips are traversed."""
         taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.sets
         gathered = self.pairs * self.strips if self.afresh else self.pairs + self.step * (self.strips - 1)
         points = self.points.size // 2 if self.is_folded else self.points.size
@@ -509,7 +539,7 @@ class TapStrips(Strips):
 
     @property
     def _block(self) -> float:
-        """Of what is computed together."""
+        """Estimate the instructions of a block of outputs that are computed together."""
         sums, loads = self.at_once * self.together, -(-self.tap_pairs // 4)
         if self.pairs == 1:
             column = 1 + self.together + sums
@@ -518,21 +548,24 @@ class TapStrips(Strips):
         return 10 + 3.5 * sums + self.points.taps * (column + 3 * self.is_looped)
 
     def may_overwrite_input(self) -> bool:
-        """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
+        """Return whether all outputs of a strip lie before, or replace, the first input that the next strip reads."""
         if self.is_folded:
             return self.points.size >= self.points.out
         return not self.afresh and stays_behind(self, self.at_once, 2 * self.pairs, 2 * self.step)
 
 
 def tap_strips(shape: ConvShape) -> TapStrips | None:
-    """The better way to cut, if there is one."""
+    """Return the cheaper way to cut among those that fit, if any."""
     height, width = axes(shape)
     ways = [way for way in (TapStrips(height, width, False), TapStrips(width, height, True)) if way.fits]
     return min(ways, key=TapStrips.instructions, default=None)
 
 
 def folded(shape: ConvShape) -> TapStrips | None:
-    """A single row folded by two, if it is one: neighbours are lines, their pairs are points."""
+    """Return the strips of a single row folded in two; None if the geometry is no such row.
+
+    Neighbouring pixels are lines, and pairs of these are points.
+    """
     height, row = axes(shape)
     if height.size * height.taps != 1 or row.stride > 2 or row.dilation > 1:
         return None
@@ -545,7 +578,7 @@ def folded(shape: ConvShape) -> TapStrips | None:
 
 
 def strip_instructions(spec: ConvSpec) -> int:
-    """About how many: what follows from how strips are cut is the `extra` of kernels for any window."""
+    """Estimate the instructions of a layer, which depend on how strips are cut."""
     shape = spec.shape.as_few_rows()
     way = folded(shape) or tap_strips(shape)
     assert way is not None
@@ -564,7 +597,10 @@ def short_strips(spec: ConvSpec) -> bool:
 
 
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
-    """Any kernel on strips."""
+    """Emit a depthwise convolution of any window on strips.
+
+    Weights are stored by channel, point after point of the window.
+    """
     shape = spec.shape.as_few_rows()
     row, more = folded(shape), spec.high_word.shift - 32
     way = row or tap_strips(shape)
@@ -617,7 +653,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
 
 
 def _words(packed: Array) -> Array:
-    """32 bits of each element."""
+    """Return the low 32 bits of each element, as int32."""
     return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
@@ -634,7 +670,10 @@ def ten_bits(spec: ConvSpec) -> bool:
 
 
 def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Array:
-    """[C, 3, 3] → int32 [C, 5]: the rows in the upper 3 · `bits` of words; bias; multiplier. Bit 0 marks the last."""
+    """Pack [C, 3, 3] weights as int32 [C, 5]: a row of taps per word, the bias, the multiplier.
+
+    A row is in the upper 3 · `bits` bits of its word. Bit 0 of the last channel's first word marks the end.
+    """
     codes = weights.astype(np.int64) & (1 << bits) - 1
     words = (codes << 32 - bits * (3 - np.arange(3))).sum(-1)
     words[-1, 0] |= 1
@@ -643,7 +682,10 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Ar
 
 
 def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
-    """Bias and multiplier; channels without weights, whose results are their bias alone, get one of few bits."""
+    """Return bias and multiplier; channels whose weights are all 0 get values of few bits with the same result.
+
+    The result of such a channel is that of its bias alone.
+    """
     dead = ~weights.reshape(len(weights), -1).any(1)
     result = (bias.astype(np.int64) * multiplier.astype(np.int64) + 2**31) >> 32
     few = np.clip(result, -(2**10), 2**10)  # more saturates as well
@@ -651,7 +693,7 @@ def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Arr
 
 
 def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
-    """Three pixels of a channel at a time, from a ring of padded rows."""
+    """Emit a 3×3 depthwise convolution, three pixels of a channel at a time, from a ring buffer of padded rows."""
     shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
     bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
@@ -678,7 +720,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
 
 
 def _lane_shape(spec: ConvSpec) -> ConvShape:
-    """A column of up to 9 taps as a row, whose taps are written out."""
+    """Return a column of up to 9 taps as a row, whose taps are unrolled; other geometries unchanged."""
     shape = spec.shape
     return shape.as_row() if shape.as_row().k_w <= 9 else shape
 
@@ -691,13 +733,16 @@ def short_rows(spec: ConvSpec) -> bool:
 
 
 def blocks_of(channels: int, lanes: int) -> list[slice]:
-    """The channels in blocks of `lanes`; the last one may overlap that before."""
+    """Return the channels in blocks of `lanes`; the last block may overlap the one before."""
     starts = [min(first, channels - lanes) for first in range(0, channels, lanes)]
     return [slice(first, first + lanes) for first in starts]
 
 
 def emit_lanes(spec: ConvSpec, site: Site) -> Call:
-    """Eight (or four) channels of a pixel at a time, from a ring of padded rows."""
+    """Emit a float depthwise convolution, eight (or four) channels of a pixel at a time, from a ring of padded rows.
+
+    Weights are packed as [block][bias, taps][lanes].
+    """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     count = 2 * WORD if shape.in_c >= 2 * WORD else WORD
     taps = np.concatenate([spec.float_bias[None], spec.rows.T])
@@ -760,7 +805,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
 
 
 def _stored_apart(results: tuple[DType, ...], weights: DType = DType.UINT8) -> tuple[Role, ...]:
-    """Operands of strips whose weights lie apart from what else a channel needs."""
+    """Return the operands of strip kernels whose weights are stored apart from biases and multipliers."""
     return (
         reads("x", "input, channels last", DType.INT8),
         reads("w", "weights in reading order", weights),

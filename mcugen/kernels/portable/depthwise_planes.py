@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depthwise convolution of any window in C: one channel at a time, some outputs of a line together.
+"""Depthwise convolution of any window in C: one channel at a time, several outputs of a line together.
 
-The lines under the window are copied to a strip, where neighbours of a channel lie side by side, so that outputs share
-what they load.
+The lines under the window are copied to a strip, in which neighbouring elements of a channel are adjacent, so that
+outputs share what they load.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ from mcugen.kernels.portable.weighted import filters
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 MOST_WRITTEN_OUT = 64
-"""Products without an inner loop."""
+"""Most products for which the loop over the points of a window is unrolled."""
 
 MOST_HELD = 9
-"""Weights that registers hold."""
+"""Most weights that are held in registers."""
 
 
 @dataclass(frozen=True)
 class PlaneStrips(Strips):
-    """Lines of one channel; `few` where the CPU has few registers."""
+    """Strips of lines of one channel; `few` says that the CPU has few registers."""
 
     few: bool = False
 
     @property
     def together(self) -> int:
-        """Outputs that are computed together: those that leave the least to be thrown away."""
+        """Return the outputs that are computed together: the number that wastes the fewest results."""
         offered = (2,) if self.few or self.points.out == 2 else (4, 3)
         return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
 
     @property
     def blocks(self) -> int:
-        """Of a line of y."""
+        """Return the blocks of a line of y."""
         return -(-self.points.out // self.together)
 
     @property
     def is_looped(self) -> bool:
-        """Whether there is a loop over the points of a window."""
+        """Return whether there is a loop over the points of a window."""
         return self.together * self.points.taps > MOST_WRITTEN_OUT
 
     @property
     def loads(self) -> int:
-        """Inputs of a line that a block reads."""
+        """Return the inputs of a line that a block reads."""
         s, d = self.points.stride, self.points.dilation
         if self.is_looped:
             return self.together * self.points.taps
@@ -76,38 +76,38 @@ class PlaneStrips(Strips):
 
     @property
     def pitch(self) -> int:
-        """Elements of a line of the strip, with those that only outputs read that are thrown away."""
+        """Return the elements of a line of the strip, including those that only discarded outputs read."""
         p = self.points
         read = (self.blocks * self.together - 1) * p.stride + (p.taps - 1) * p.dilation + 1
         return max(read, p.pad + p.size)
 
     @property
     def span(self) -> int:
-        """Lines from the first to the last under a window."""
+        """Return the number of lines from the first to the last under a window."""
         return (self.lines.taps - 1) * self.lines.dilation + 1
 
     @property
     def held(self) -> int:
-        """Lines that the strip holds: those of two windows, so that few are moved."""
+        """Return the lines that the strip holds: those of two windows, so that few lines are moved."""
         return min(2 * self.span, self.lines.extent)
 
     @property
     def at_once(self) -> int:
-        """Lines of y that they give."""
+        """Return the lines of y that can be computed from the lines that the strip holds."""
         return (self.held - self.span) // self.lines.stride + 1
 
     @property
     def is_written_out(self) -> bool:
-        """Whether all weights stay in registers."""
+        """Return whether all weights stay in registers."""
         return not self.few and self.lines.taps * self.points.taps <= MOST_HELD
 
     @property
     def is_three_by_three(self) -> bool:
-        """Whether windows are 3 x 3, of neighbours in a line, and move on by one."""
+        """Return whether windows are 3×3, undilated along a line, and with stride 1."""
         return (self.lines.taps, self.points.taps, self.points.dilation, self.points.stride) == (3, 3, 1, 1)
 
     def instructions(self) -> float:
-        """About how many a channel takes."""
+        """Estimate the instructions per channel."""
         copied = self.lines.extent * (20 + 4 * self.points.size)
         products = 2 * self.together * self.points.taps
         again = 1 if self.is_written_out else 4 + self.points.taps
@@ -115,12 +115,12 @@ class PlaneStrips(Strips):
         return 50 + copied + self.lines.out * (20 + self.blocks * block)
 
     def may_overwrite_input(self) -> bool:
-        """Whether no line of y lies where a line is that is still to be read."""
+        """Return whether no line of y overwrites a line of x that is still to be read."""
         return stays_behind(self, 1, self.span, self.lines.stride)
 
 
 def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
-    """The better way to cut."""
+    """Return the cheaper of two ways to cut: lines are rows, or lines are columns."""
     height, width = axes(shape)
     ways = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
     return min(ways, key=PlaneStrips.instructions)
@@ -128,7 +128,7 @@ def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneWindow(Params):
-    """Of a strip, and of windows on it."""
+    """Parameters of the strip and of the windows on it."""
 
     pitch: Annotated[int, "elements from line to line of the strip"]
     held: Annotated[int, "lines of the strip"]
@@ -141,7 +141,7 @@ class PlaneWindow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneOptions(Options):
-    """Of what a block computes."""
+    """Template options of a block of outputs."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -165,7 +165,10 @@ def input_is_read(spec: ConvSpec) -> bool:
 
 
 def emit_planes(spec: ConvSpec, site: Site) -> Call:
-    """Weights as they are; words instead of bytes where a CPU loads only these at fixed offsets."""
+    """Emit a depthwise convolution by planes, with weights in their natural order.
+
+    The strip has words in place of bytes on CPUs that load only words at fixed offsets (Thumb-1).
+    """
     shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
     way = plane_strips(shape, few)
     weights = spec.weights.reshape(-1, shape.k_h, shape.k_w)
@@ -217,13 +220,16 @@ def _variant(way: PlaneStrips) -> str:
 
 
 def plane_instructions(spec: ConvSpec) -> int:
-    """About how many: what follows from how planes are cut is the `extra`."""
+    """Estimate the instructions of a layer, which depend on how planes are cut."""
     shape = spec.shape.as_row()
     return round(shape.batch * shape.in_c * plane_strips(shape, few=False).instructions())
 
 
 def plane_way(spec: ConvSpec) -> str:
-    """What compilers make different code of: weights in registers, of one line or of several, or a loop over lines."""
+    """Return the way in the cost table: compilers make different code of each.
+
+    Weights are in registers, of several lines ("held") or of one ("line"), or there is a loop over lines ("looped").
+    """
     way = plane_strips(spec.shape.as_row(), few=False)
     if not way.is_written_out:
         return "looped"
@@ -232,7 +238,7 @@ def plane_way(spec: ConvSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LineWalk(Params):
-    """Rows of pixels, of which windows take every so many."""
+    """Parameters of rows of pixels, in which the taps of a window are `dilation` pixels apart."""
 
     rows: Annotated[int, "rows of x and y, one after the other"]
     channels: Annotated[int, "channels"]
@@ -246,7 +252,7 @@ class LineWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class LineOptions(Options):
-    """Of results."""
+    """Template options of weights and results."""
 
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
@@ -265,7 +271,10 @@ def three_in_a_row(spec: ConvSpec) -> bool:
 
 
 def emit_line(spec: ConvSpec, site: Site) -> Call:
-    """Weights as they are; a row may be written where it is read."""
+    """Emit a depthwise convolution over rows of three taps, with weights in their natural order.
+
+    A row may be written where it is read.
+    """
     shape, more = spec.shape.as_row(), spec.high_word.shift - 32
     operands = {
         "x": site.x,
@@ -292,7 +301,7 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
 
 
 def sequences(spec: ConvSpec) -> int:
-    """Of pixels that meet in windows: what their beginning costs is the `extra`."""
+    """Count sequences of pixels that share windows; each has a cost of its own at its beginning."""
     shape = spec.shape.as_row()
     return shape.batch * shape.in_h * shape.in_c * shape.dilation_w
 

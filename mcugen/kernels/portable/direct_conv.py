@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and transposed ones in any number of dimensions, channels first: loops as the formula has them."""
+"""Convolutions and transposed convolutions of any number of dimensions, channels first, as loops of the formula."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelGroups(Params):
-    """How many images there are, and groups of their channels."""
+    """Number of images, and sizes of groups of channels."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels"]
@@ -33,14 +33,14 @@ class ChannelGroups(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RealLimits(Params):
-    """What results are clamped to."""
+    """Limits that results are clamped to."""
 
     low: Annotated[Real, "the least result"]
     high: Annotated[Real, "the largest result"]
 
     @classmethod
     def of(cls, limits: Range, dtype: DType) -> RealLimits:
-        """Of results of a float type."""
+        """Return the limits of results of a float type."""
         low, high = (real_param(limit, dtype) for limit in limits)
         return cls(low=low, high=high)
 
@@ -50,14 +50,14 @@ class RealLimits(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroStep(Params):
-    """Of zero points of weights."""
+    """Stride of the zero points of weights."""
 
     w_zero_step: Annotated[int, "elements from channel to channel: 0 if there is one for all"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterPlanes(Params):
-    """Of a channel."""
+    """Sizes of a channel."""
 
     x_plane: Annotated[int, "elements of x"]
     taps: Annotated[int, "weights of a filter"]
@@ -65,14 +65,14 @@ class FilterPlanes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterPitch(ByAxis):
-    """Of filters, by axis."""
+    """Strides of filters, by axis."""
 
     w_pitch: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectOptions(Options):
-    """Element types, and what becomes of the sums."""
+    """Template options: element types, and requantization or clamp."""
 
     acc_t: Annotated[str, "C type of the sums"]
     x_t: Annotated[str, "C type of the input"]
@@ -105,7 +105,7 @@ CONV_DIRECT = Kernel(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a direct convolution computes with; `acc` is the C type of its sums."""
+    """Arithmetic of a direct convolution; `acc` is the C type of its sums."""
 
     acc: str
     params: RealLimits | CodeStore | ZeroStep | None = None
@@ -113,17 +113,17 @@ class Arithmetic:
 
     @staticmethod
     def of_reals(dtype: DType, clamp: Range | None) -> Arithmetic:
-        """In their own type, clamped."""
+        """Return the arithmetic of floats: sums in their own type, clamped."""
         return Arithmetic(dtype.c, RealLimits.of(clamp, dtype) if clamp else None)
 
     @staticmethod
     def of_codes(spec: WeightedSpec) -> Arithmetic:
-        """Requantized."""
+        """Return the arithmetic of quantized values, which are requantized."""
         return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
 
     @staticmethod
     def of_integers(zeros: int) -> Arithmetic:
-        """In 32 bits, which wrap; with so many zero points of weights."""
+        """Return the arithmetic of plain integers in 32 bits, which wrap, with `zeros` zero points of weights."""
         return Arithmetic("uint32_t", ZeroStep(w_zero_step=int(zeros > 1)))
 
 
@@ -134,7 +134,15 @@ def direct_call(
     groups: int,
     how: Arithmetic,
 ) -> Call:
-    """A convolution; `types` are those of x, weights and y."""
+    """Return the call of a convolution.
+
+    Args:
+        operands: Buffers by role.
+        types: Types of x, weights and y, channels first.
+        window: Strides, dilations and padding.
+        groups: Groups of channels.
+        how: Arithmetic of the sums and results.
+    """
     x, w, y = types
     kernel = w.shape[2:]
     channels = ChannelGroups(batch=x.shape[0], groups=groups, group_in=w.shape[1], group_out=y.shape[1] // groups)
@@ -161,7 +169,7 @@ def direct_call(
 
 @dataclass(frozen=True, kw_only=True)
 class DenseDirectOptions(Options):
-    """Of a fully connected layer."""
+    """Template options of a fully connected layer."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     rest: Annotated[bool, "whether channels are left over"]
@@ -187,7 +195,14 @@ DENSE_DIRECT = Kernel(
 
 
 def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: int) -> Call:
-    """A fully connected layer of so many rows."""
+    """Return the call of a fully connected layer.
+
+    Args:
+        operands: Buffers by role; with a `scale`, weights are int8.
+        rows: Rows of x and y.
+        depth: Elements of a row of x.
+        channels: Elements of a row of y.
+    """
     codes = "scale" in operands
     options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0, codes=codes)
     params, variant = [Rows(rows=rows, depth=depth, channels=channels)], "f32_w8" if codes else "f32"
@@ -199,7 +214,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadPlanes(Params):
-    """Of a channel."""
+    """Sizes of a channel."""
 
     x_plane: Annotated[int, "elements of x"]
     y_plane: Annotated[int, "elements of y"]
@@ -208,14 +223,14 @@ class SpreadPlanes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPitch(ByAxis):
-    """Of y, by axis."""
+    """Strides of y, by axis."""
 
     y_pitch: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadOptions(Options):
-    """What is spread, and what becomes of it."""
+    """Template options of a transposed convolution."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -248,7 +263,15 @@ def spread_call(
     channels: ChannelGroups,
     clamp: Range | None = None,
 ) -> Call:
-    """Input pixels, or with no weights their products, summed where they meet; `spaces` of x, y and of the kernel."""
+    """Return the call of a transposed convolution: products are added up where they overlap.
+
+    Args:
+        operands: Buffers by role; without weights, x holds the products by tap.
+        window: Strides, dilations and padding.
+        spaces: Spatial sizes of x, y and the kernel.
+        channels: Images and groups of channels.
+        clamp: Limits of results, if any.
+    """
     dtype, (space, out, kernel) = operands["y"].dtype, spaces
     x_t, w_t = (operands.get(role, operands["y"]).dtype.c for role in ("x", "w"))
     planes = SpreadPlanes(x_plane=math.prod(space), y_plane=math.prod(out), taps=math.prod(kernel))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of codes to one channel, or few: what masks, depths and images end with.
+"""Convolutions of quantized values to few output channels, as at the end of networks for masks, depths and images.
 
-As no other channels share what a window reads, it is read where it lies, for one channel at a time: two pixels pass by
-its weights together. A transposed convolution is one such convolution for each place in its strides.
+As few channels share what a window reads, windows are read where they lie, for one channel at a time and two pixels per
+load of the weights. A transposed convolution is one such convolution (phase) for each position within its strides.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from mcugen.numerics.sums import folded_bias
 
 @dataclass(frozen=True)
 class Phase:
-    """One channel of the pixels of y at one place of the strides: windows of x by a part of the kernel.
+    """One output channel at one position within the strides of y: windows of x, and a part of the kernel.
 
-    Windows begin `top` rows and `left` pixels behind the step of x that stands for the pixel.
+    Windows begin `top` rows and `left` pixels after the pixel of x that corresponds to the step.
     """
 
     top: int
     left: int
     weights: Array
-    """[rows, columns, channels of x]."""
+    """Weights, [rows, columns, channels of x]."""
     channel: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a layer's windows follow each other, and where they are read: in x, or in a ring of padded rows."""
+    """The order of a layer's windows, and where they are read: in x, or in a ring buffer of padded rows."""
 
     spec: ConvSpec
     phases: tuple[Phase, ...]
-    """By row and column of the strides of y, and channel."""
+    """Phases, by row and column within the strides of y, and by channel."""
     places: tuple[int, int]
     step: tuple[int, int]
     """Rows and pixels of x from step to step."""
@@ -61,7 +61,7 @@ class Plan:
 
     @staticmethod
     def of(spec: ConvSpec, is_dsp: bool) -> Plan:
-        """Of a convolution, transposed or not."""
+        """Return the plan of a convolution, transposed or not."""
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
             shape = dsp_conv.plain_pixels(shape)
@@ -74,58 +74,58 @@ class Plan:
 
     @property
     def shape(self) -> ConvShape:
-        """Of the layer; of pixels that are read as they lie, with all of them in one row."""
+        """Return the geometry of the layer; if pixels are read where they lie, with all of them in one row."""
         return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.plain_pixels(self.spec.shape)
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Along rows and columns of y, the last perhaps for fewer places."""
+        """Return the steps along the rows and the columns of y; the last may cover fewer places."""
         (rows, columns), shape = self.places, self.shape
         return -(-shape.out_h // rows), -(-shape.out_w // columns)
 
     @cached_property
     def first(self) -> tuple[int, int]:
-        """The row and the pixel of x at which the first windows begin."""
+        """Return the row and the pixel of x at which the first windows begin."""
         return min(phase.top for phase in self.phases), min(phase.left for phase in self.phases)
 
     @property
     def span(self) -> tuple[int, int]:
-        """Rows and pixels from there to the end of these windows."""
+        """Return the rows and pixels from the first to the end of the first windows."""
         top, left = self.first
         rows = max(p.top - top + (p.weights.shape[0] - 1) * self.dilation + 1 for p in self.phases)
         return rows, max(p.left - left + p.weights.shape[1] for p in self.phases)
 
     @cached_property
     def is_padded(self) -> bool:
-        """Whether windows leave x."""
+        """Return whether windows leave x."""
         sizes = (self.shape.in_h, self.shape.in_w)
         ends = zip(self.first, self.span, self.steps, self.step, sizes, strict=True)
         return any(at < 0 or at + span + (steps - 1) * step > size for at, span, steps, step, size in ends)
 
     @property
     def single(self) -> bool:
-        """Whether a window is one run of neighbouring elements."""
+        """Return whether a window is one run of adjacent elements."""
         return all(len(phase.weights) == 1 for phase in self.phases)
 
     @property
     def unit(self) -> int:
-        """Elements that runs are made of."""
+        """Return the elements that are loaded together."""
         return 8 if self.shape.in_c % 8 == 0 else 4
 
     @property
     def turn(self) -> int:
-        """Elements that a turn of the inner loop takes: two units where all runs have an even number of them."""
+        """Return the elements per iteration of the inner loop: two units where every run has an even number of them."""
         doubled = all(phase.weights[0].size % (2 * self.unit) == 0 for phase in self.phases)
         return self.unit * (2 if doubled and self.is_dsp else 1)
 
     @property
     def margin(self) -> int:
-        """Elements of a row of the ring before those of x: whole words."""
+        """Return the elements of a row of the ring buffer before those of x, in whole words."""
         return max(-self.first[1], 0) * self.shape.in_c
 
     @property
     def pitch(self) -> int:
-        """Elements from row to row of the ring, or of x."""
+        """Return the elements from row to row of the ring buffer, or of x."""
         shape, (_, left) = self.shape, self.first
         if not self.is_padded:
             return shape.in_w * shape.in_c
@@ -134,13 +134,13 @@ class Plan:
 
     @property
     def turns(self) -> int:
-        """Of the inner loop, in all."""
+        """Return the number of inner loop iterations in total."""
         images, (rows, columns) = self.shape.batch, self.steps
         return images * rows * -(-columns // 2) * sum(phase.weights.size for phase in self.phases) // self.turn
 
     @property
     def traversal(self) -> Traversal:
-        """Rows are copied before what they lead to, or read again at each place of a row."""
+        """Return the traversal: rows are copied before their results, or read again at each place of a row."""
         if isinstance(self.spec, TransposedSpec):
             return self.spec.traversal(self.spec.windows, not self.is_padded)
         if self.is_padded:
@@ -154,8 +154,13 @@ class Plan:
         return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_w, 2)] for row in pixels]))
 
     def table(self, multipliers: Array) -> Array:
-        """By phase: where its windows begin, in rows and elements; their rows, and turns for each; where their weights
-        begin; what sums start with, and their multiplier.
+        """Return the table of phases.
+
+        A row has: where windows begin, in rows and in elements; rows of a window; iterations per row; where the weights
+        begin; the bias; the multiplier.
+
+        Args:
+            multipliers: The requantization multipliers, by channel.
         """
         spec, (top, left), start, found = self.spec, self.first, 0, []
         for phase in self.phases:
@@ -169,7 +174,7 @@ class Plan:
         return np.array(found, np.int64)
 
     def params(self) -> SingleRows:
-        """What all kernels of one channel are told."""
+        """Return the parameters common to all kernels of this module."""
         shape, (top, left) = self.shape, self.first
         return SingleRows(
             batch=shape.batch,
@@ -206,14 +211,17 @@ def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
 
 
 def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
-    """The first of the inputs that meet somewhere, and from there to the last; a single one where none does."""
+    """Return the first of the inputs of some taps, and the number from the first to the last.
+
+    One input if there are none.
+    """
     at = [each for _, each in met] or [0]
     return min(at), max(at) - min(at) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRows(Params):
-    """How windows go over x, and where rows are read."""
+    """Parameters of the windows over x, and of where rows are read."""
 
     batch: Annotated[int, "images"]
     in_h: Annotated[int, "rows of x"]
@@ -237,14 +245,14 @@ class SingleRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Codes(CodeLimits):
-    """From sums to codes."""
+    """Parameters of requantization."""
 
     offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SingleOptions(Options):
-    """How windows are read."""
+    """Template options of how windows are read."""
 
     single: Annotated[bool, "whether a window is one run of neighbouring elements"]
     turn: Annotated[int, "elements that a turn of the inner loop takes"]
@@ -253,7 +261,7 @@ class SingleOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Shift(Options):
-    """Of products with the multiplier."""
+    """Template option of the requantization shift."""
 
     shift: Annotated[int, "to the right"]
 
@@ -262,7 +270,7 @@ class Shift(Options):
 
 
 MOST_CHANNELS = 3
-"""With four, kernels that share what windows read are faster."""
+"""Largest number of output channels: with four, kernels that share what windows read are faster."""
 
 
 def few_channels(spec: ConvSpec) -> bool:
@@ -294,7 +302,10 @@ def short_sums(spec: ConvSpec) -> bool:
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Weights phase by phase, their bytes as they lie, or, with the DSP extension, widened to 16 bits."""
+    """Emit the kernel, with weights phase by phase.
+
+    Weights are int8 in natural order, or, with the DSP extension, widened to 16 bits.
+    """
     form = site.kernel.options[0]
     plan = Plan.of(spec, form is dsp_conv.StreamOptions)
     weights = np.concatenate([phase.weights.reshape(-1) for phase in plan.phases])
@@ -333,7 +344,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 
 def turns(spec: ConvSpec) -> int:
-    """Of the inner loop, by its units."""
+    """Count inner loop iterations in plain C."""
     plan = Plan.of(spec, is_dsp=False)
     return plan.turns
 
@@ -341,7 +352,7 @@ def turns(spec: ConvSpec) -> int:
 def _kernels(
     name: str, what: str, *when: Callable[[Any], bool], with_dsp: tuple[Callable[[Any], bool], ...] = ()
 ) -> tuple[Kernel, ...]:
-    """With the DSP extension, where besides `with_dsp` holds, on Thumb-1 and in plain C."""
+    """Return the kernels for the DSP extension (under the conditions `with_dsp` too), for Thumb-1, and in plain C."""
     plain = Kernel(
         f"{name}_s8_one",
         what=f"{what} to few channels, one at a time: two pixels pass by the weights together, read where they lie",
@@ -385,7 +396,7 @@ def _kernels(
 
 
 CONV = _kernels("conv2d", "a convolution", shared_channels, dsp_conv.several_rows, with_dsp=(odd_channels,))
-"""Of convolutions."""
+"""Kernels of convolutions."""
 
 CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")
-"""Of transposed ones."""
+"""Kernels of transposed convolutions."""

@@ -41,7 +41,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices(Params):
-    """Of a batch of products."""
+    """Sizes of a batch of products."""
 
     batch: Annotated[int, "products"]
     rows: Annotated[int, "of a and y"]
@@ -51,14 +51,14 @@ class Matrices(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Factor(Params):
-    """What each sum is multiplied by."""
+    """Factor of each sum."""
 
     factor: Annotated[Real | None, "of each sum, where it is not 1"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductStore(Params):
-    """From sums to codes; where these are the sums themselves there are zero points alone."""
+    """Parameters of requantization; only the zero points where the sums themselves are the result."""
 
     a_zero: Annotated[Trained | None, "zero point of a; of int16 it is 0"] = None
     b_zero: Annotated[Trained | None, "zero point of b; of int16 it is 0"] = None
@@ -68,28 +68,28 @@ class ProductStore(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledOptions(Options):
-    """Of products of floats."""
+    """Template option of float products."""
 
     scaled: Annotated[bool, "whether sums have a factor"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElementOptions(Options):
-    """Of products that are made one by one."""
+    """Template option of products whose elements are computed one by one."""
 
     y_t: Annotated[str, "C type of the elements"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(Options):
-    """Of products in blocks."""
+    """Template option of products in blocks."""
 
     single: Annotated[bool, "whether a has one row"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductOptions(Options):
-    """Of products of codes."""
+    """Template options of products of quantized values."""
 
     a_t: Annotated[str, "C type of a"]
     b_t: Annotated[str, "C type of b"]
@@ -103,7 +103,7 @@ class ProductOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnStrips(Params):
-    """How columns of b are packed, so that rows of a pass by."""
+    """Parameters of strips: packed columns of b to which the rows of a are applied."""
 
     a_zero: Annotated[Trained, "zero point of a"]
     b_zero: Annotated[Trained, "zero point of b"]
@@ -114,7 +114,7 @@ class ColumnStrips(Params):
 
 
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
-    """As the kernel takes it."""
+    """Return the call of the site's kernel, with the parameters, options and working memory that it declares."""
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
     params: list[Params] = [_matrices(spec)]
     options: list[Options] = []
@@ -141,7 +141,7 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
 
 
 STRIP = 2304
-"""Bytes that packed columns may take if they are more than four."""
+"""Most bytes of packed columns, unless four columns need more."""
 
 
 def upper_words(spec: MatMulSpec) -> bool:
@@ -150,13 +150,17 @@ def upper_words(spec: MatMulSpec) -> bool:
 
 
 def _is_int8(spec: MatMulSpec) -> bool:
-    """Whether all are int8 codes, and sums have 32 bits."""
+    """Return whether all tensors are quantized int8, and sums have 32 bits."""
     codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
     return codes and spec.acc is DType.INT32
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
-    """As many columns as memory is given for, in the order of a convolution's weights; two widened rows."""
+    """Emit the kernel for the DSP extension: two rows by two columns per step of four elements.
+
+    A strip is as many columns of b as fit STRIP bytes, packed like the weights of a convolution; two rows of a are
+    widened.
+    """
     steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
     pair = 4 * steps + 4
     width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1), GROUP)
@@ -181,7 +185,7 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainStrips(Params):
-    """How columns of b are packed as they are, so that rows of a pass by."""
+    """Parameters of strips whose columns keep their elements of 8 bits."""
 
     a_zero: Annotated[Trained, "zero point of a"]
     b_zero: Annotated[Trained, "zero point of b"]
@@ -190,7 +194,7 @@ class PlainStrips(Params):
 
     @staticmethod
     def of(spec: MatMulSpec, width: int) -> PlainStrips:
-        """Of so many columns."""
+        """Return the parameters for strips of `width` columns."""
         zeros = spec.a.q.zero_point, spec.b.q.zero_point
         multiplier = int(spec.requantizer.multiplier[0])
         return PlainStrips(a_zero=zeros[0], b_zero=zeros[1], multiplier=multiplier, width=width)
@@ -205,7 +209,11 @@ def by_vectors(spec: MatMulSpec) -> bool:
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
-    """As many columns as memory is given for, as a convolution's weights for Helium; the sums of rows."""
+    """Emit the kernel for Helium: two rows by four columns.
+
+    A strip is as many columns of b as fit STRIP bytes, packed like the weights of a convolution for Helium. The sums of
+    rows are computed for the zero point of b.
+    """
     depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
     width = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK)
     vectors, tail = divmod(spec.depth, VECTOR)
@@ -243,12 +251,12 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
 
 
 def strip_vectors(spec: MatMulSpec) -> int:
-    """Vectors of products by two rows and four columns."""
+    """Count vectors of products in blocks of two rows by four columns."""
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // BLOCK) * -(-spec.depth // VECTOR)
 
 
 SIX = 6
-"""Columns that Thumb-1 computes together."""
+"""Columns computed together on Thumb-1."""
 
 
 def short_products(spec: MatMulSpec) -> bool:
@@ -261,7 +269,11 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
-    """As many columns as memory is given for, like the weights of layers of rows; the sums of rows."""
+    """Emit the kernel for Thumb-1: a row by six columns.
+
+    A strip is as many columns of b as fit STRIP bytes, packed like the weights of a dense layer. The sums of rows are
+    computed for what is added to the columns.
+    """
     width = _width(spec.columns, max(STRIP // (SIX * (spec.depth + 8)), 1), SIX)
     operands = {
         "a": site.input(0),
@@ -278,12 +290,12 @@ def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
 
 
 def six_steps(spec: MatMulSpec) -> int:
-    """Instructions in assembly: 81 for four inputs of six columns."""
+    """Count instructions in assembly: 81 per four inputs of six columns."""
     return spec.batch * spec.rows * -(-spec.columns // SIX) * (81 * spec.depth // 4 + 240)
 
 
 def _width(columns: int, most: int, group: int) -> int:
-    """Columns of a strip, by groups, of which at most so many: strips are about equal."""
+    """Return the columns of a strip: whole groups, at most `most` of them, so that strips have nearly equal sizes."""
     groups = -(-columns // group)
     return -(-groups // -(-groups // most)) * group
 
@@ -293,12 +305,12 @@ def _matrices(spec: MatMulSpec) -> Matrices:
 
 
 def strip_steps(spec: MatMulSpec) -> int:
-    """Of the inner loop: groups of four products of two rows and two columns."""
+    """Count steps of the inner loop: groups of four products, for two rows and two columns."""
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
 
 
 def _strip(depth: int) -> int:
-    """Numbers that four columns of that many elements take in the products' inner loops, whatever the CPU."""
+    """Return the elements of the working memory for four columns of `depth` elements, enough for every CPU."""
     return 4 * (-(-depth // 8) * 8) + 16
 
 
@@ -354,12 +366,12 @@ def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
 
 
 def loose_products(spec: MatMulSpec) -> int:
-    """Those beyond groups of four."""
+    """Count products beyond whole groups of four."""
     return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
 
 
 def _example(dtype: str) -> str:
-    """Products of elements of that type, in ONNX's text form."""
+    """Return a model in ONNX's text form with products of this element type."""
     shapes = ((2, 7, 9, 6), (1, 3, 40, 5), (4, 12, 3, 8), (1, 20, 16, 12))
     inputs = ", ".join(
         f"{dtype}[{n}, {rows}, {depth}] a{n}{rows}, {dtype}[{n}, {depth}, {columns}] b{n}{rows}"
@@ -458,7 +470,7 @@ MATMUL: tuple[Kernel, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class DetParams(Params):
-    """Square matrices."""
+    """Sizes of square matrices."""
 
     batch: Annotated[int, "matrices"]
     n: Annotated[int, "rows of a matrix, and elements of a row"]
@@ -466,7 +478,7 @@ class DetParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class DetOptions(Options):
-    """What the elimination computes in."""
+    """Template option of the element type."""
 
     t: Annotated[str, "C type of the elements"]
 

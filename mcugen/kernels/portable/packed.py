@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fully connected layers whose weights are codes of 2, 4 or 8 bits with a scale for each group along the input."""
+"""Fully connected layers with group-quantized weights: 2, 4 or 8 bits, and a scale per group along the input."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, scratch, 
 from mcugen.numerics.fixedpoint import largest_code
 
 WIDTHS = (2, 4, 8)
-"""Bits that codes may have in flash."""
+"""Bits that quantized weights may have in flash."""
 
 
 LANES = 4
-"""Rows that a weight is multiplied with as it is read."""
+"""Rows that a weight is multiplied with once it is read."""
 
 TILE_ROWS, TILE_CHANNELS = 32, 8
-"""Rows for which a weight becomes a float once, and channels whose weights lie beside each other as such."""
+"""Tile of widened weights: rows for which a weight is converted to float once, and channels of a tile."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights as they lie in flash: codes of `bits` bits, the first in the lowest; each group begins a byte."""
+    """Quantized weights packed in flash: `bits` bits each, the first in the lowest bits; each group begins a byte."""
 
     bits: int
     data: Array
-    """uint8."""
+    """Packed weights, uint8."""
     zeros: Array
-    """What stands for 0: one number, or one a channel and group; uint8."""
+    """Zero points, uint8: a single one, or one by channel and group."""
 
     @property
     def nbytes(self) -> int:
-        """In flash."""
+        """Return the bytes of weights and zero points in flash."""
         return self.data.size + (self.zeros.size if self.has_zeros else 0)
 
     @property
     def has_zeros(self) -> bool:
-        """Whether zero points are stored: they differ."""
+        """Return whether zero points are stored, as they differ."""
         return self.zeros.size > 1
 
     @property
     def zero(self) -> int:
-        """What stands for 0 where that is one number, else 0."""
+        """Return the zero point if there is a single one, else 0."""
         return 0 if self.has_zeros else int(self.zeros[0])
 
     @staticmethod
     def of(codes: Array, group: int) -> Packed | None:
-        """Of whole numbers [N, K] in groups of so many; None: they need more than 8 bits.
+        """Return integers [N, K] packed in groups of `group`, or None if they need more than 8 bits.
 
-        With one zero point for all where that takes no more bits than one a group does.
+        There is one zero point for all groups if that needs no more bits than one per group.
         """
         parts = [codes[:, start : start + group].astype(np.int64) for start in range(0, codes.shape[1], group)]
         lows = np.stack([np.minimum(part.min(1), 0) for part in parts], 1)
@@ -73,12 +73,12 @@ class Packed:
 
 
 def _width(span: int) -> int | None:
-    """The bits of numbers from 0 to `span`."""
+    """Return the narrowest of WIDTHS for numbers from 0 to `span`, or None."""
     return next((bits for bits in WIDTHS if span < 1 << bits), None)
 
 
 def _bytes(codes: Array, bits: int) -> Array:
-    """[N, k] numbers of so many bits → [N, bytes]."""
+    """Pack [N, k] numbers of `bits` bits as [N, bytes]."""
     each = 8 // bits
     padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % each))).reshape(len(codes), -1, each)
     shifted: Array = (padded << np.arange(0, 8, bits)).sum(2).astype(np.uint8)
@@ -87,7 +87,11 @@ def _bytes(codes: Array, bits: int) -> Array:
 
 @dataclass(frozen=True)
 class GroupRequantizer:
-    """y = (Σ_g sum_g · multiplier[n, g] + bias[n]) >> shift, in 64 bits, rounded once, half up."""
+    """Requantization of sums of groups, in 64 bits with one rounding, half up.
+
+    y[n] = (Σ_g sum[n, g] · multiplier[n, g] + bias[n]) >> shift; the bias includes the zero point and the rounding
+    term.
+    """
 
     multiplier: Array
     bias: Array
@@ -95,9 +99,13 @@ class GroupRequantizer:
 
     @staticmethod
     def of(factors: Array, bias: Array, zero_point: int, sums: Array) -> GroupRequantizer:
-        """By real factors (product unit ÷ output unit, [N, G]), a bias in output units, and the largest sums [N, G].
+        """Return the requantization with the largest shift for which multipliers have 31 bits, and totals 62.
 
-        The shift is the largest with which multipliers have 31 bits, and totals 62.
+        Args:
+            factors: Product unit ÷ output unit, [N, G].
+            bias: Bias in output units, [N].
+            zero_point: Zero point of the output.
+            sums: Largest magnitudes of sums, [N, G].
         """
         most = max(float((factors * sums).sum(1).max() + np.abs(bias).max()) + abs(zero_point) + 1, 1.0)
         shift = 46
@@ -108,14 +116,14 @@ class GroupRequantizer:
         return GroupRequantizer(multiplier, start + (zero_point << shift) + (1 << (shift - 1)), shift)
 
     def __call__(self, sums: Array) -> Array:
-        """Codes [..., N], not yet limited, of sums [..., N, G]."""
+        """Return quantized values [..., N], not yet clamped, of sums [..., N, G]."""
         codes: Array = ((sums.astype(np.int64) * self.multiplier).sum(-1) + self.bias) >> self.shift
         return codes
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedRows(Params):
-    """Of the layer."""
+    """Sizes of the layer."""
 
     rows: Annotated[int, "of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -125,7 +133,7 @@ class GroupedRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedReals(Params):
-    """What real results are limited to."""
+    """Limits of real results."""
 
     low: Annotated[float, "the least result"]
     high: Annotated[float, "the largest result"]
@@ -133,7 +141,7 @@ class GroupedReals(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedCodes(Params):
-    """What codes are limited to."""
+    """Limits of quantized results."""
 
     low: Annotated[Trained, "the lowest code of y"]
     high: Annotated[Trained, "the highest code of y"]
@@ -141,14 +149,14 @@ class GroupedCodes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedZero(Params):
-    """Of codes."""
+    """Zero point of the quantized input."""
 
     x_zero: Annotated[Trained, "zero point of x"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedOptions(Options):
-    """How weights lie, and what is computed."""
+    """Template options of how weights are packed, and of the result."""
 
     x_t: Annotated[str, "C type of the input"]
     y_t: Annotated[str, "C type of the output"]
@@ -162,7 +170,7 @@ class PackedOptions(Options):
 
 
 def _example(rows: int) -> str:
-    """Layers with weights of 4 and 8 bits in groups of 16, in ONNX's text form."""
+    """Return a model in ONNX's text form with layers whose weights have 4 and 8 bits in groups of 16."""
     depth, channels, group, parts = 36, 24, 16, []
     for name, largest in (("a", 7), ("b", 127)):
         codes = ", ".join(str((37 * n) % (2 * largest) - largest) for n in range(depth * channels))
@@ -197,7 +205,7 @@ DENSE_PACKED = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class TileOptions(Options):
-    """How weights lie, and for how many rows they become floats."""
+    """Template options of how weights are packed, and of the tile."""
 
     bits: Annotated[int, "of a weight"]
     zero: Annotated[int, "what stands for 0, where that is one number"]
@@ -228,13 +236,13 @@ DENSE_PACKED_TILE = Kernel(
 
 
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
-    """Floats of the interleaved rows, and of the tile of weights."""
+    """Return the floats of the interleaved rows, and of the tile of weights."""
     held = min(-(-rows // LANES) * LANES, TILE_ROWS)
     return held * depth, TILE_CHANNELS * (depth + 1)
 
 
 def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
-    """What no sum of products exceeds, by channel and group."""
+    """Return, by channel and group, an upper bound of the magnitude of sums of products."""
     starts = np.arange(0, codes.shape[1], group)
     sums: Array = np.add.reduceat(np.abs(codes.astype(np.int64)), starts, 1) * largest_code(x)
     return sums

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of pools, of means by sums of rows, and of what undoes pools."""
+"""Kernels of pools, of means from sums of rows, and of unpooling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(Params):
-    """A window that slides over rows and columns, channels last; a pool of one axis has one row."""
+    """Geometry of a window that slides over rows and columns, channels last; with one spatial axis there is one row."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "elements of a pixel"]
@@ -41,7 +41,7 @@ class Geometry(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps(Params):
-    """Of a window whose taps lie apart, and of pixels that have further channels."""
+    """Dilation of a window, and channels of a pixel in memory if the layer covers only some of them."""
 
     dilation_h: Annotated[int | None, "rows from tap to tap"] = None
     dilation_w: Annotated[int | None, "pixels from tap to tap"] = None
@@ -50,7 +50,7 @@ class Gaps(Params):
 
 @dataclass(frozen=True, eq=False)
 class PoolSpec:
-    """A pool as its kernels take it: x [N, (H,) W, C], under windows of `kernel` taps, to y."""
+    """A pool as its kernels take it: x [N, (H,) W, C], windows of `kernel` taps, y."""
 
     x: TensorType
     y: TensorType
@@ -58,11 +58,11 @@ class PoolSpec:
     kernel: Shape
     is_channels_last: bool = True
     whole: int | None = None
-    """Channels of a pixel in memory, of x and y, where these are only some."""
+    """Channels of a pixel in memory, of x and y, if the layer covers only some of them."""
 
     @cached_property
     def geometry(self) -> Geometry:
-        """As kernels read it."""
+        """Return the geometry as parameters of a kernel."""
         axes: dict[str, tuple[Sequence[int], int]] = {
             "in": (self.x.shape[1:-1], 1),
             "out": (self.y.shape[1:-1], 1),
@@ -77,21 +77,21 @@ class PoolSpec:
 
     @property
     def is_dilated(self) -> bool:
-        """Whether taps lie apart."""
+        """Return whether the window is dilated."""
         return max(self.window.dilations) > 1
 
     @property
     def gaps(self) -> Gaps:
-        """As kernels read them."""
+        """Return dilation and channels as parameters of a kernel."""
         by_h, by_w = (1, *self.window.dilations)[-2:] if self.is_dilated else (None, None)
         return Gaps(dilation_h=by_h, dilation_w=by_w, whole_c=self.whole)
 
     def is_inside(self, any_size: bool) -> bool:
-        """Whether no window leaves the input, whatever its size."""
+        """Return whether no window leaves the input; False if the size of the input may vary."""
         return not (any_size or self.window.leaves(self.x.shape[1:-1], self.kernel))
 
     def overlaps(self) -> list[Overlap]:
-        """Pixel by pixel, four channels at a time."""
+        """Return how far y may overlap x for the traversal pixel by pixel, four channels at a time."""
         g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
         rows = first_taps(g.out_h, g.stride_h, g.pad_h, by_h)
         columns = first_taps(g.out_w, g.stride_w, g.pad_w, by_w)
@@ -99,12 +99,12 @@ class PoolSpec:
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
     def variant(self, inside: bool) -> str:
-        """What the C function's name tells of the window."""
+        """Return the part of the C function's name that tells of the window."""
         return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside + ["some"] * (self.whole is not None))
 
 
 def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
-    """By output position along an axis: where the first tap of its window lies that is inside the input."""
+    """Return, by output position along an axis, the first position that its window reads inside the input."""
     start = np.arange(out) * stride - pad
     return np.where(start < 0, start % dilation, start)
 
@@ -114,7 +114,7 @@ def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class MaxOptions(Options):
-    """What the template of a maximum pool writes out."""
+    """Template options of a maximum pool."""
 
     dilated: Annotated[bool, "whether taps lie apart"]
     inside: Annotated[bool, "whether no window leaves x"]
@@ -128,7 +128,7 @@ example (uint16[1, 5, 6, 7] x) => (uint16[1, 5, 3, 4] y)
   largest = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(real)
   y = QuantizeLinear(largest, scale, zero)
 }"""
-"""A model that takes max_pool_u16, whose element type MaxPool of ONNX does not have."""
+"""Model that uses max_pool_u16: no MaxPool of ONNX has this element type."""
 
 
 def _max_pool(name: str, *dtypes: DType, example: str = "") -> Kernel:
@@ -149,10 +149,10 @@ _MAX_POOLS = (
     _max_pool("max_pool_u8", DType.UINT8, DType.UINT4, DType.UINT2),
     _max_pool("max_pool_u16", DType.UINT16, example=_POOL_OF_UINT16),
 )
-"""Maximum pools; integers of fewer than 8 bits take a byte each."""
+"""Kernels of maximum pools; integers of fewer than 8 bits take a byte each."""
 
 MAX_POOL = {dtype: kernel for kernel in _MAX_POOLS for dtype in kernel.operands[0].types}
-"""Maximum pools by element type."""
+"""Kernels of maximum pools by element type."""
 
 
 def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
@@ -174,7 +174,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted(Params):
-    """Where taps in the padding count."""
+    """Parameters of the padding that counts in a mean."""
 
     counted_h: Annotated[int | None, "rows from the first above x whose taps count to the last below"] = None
     counted_w: Annotated[int | None, "the same of the pixels of a row"] = None
@@ -182,14 +182,14 @@ class Counted(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RealMean(Params):
-    """Of a mean of reals."""
+    """Parameter of a mean of reals."""
 
     scale: Annotated[float | None, "1 / number of taps, if that is always the same"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodesMean(Params):
-    """From a sum of codes to the mean's code: one rounding."""
+    """Parameters that requantize a sum to the quantized mean with one rounding."""
 
     x_zero: Annotated[Trained, "zero point of x"]
     y_zero: Annotated[Trained, "zero point of y"]
@@ -200,7 +200,7 @@ class CodesMean(Params):
 
     @staticmethod
     def of(requantize: Requantizer, x: TensorType, fixed: bool) -> CodesMean:
-        """`fixed`: there is one multiplier."""
+        """Return the parameters; `fixed` says that there is a single multiplier."""
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
         return CodesMean(x_zero=x.q.zero_point, y_zero=requantize.zero_point, offset=offset, multiplier=multiplier)
@@ -208,7 +208,7 @@ class CodesMean(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class AverageOptions(Options):
-    """Of an average under windows."""
+    """Template options of an average pool."""
 
     dilated: Annotated[bool, "whether taps lie apart"]
     divisor: Annotated[str, "fixed: always the same; inside: taps in x; padded: those and taps in the padding"]
@@ -217,7 +217,7 @@ class AverageOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SumOptions(Options):
-    """Of sums of codes."""
+    """Template options of sums of quantized values."""
 
     few: Annotated[bool, "whether sums fit 16 bits"]
     fewer: Annotated[bool, "whether they do less their zero points, too"]
@@ -226,7 +226,7 @@ class SumOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanOptions(Options):
-    """What a template must know to round sums to means: see templates/kernels/average.j2."""
+    """Template options of the rounding of sums to means (templates/kernels/average.j2)."""
 
     y_t: Annotated[str, "C type of the means"]
     low: Annotated[int, "the least code"]
@@ -239,7 +239,7 @@ class MeanOptions(Options):
 
     @staticmethod
     def of(requantize: Requantizer, area: int, x: DType, y: DType) -> MeanOptions:
-        """For sums of up to `area` elements."""
+        """Return the options for sums of up to `area` elements of type `x`, and means of type `y`."""
         low, high = y.limits
         largest, up = area * 2 ** (8 * x.nbytes), 32 - requantize.shift
         most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
@@ -255,12 +255,15 @@ class MeanOptions(Options):
         )
 
     def of_any_size(self) -> MeanOptions:
-        """The same where sizes are known at run time only: what follows from one must not change the code."""
+        """Return the options for sizes known at run time only: no option may depend on a size."""
         return replace(self, ties=True, scaled=False, bounded=False)
 
 
 def may_tie(requantize: Requantizer, largest: int) -> bool:
-    """Whether a sum of at most that magnitude can lie just between two results: what it takes is factors of 2."""
+    """Return whether a sum of at most `largest` can lie exactly between two results.
+
+    A tie needs enough factors of 2 in the product of the sum and a multiplier.
+    """
     twos = max(int(m & -m).bit_length() - 1 for m in requantize.multiplier)
     return twos + largest.bit_length() - 1 >= requantize.shift - 1
 
@@ -295,15 +298,15 @@ AVERAGE_POOL = {
     DType.INT8: _average_pool("average_pool_s8", DType.INT8),
     DType.INT16: _average_pool("average_pool_s16", DType.INT16),
 }
-"""Of codes, by the input's type."""
+"""Kernels of average pools of quantized values, by input type."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AverageSpec(PoolSpec):
     """An average pool.
 
-    `divisor` is as in AverageOptions. `requantize` is None of reals, and has an entry for each number of taps, or a
-    single one where the divisor is fixed, to `taps`.
+    `divisor` is as in AverageOptions. `requantize` is None for reals; it has one multiplier for each number of taps, or
+    a single one where the divisor is fixed, to `taps`.
     """
 
     divisor: str
@@ -314,21 +317,21 @@ class AverageSpec(PoolSpec):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether as many taps count for each window."""
+        """Return whether the same number of taps counts in each window."""
         return self.divisor == "fixed"
 
     def variants(self, inside: bool) -> list[str]:
-        """What the C function's name tells."""
+        """Return the parts of the C function's name."""
         window = self.variant(inside)
         return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
 
     def options(self, inside: bool) -> AverageOptions:
-        """The template's."""
+        """Return the template options."""
         return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, inside=inside)
 
 
 def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
-    """The mean of the elements under a window."""
+    """Emit the call that computes the mean of the elements under each window."""
     if pool.requantize is not None:
         return _call_average_of_codes(node, builder, pool, pool.requantize.for_high_word())
     inside, mean = pool.is_inside(builder.any_size), RealMean(scale=1.0 / pool.taps if pool.is_fixed else None)
@@ -371,7 +374,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 
 @dataclass(frozen=True, kw_only=True)
 class RowSize(Params):
-    """Of the pixels that are added."""
+    """Size of the pixels that are added."""
 
     columns: Annotated[int, "pixels in all"]
     channels: Annotated[int, "elements of a pixel"]
@@ -387,7 +390,7 @@ ACCUMULATE_ROWS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class SumsSize(Params):
-    """Of sums by channel."""
+    """Sizes of sums by channel."""
 
     channels: Annotated[int, "number of sums"]
     count: Annotated[int, "codes in each sum"]
@@ -406,7 +409,7 @@ AVERAGE_OF_SUMS = Kernel(
 
 
 def call_row_sums(node: Node, builder: Builder) -> None:
-    """Sums that lie where they lay, with the codes of one row more, by channel."""
+    """Emit the call that adds the quantized values of one more row to the sums by channel, in place."""
     x = node.input(0)
     channels = x.type.shape[-1]
     operands = {"x": builder.buffer(x), "acc": builder.buffer(node.output)}
@@ -415,7 +418,7 @@ def call_row_sums(node: Node, builder: Builder) -> None:
 
 
 def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, count: int, x: TensorType) -> None:
-    """As an average pool, of the sums of `count` codes of x."""
+    """Emit the call that rounds sums of `count` quantized values of x to means, as an average pool does."""
     y, requantize = node.output.type, requantize.for_high_word()
     operands = {"acc": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
     params = [SumsSize(channels=y.shape[-1], count=count), CodesMean.of(requantize, x, fixed=True)]
@@ -428,7 +431,7 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 @dataclass(frozen=True, kw_only=True)
 class PoolPlanes(Params):
-    """Of tensors, channels first."""
+    """Sizes of tensors, channels first."""
 
     planes: Annotated[int, "images times channels"]
     x_plane: Annotated[int, "elements of a plane of x"]
@@ -436,7 +439,7 @@ class PoolPlanes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class DirectParams(ByAxis):
-    """By function and results; members of an axis end with its number."""
+    """Parameters that depend on the pool's function and results; members of an axis end with its number."""
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
     counted_end: Annotated[Mapping[str, int], "where taps that count end behind x"] = field(default_factory=dict)
@@ -447,7 +450,7 @@ class DirectParams(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class DirectOptions(Options):
-    """Of a pool in any number of axes."""
+    """Template options of a pool in any number of axes."""
 
     rank: Annotated[int, "number of axes"]
     function: Annotated[str, "max, average or lp"]
@@ -476,7 +479,7 @@ POOL_DIRECT = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class UnpoolParams(Params):
-    """Sizes of both sides, as if they were flat."""
+    """Sizes of input and output, as if both were flat."""
 
     count: Annotated[int, "elements of x"]
     size: Annotated[int, "elements of y"]

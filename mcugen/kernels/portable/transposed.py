@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of transposed convolutions of codes.
+"""Kernels of transposed convolutions of quantized values.
 
-In plain C, each output pixel gathers the input pixels that meet there. With fast products of rows by matrices, the rows
-of y at equal places of their stride are one phase: windows of x by a part of the kernel, whose channels are those of as
-many neighbouring pixels of y as the stride has. Such a row of y lies in one piece.
+In plain C, each output pixel gathers the input pixels that contribute to it. With fast matrix products, the rows of y
+at equal places within their stride are one phase: windows of x by a part of the kernel. The output channels of a phase
+are those of as many neighbouring pixels of y as the stride has, so that a row of y is written in one piece.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadGeometry(Params):
-    """Where input pixels go, channels last; of one axis there is one row."""
+    """Geometry of a transposed convolution, channels last; with one spatial axis there is one row."""
 
     in_h: Annotated[int, "rows of x"]
     in_w: Annotated[int, "pixels of a row of x"]
@@ -54,13 +54,13 @@ class SpreadGeometry(Params):
 
     @classmethod
     def of(cls, shape: ConvShape) -> SpreadGeometry:
-        """Of a shape."""
+        """Return the parameters of a geometry."""
         return cls(**{member.name: getattr(shape, member.name) for member in cls.declared()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadTypes(Options):
-    """Element types, and what becomes of the sums."""
+    """Template options: element types and requantization."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -72,7 +72,10 @@ class SpreadTypes(Options):
 
 
 def transposed_call(spec: ConvSpec, site: Site) -> Call:
-    """Two spatial axes always; four output channels at a time, their weights interleaved."""
+    """Return the call of the plain C kernel: two spatial axes, four output channels at a time.
+
+    Weights are interleaved by four channels, per group of channels.
+    """
     shape, bias = spec.shape, spec.integer_bias
     group_out = spec.channels // shape.groups
     rest = group_out % BLOCK != 0
@@ -104,7 +107,10 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
 
 
 def _pixels(shape: ConvShape, last: int) -> Traversal:
-    """Pixel by pixel; what meets there is read again for each few channels, of which `last` are the last."""
+    """Return the traversal pixel by pixel.
+
+    The inputs of a pixel are read again for every few channels, the last `last` of which are written after all reads.
+    """
     rows, columns = (_first_inputs(shape, axis) for axis in "hw")
     pixels = shape.in_h * shape.in_w
     none = (rows == shape.in_h)[:, None] | (columns == shape.in_w)
@@ -116,7 +122,7 @@ def _pixels(shape: ConvShape, last: int) -> Traversal:
 
 
 def _first_inputs(shape: ConvShape, axis: str) -> Array:
-    """By output position along an axis: the first input that meets there, or its size if none does."""
+    """Return, by output position along an axis, the first input that contributes to it; the axis' size if none does."""
     size, out, taps, stride, dilation, pad = shape.along(axis)
     at = np.arange(out)[:, None] + pad - np.arange(taps) * dilation
     first: Array = np.where((at >= 0) & (at % stride == 0) & (at < size * stride), at // stride, size).min(1)
@@ -145,10 +151,11 @@ CONV_TRANSPOSE_INT = Kernel(
 
 @dataclass(frozen=True, eq=False)
 class PhaseSpec(ConvSpec):
-    """Rows of y at one place of their stride: windows of x by a part of the kernel.
+    """One phase of a transposed convolution: the rows of y at one place within their stride.
 
-    The channels are those of the pixels of y that a window makes, [stride · O]; windows of rows are `first` rows of x
-    below the row's number divided by the stride.
+    The phase is a product of windows of x by a part of the kernel. Its output channels, [stride · O], are those of the
+    pixels of y that a window makes. Windows begin `first` rows below the row of x with the row's number divided by the
+    stride.
     """
 
     codes: Requantizer
@@ -156,7 +163,7 @@ class PhaseSpec(ConvSpec):
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """The layer's own: that of a part of its sums could be another."""
+        """Return the requantization of the whole layer, as that for a part of its sums could differ."""
         return self.codes
 
 
@@ -166,30 +173,33 @@ class TransposedSpec(ConvSpec):
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> TransposedSpec:
-        """Of a node with inputs x, weights and a bias."""
+        """Return the spec of a node with inputs x, weights and a bias."""
         whole = ConvSpec.of(node, window, groups, clamp)
         return TransposedSpec(whole.x, whole.w, whole.y, whole.weights, whole.bias, clamp, whole.shape)
 
     @cached_property
     def columns(self) -> tuple[int, int]:
-        """The columns of x that a window sees, from its own number on: the first and how many."""
+        """Return the columns of x that a window reads, relative to its number: the first one, and how many."""
         offsets = [at for place in range(self.shape.stride_w) for _, at in meets(self.shape, "w", place)]
         first = min(offsets, default=0)
         return first, max(offsets, default=0) - first + 1
 
     @property
     def windows(self) -> int:
-        """Of a row; each makes as many pixels of y as the stride has, the last perhaps fewer."""
+        """Return the windows of a row; each makes as many pixels of y as the stride has, the last perhaps fewer."""
         return -(-self.shape.out_w // self.shape.stride_w)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the last window makes pixels beyond the row."""
+        """Return whether the last window makes pixels beyond the row."""
         return self.shape.out_w % self.shape.stride_w != 0
 
     @cached_property
     def phases(self) -> tuple[PhaseSpec, ...]:
-        """By place of a row in the stride. Groups of channels are one, with zeros between them."""
+        """Return the phases by place of a row within the stride.
+
+        Groups of channels are merged into one, with zero weights between them.
+        """
         return tuple(self._phase(place) for place in range(self.shape.stride_h))
 
     def _phase(self, place: int) -> PhaseSpec:
@@ -211,7 +221,7 @@ class TransposedSpec(ConvSpec):
 
     @property
     def _filled(self) -> Array:
-        """[O, k_h, k_w, C], with zeros for what is in other groups."""
+        """Return the weights as [O, k_h, k_w, C], with zeros for input channels of other groups."""
         shape = self.shape
         each = self.weights.reshape(shape.groups, -1, shape.k_h, shape.k_w, shape.in_c // shape.groups)
         found = np.zeros((*each.shape[:-1], shape.groups, each.shape[-1]), each.dtype)
@@ -225,14 +235,19 @@ class TransposedSpec(ConvSpec):
 
     @property
     def reads_pixels(self) -> bool:
-        """Whether each pixel of y is made of one pixel of x, at the same place of both."""
+        """Return whether each pixel of y depends on a single pixel of x at the same place."""
         single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
         shape = self.shape
         inside = self.windows <= shape.in_w and shape.out_h <= shape.in_h * shape.stride_h
         return single and inside
 
     def traversal(self, at_once: int, rereads: bool) -> Traversal:
-        """Row by row, so many windows at once; whether these are read again while y is written."""
+        """Return the traversal row by row.
+
+        Args:
+            at_once: Windows that are read together.
+            rereads: Whether windows are read again while y is written.
+        """
         shape, (left, taps) = self.shape, self.columns
         oy = np.arange(shape.out_h)[:, None]
         tops, spans = (np.array(by_place)[oy % shape.stride_h] for by_place in zip(*self._spans, strict=True))
@@ -255,7 +270,10 @@ class TransposedSpec(ConvSpec):
 
 
 def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
-    """The taps that meet at a place of the stride along an axis, and the input there, from the window's number on."""
+    """Return the taps that contribute at a place within the stride along an axis, as (tap, input).
+
+    Inputs are relative to the window's number.
+    """
     _, _, taps, stride, dilation, pad = shape.along(axis)
     met = ((tap, place + pad - tap * dilation) for tap in range(taps))
     return [(tap, at // stride) for tap, at in met if at % stride == 0]
@@ -263,7 +281,7 @@ def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRows(Params):
-    """How rows of y follow from x."""
+    """Parameters of the rows of x and y."""
 
     images: Annotated[int, "of x and y"]
     x_rows: Annotated[int, "rows of an image of x"]
@@ -277,7 +295,7 @@ class PhaseRows(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePatches(Params):
-    """How what windows see is brought together."""
+    """Parameters of the im2col step."""
 
     first: Annotated[int, "pixel of x at which the first window begins"]
     taps: Annotated[int, "pixels of a row of a window"]
@@ -286,21 +304,21 @@ class PhasePatches(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseOptions(Options):
-    """How windows are read, and rows written."""
+    """Template options of how windows are read and rows written."""
 
     direct: Annotated[bool, "whether windows are pixels of x, which are read where they lie"]
     cut: Annotated[bool, "whether rows are made aside, as their last window goes beyond them"]
 
 
 PATCHED = 1024
-"""Bytes of windows that are brought together at a time, about."""
+"""Approximate size in bytes of the windows that are gathered at a time."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The phases of a layer as a kernel reads them: windows begin `unit` bytes apart, or a multiple of it.
+    """The phases of a layer as a kernel reads them: windows begin a multiple of `unit` bytes apart.
 
-    It takes `at_least` windows together, and reads them again while it writes, or not.
+    The kernel takes `at_least` windows together; `rereads` says whether it reads them again while it writes.
     """
 
     spec: TransposedSpec
@@ -311,31 +329,35 @@ class _Rows:
 
     @property
     def is_direct(self) -> bool:
-        """Whether pixels of x are its windows."""
+        """Return whether windows are pixels of x, which are read where they lie."""
         return self.spec.reads_pixels and self.spec.shape.in_c % self.direct_unit == 0
 
     @property
     def pitches(self) -> list[int]:
-        """Bytes from window to window, by phase."""
+        """Return the bytes from window to window, by phase."""
         if self.is_direct:
             return [self.spec.shape.in_c] * len(self.spec.phases)
         return [-(-phase.depth // self.unit) * self.unit for phase in self.spec.phases]
 
     @property
     def most(self) -> int:
-        """Windows brought together at a time."""
+        """Return the windows that are gathered at a time."""
         fitting = PATCHED // max(self.pitches) // self.at_least * self.at_least
         return min(max(fitting, self.at_least), self.spec.windows)
 
     def table(self, sizes: Sequence[int]) -> Array:
-        """By phase: the first row of its windows, their rows, bytes from window to window, where its weights begin."""
+        """Return the table of phases.
+
+        A row has the first row of the windows, their rows, the bytes from window to window, and where the weights
+        begin.
+        """
         starts = np.cumsum([0, *sizes[:-1]])
         rows = zip(self.spec.phases, self.pitches, starts, strict=True)
         return np.array([(p.first, p.weights.shape[1], pitch, start) for p, pitch, start in rows], np.int32)
 
     @property
     def params(self) -> list[Params]:
-        """Of all kernels by phases."""
+        """Return the parameters common to all kernels by phases."""
         spec, shape = self.spec, self.spec.shape
         rows = PhaseRows(
             images=shape.batch,
@@ -352,11 +374,11 @@ class _Rows:
 
     @property
     def options(self) -> PhaseOptions:
-        """Of all kernels by phases."""
+        """Return the template options common to all kernels by phases."""
         return PhaseOptions(direct=self.is_direct, cut=self.spec.is_cut)
 
     def working(self, site: Site) -> dict[str, Buffer]:
-        """Memory for windows, and for a row of y."""
+        """Return the working memory for windows, and for a row of y if it is cut."""
         found = {}
         if not self.is_direct:
             found["patches"] = site.scratch("patches", DType.INT8, self.most * max(self.pitches))
@@ -366,7 +388,7 @@ class _Rows:
         return found
 
     def call(self, site: Site, operands: dict[str, Buffer], params: list[Params], options: list[Options]) -> Call:
-        """The kernel's instruction."""
+        """Return the call of the kernel."""
         at_once = self.at_least if self.is_direct else self.most
         free = self.spec.overlaps(self.spec.traversal(at_once, self.rereads and self.is_direct))
         variant = "_".join(["direct"] * self.is_direct + ["cut"] * self.spec.is_cut)
@@ -374,7 +396,7 @@ class _Rows:
 
 
 MOST_GROUPS = 4
-"""Whose products with zeros Helium and the DSP extension make faster than loops over groups."""
+"""Most groups of channels for which Helium and the DSP extension multiply zeros faster than they loop over groups."""
 
 
 def few_groups(spec: TransposedSpec) -> bool:
@@ -392,7 +414,7 @@ def _dsp_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
-    """Streams of weights, phase by phase."""
+    """Emit the kernel for the DSP extension, with the weights of dsp_conv.stream phase by phase."""
     rows, head = _dsp_rows(spec), spec.phases[0]
     streams, pitch = [], max(rows.pitches)
     for phase in spec.phases:
@@ -419,13 +441,13 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
 
 
 def dsp_steps(spec: TransposedSpec) -> int:
-    """Of the inner loop: groups of four products of two pixels and two channels."""
+    """Count steps of the inner loop: groups of four products, for two windows and two channels."""
     rows = _dsp_rows(spec)
     return _blocks_of(spec, 2, 2) * sum(rows.pitches) // 4
 
 
 def _blocks_of(spec: TransposedSpec, windows: int, channels: int) -> int:
-    """Blocks of windows and channels that a phase has."""
+    """Return the blocks of windows and channels of a phase."""
     rows = spec.shape.batch * -(-spec.shape.out_h // spec.shape.stride_h)
     return rows * -(-spec.windows // windows) * -(-spec.phases[0].channels // channels)
 
@@ -435,7 +457,7 @@ def _mve_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_mve(spec: TransposedSpec, site: Site) -> Call:
-    """Vectors of weights and tables, phase by phase."""
+    """Emit the kernel for Helium, with vectors of weights and tables phase by phase."""
     rows, head = _mve_rows(spec), spec.phases[0]
     vectors, tables = [], [layer.Table(phase) for phase in spec.phases]
     packed = [layer.pack_vectors(phase.rows, layer.BLOCK) for phase in spec.phases]
@@ -461,13 +483,13 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
 
 
 def mve_vectors(spec: TransposedSpec) -> int:
-    """Vectors of products by two pixels and four channels."""
+    """Count vectors of products in blocks of two windows by four channels."""
     return _blocks_of(spec, 2, layer.BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Channels(Params):
-    """Of what windows make."""
+    """Number of channels of a phase."""
 
     out_c: Annotated[int, "elements that a window makes: channels of neighbouring pixels of y"]
 
@@ -477,7 +499,7 @@ def _thumb_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
-    """Six channels' weights side by side, phase by phase."""
+    """Emit the kernel for Thumb-1, with the weights of six channels side by side, phase by phase."""
     rows, head = _thumb_rows(spec), spec.phases[0]
     packed, tails = zip(*(scalar_conv.in_sixes(phase) for phase in spec.phases), strict=True)
     offset, codes = scalar_conv.thumb_codes(spec.requantizer, spec.largest_sum, spec.limits)
@@ -496,12 +518,12 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
 
 
 def thumb1_steps(spec: TransposedSpec) -> int:
-    """Products by six channels."""
+    """Count products in blocks of a window by six channels."""
     return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
 
 
 _BY_VALUE = frozenset({CHECKED})
-"""Phases tell where their weights begin, and how many bytes windows take."""
+"""Tuning flag that kernels by phases lack: the table of phases holds addresses of weights and sizes of windows."""
 _PHASES = reads("phases", "by row of y in the stride: see templates/kernels/phases.j2", DType.INT32)
 _WORKING: tuple[Role, ...] = (
     scratch("patches", "what lies under some windows", DType.INT8, optional=True),

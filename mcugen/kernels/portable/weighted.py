@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels in plain C, for any CPU: of all shapes and types, the last resort of every weighted layer."""
+"""Kernels of weighted layers in portable C: fallbacks for all shapes and types on any CPU."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def single_row(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(Params):
-    """Of a fully connected layer."""
+    """Sizes of a fully connected layer."""
 
     rows: Annotated[int, "of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -70,20 +70,20 @@ class Rows(Params):
 
     @staticmethod
     def of(spec: WeightedSpec) -> Rows:
-        """Of a layer."""
+        """Return the sizes of a layer."""
         return Rows(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestOptions(Options):
-    """Of what computes four channels at a time."""
+    """Template option of kernels that compute four channels at a time."""
 
     rest: Annotated[bool, "whether channels are left over"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering(Params):
-    """How what lies under the kernel is gathered, group by group."""
+    """Parameters of the im2col step, which gathers a window group by group of channels."""
 
     depth: Annotated[int, "products of a sum"]
     groups: Annotated[int, "groups of channels"]
@@ -96,14 +96,14 @@ class Gathering(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Lines(Params):
-    """Of a window that is read where it lies: one for each row of it."""
+    """Parameters of windows that are read where they lie: a line is a row of the window."""
 
     line: Annotated[int, "neighbouring elements of x under a row of the window"]
     skip: Annotated[int, "elements from the end of a line to the next one"]
 
     @staticmethod
     def of(shape: ConvShape) -> Lines | None:
-        """None: windows leave x, or their rows have gaps."""
+        """Return the parameters, or None if windows leave x or their rows have gaps."""
         if not shape.is_inside or shape.groups > 1 or shape.dilation_w > 1 or shape.reads_pixels:
             return None
         line = shape.k_w * shape.in_c
@@ -112,14 +112,14 @@ class Lines(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowRows(RestOptions):
-    """How windows of a convolution are read."""
+    """Template options of how windows of a convolution are read."""
 
     lines: Annotated[bool, "whether they are read where they lie, line by line"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ring(Params):
-    """A ring of padded rows."""
+    """Parameters of the ring buffer of padded rows."""
 
     row_w: Annotated[int, "pixels of a row in the ring, or of x if it is read where it lies"]
     direct: Annotated[int, "whether it is"]
@@ -128,7 +128,7 @@ class Ring(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOptions(Options):
-    """A small window whose taps are written out."""
+    """Template options of a small window, whose taps are unrolled."""
 
     k_h: Annotated[int, "its rows; 0: loops"]
     k_w: Annotated[int, "its columns; 0: loops"]
@@ -145,9 +145,15 @@ def weighted_call(
     working: tuple[str, int] | None = None,
     variant: str = "",
 ) -> Call:
-    """A layer with `packed` weights, bias and (for integers) multipliers as operands of their own.
+    """Return the call of a layer whose weights, bias and multipliers (of integers) are separate operands.
 
-    `working` memory is a role and a number of elements of the input's type.
+    Args:
+        packed: The weights in reading order.
+        params: Parameters besides those of the requantization or clamp.
+        option: Template options of the loops.
+        overlaps: How far y may overlap x.
+        working: Role of the working memory and its number of elements of the input's type, if any.
+        variant: Name of the variant of the function.
     """
     store = store_of(spec)
     operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
@@ -161,7 +167,7 @@ def weighted_call(
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """A fully connected layer: weights interleaved by four channels."""
+    """Emit a fully connected layer, four channels at a time: weights as [block][depth][4]."""
     channels, shape = spec.channels, spec.shape
     size = Rows(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
     rest = channels % BLOCK != 0
@@ -171,7 +177,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
-    """The same with weights of 4 bits: by eight channels."""
+    """Emit a fully connected layer with 4-bit weights, eight channels at a time (words_of_nibbles)."""
     rest = spec.channels % EIGHT != 0
     shape = spec.shape
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else EIGHT)
@@ -181,7 +187,7 @@ def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
 
 
 def _interleaved(rows: Array, site: Site) -> Array:
-    """Weights by blocks of four channels, two or four a byte or as halves where the kernel reads them so."""
+    """Return weights interleaved by four channels, in the kernel's format: as they are, of 4 or 2 bits, or float16."""
     if four_bits in site.kernel.when:
         return interleave_nibbles(rows)
     if two_bits in site.kernel.when:
@@ -190,12 +196,16 @@ def _interleaved(rows: Array, site: Site) -> Array:
 
 
 def _as_stored(weights: Array, site: Site) -> Array:
-    """Halves where the kernel reads them so."""
+    """Return weights as float16 if the kernel reads these."""
     return weights.astype(np.float16) if half_weights in site.kernel.when else weights
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Two pixels at a time, gathered unless they can be read where they lie."""
+    """Emit a convolution: two pixels by four channels at a time.
+
+    Windows are gathered unless they can be read where they lie. Weights are packed per group of channels as
+    [block][depth][4].
+    """
     shape, weights, depth = spec.shape, spec.weights, spec.depth
     group_out = spec.channels // shape.groups
     packed = np.concatenate([_interleaved(group, site) for group in weights.reshape(shape.groups, group_out, depth)])
@@ -221,7 +231,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """With a ring of padded rows where windows leave x; the taps of a small window are written out."""
+    """Emit a depthwise convolution, with a ring buffer of padded rows where windows leave x.
+
+    The taps of a window of at most 25 are unrolled.
+    """
     shape = spec.shape
     unrolled, direct = shape.k_h * shape.k_w <= 25, reads_in_place(shape) and not site.any_size
     options = WindowOptions(k_h=shape.k_h if unrolled else 0, k_w=shape.k_w if unrolled else 0)
@@ -236,22 +249,22 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def _padded_width(shape: ConvShape) -> int:
-    """Pixels of a row that no tap leaves."""
+    """Return the pixels of a padded row, which no tap leaves."""
     return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
 
 
 def reads_in_place(shape: ConvShape) -> bool:
-    """Whether there need be no ring: no window leaves x, whose pixels lie side by side."""
+    """Return whether no ring buffer is needed: no window leaves x, and its pixels are adjacent."""
     return shape.is_inside and shape.whole_c is None
 
 
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
-    """Of padded rows, or none where x is read where it lies (`direct`)."""
+    """Return the parameters of the ring buffer, or of x if it is read where it lies (`direct`)."""
     return Ring(row_w=shape.in_w if direct else _padded_width(shape), direct=int(direct), whole_c=shape.whole_c)
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
-    """Elements of the padded rows under the kernel."""
+    """Return the elements of the padded rows under the window; 0 if x is read where it lies (`direct`)."""
     return 0 if direct else ((shape.k_h - 1) * shape.dilation_h + 1) * _padded_width(shape) * shape.in_c
 
 
@@ -265,7 +278,7 @@ _REALS = ("f32", "f16")
 
 
 def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
-    """x, weights, what becomes of the sums, y."""
+    """Return the operands of a kernel: x, weights, bias, multiplier (of integers), y, and working memory."""
     is_float = kind in _REALS
     codes = (_FLOAT,) if is_float else _CODES
     stored = {"s4": (DType.UINT8,), "s2": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
@@ -280,7 +293,7 @@ def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
 
 
 def _store(is_float: bool) -> tuple[type[FloatLimits | Requantization], type[FloatStore | IntegerStore]]:
-    """What becomes of the sums: parameters and options."""
+    """Return the types of parameters and options that describe how sums are stored."""
     return (FloatLimits, FloatStore) if is_float else (Requantization, IntegerStore)
 
 
@@ -294,7 +307,7 @@ _TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
 }
 
 _LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16"), frozenset({UPDATABLE}))
-"""Other weights may need more bits."""
+"""Tuning flags that kernels with narrow weights lack: updated weights may need more bits."""
 
 _STORED_SO = {
     "s4": ", two weights a byte",
@@ -323,7 +336,11 @@ def _dense(kind: str) -> Kernel:
 
 
 def nibble_steps(spec: ConvSpec) -> int:
-    """Instructions of CPUs of 32 bits: 20 for an input of eight channels, 60 for sixteen, 7 for one of the rest."""
+    """Count instructions on 32-bit CPUs.
+
+    They are 20 per input of a block of eight channels, 60 per 16 inputs of one, and 7 per input of each remaining
+    channel.
+    """
     blocks, rest = divmod(spec.channels, EIGHT)
     row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + rest * 7 * spec.depth
     return spec.y.count // spec.channels * row
