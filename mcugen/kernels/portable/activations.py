@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of quantized activations without weights that are worth a form of their own."""
+"""Kernels of quantized activations without weights that are faster than the general loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quant
 
 
 def dense_int8(sig: Signature) -> bool:
-    """Whether all tensors are int8 and of one shape: bytes that all are walked alike."""
+    """Return whether all tensors are int8 and of one shape, so that all are traversed alike."""
     types = [t for t in (*sig.inputs, sig.output) if t is not None]
     return all(t.dtype is DType.INT8 and t.shape == sig.output.shape for t in types)
 
 
 @dataclass(frozen=True)
 class RowsOfInt8:
-    """Two int8 tensors, elements side by side: `x0` has `rows` of `columns`, `x1` as many, or one for all of them."""
+    """Two int8 tensors with adjacent elements: `x0` has `rows` of `columns`, `x1` as many or one row for all."""
 
     x0: int
     x1: int
@@ -36,7 +36,10 @@ class RowsOfInt8:
 
     @staticmethod
     def of(sig: Signature) -> RowsOfInt8 | None:
-        """`x0` and `x1` are numbers of inputs; None: they do not lie so, or rows are shorter than a word."""
+        """Return the rows with `x0` and `x1` as input numbers.
+
+        None if tensors lie otherwise, or rows are below a word.
+        """
         types, y = (sig.input(0), sig.input(1)), sig.output
         if not all(t.dtype is DType.INT8 for t in (*types, y)):
             return None
@@ -73,18 +76,18 @@ class WeightedSum(Protocol):
 
     @property
     def offset(self) -> int:
-        """Zero points and one half."""
+        """Return the zero points and one half, in units of the sum."""
 
     @property
     def shift(self) -> int:
-        """Bits behind the point."""
+        """Return the bits behind the point of the sum."""
 
 
 @dataclass(frozen=True, eq=False)
 class BinarySpec:
-    """An elementwise function of two tensors of codes, named as ONNX names it, as kernels take it.
+    """An elementwise function of two quantized tensors, named as in ONNX, as kernels take it.
 
-    Sums of int8 tensors of one shape have a `fixed_sum`, if they can, and products their requantizer and the largest
+    Sums of int8 tensors of one shape have a `fixed_sum` where possible, and products their requantizer and the largest
     magnitude that is requantized.
     """
 
@@ -99,24 +102,24 @@ class BinarySpec:
 
     @cached_property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest code."""
+        """Return the lowest and the highest quantized value of y."""
         return clamp_range(self.clamp, self.y.q, self.y.dtype)
 
     def are(self, dtype: DType) -> bool:
-        """Whether all tensors are codes of that type and of one shape."""
+        """Return whether all tensors are quantized, of that type and of one shape."""
         types = (self.x0, self.x1, self.y)
         return all(is_quantized(t) and t.dtype is dtype and t.shape == self.y.shape for t in types)
 
 
 @dataclass(frozen=True, eq=False)
 class CurveSpec:
-    """A function of one tensor by a table."""
+    """A function of one tensor that is looked up in a table."""
 
     function: str
     x: TensorType
     y: TensorType
     is_constant: bool
-    """Whether the table is."""
+    """Whether the table is a constant."""
 
 
 # ----------------------------------------------------------------------------------- sums of int8 tensors
@@ -124,7 +127,7 @@ class CurveSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SumParams(Params):
-    """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), m below 2^23, sums below 2^31."""
+    """Parameters of y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), with m below 2^23 and sums below 2^31."""
 
     count: Annotated[int, "elements, of a row where x1 is one"]
     rows: Annotated[int | None, "rows of x0, to each of which x1 is added"] = None
@@ -160,9 +163,16 @@ ADD_S8 = Kernel(
 
 
 def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int, shift: int, limits: Range) -> bool:
-    """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors, m below 2^23, sums below 2^31.
+    """Emit y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors.
 
-    False: the kernel does not take tensors that lie as these do.
+    Args:
+        factors: m0 and m1, below 2^23, in the order of the node's inputs; sums stay below 2^31.
+        offset: Zero points and one half, in units of the sum.
+        shift: Bits behind the point of the sum.
+        limits: Lowest and highest quantized value of y.
+
+    Returns:
+        False if the kernel does not take tensors that lie as these do.
     """
     rows = RowsOfInt8.of(node.sig)
     if rows is None or (rows.rows > 1 and builder.any_size):
@@ -197,7 +207,7 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
 
 @dataclass(frozen=True, kw_only=True)
 class HalvesParams(Params):
-    """y = saturate(x0 + x1)."""
+    """Size of y = saturate(x0 + x1)."""
 
     count: Annotated[int, "elements"]
 
@@ -225,7 +235,11 @@ net (int16[5, 7] a, int16[5, 7] b) => (int16[5, 7] y)
 
 
 def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> bool:
-    """y = saturate(x0 + x1) of int16 tensors of one shape; False: `sum_of` is another, or there is no kernel."""
+    """Emit y = saturate(x0 + x1) of int16 tensors of one shape.
+
+    Returns:
+        False if `sum_of` is another sum, or no kernel fits.
+    """
     kernel, one, y = ADD_S16, 1 << sum_of.shift, node.output.type
     fits = kernel.runs_on(builder.features) and not builder.any_size
     alike = all(t.dtype is DType.INT16 and t.shape == y.shape for t in (*node.sig.inputs, y) if t is not None)
@@ -337,10 +351,10 @@ net (int8[1, 20, 20, 6] x) => (int8[1, 20, 20, 6] y)
 )
 
 CODES_OF_A_BYTE = 256
-"""Entries of a channel's table."""
+"""Entries of a channel's table, one for each int8 value."""
 
 FEWEST_PIXELS = 128
-"""Least number of pixels for which a table pays: building one takes the time of a hundred elements."""
+"""Least number of pixels for which a table is faster: building one takes the time of a hundred elements."""
 
 
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:

@@ -14,7 +14,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True, kw_only=True)
 class DftParams(Params):
-    """Frames of a signal, and how the transform of one is split."""
+    """Sizes of a signal's frames, and of the split of a frame's transform."""
 
     batch: Annotated[int, "signals"]
     frames: Annotated[int, "frames of a signal"]

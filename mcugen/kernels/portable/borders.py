@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between reals and int8 codes eight elements at a time, where a loop of the formula would take each by itself."""
+"""Kernels between reals and int8, eight elements at a time, where the general loop takes elements one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
 
 @dataclass(frozen=True, kw_only=True)
 class Codes(Params):
-    """Parameters of a quantized tensor."""
+    """Size, scale and zero point of a quantized tensor."""
 
     count: Annotated[int, "elements"]
     scale: Annotated[float, "of a code"]
@@ -30,7 +30,7 @@ class Codes(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Inverse(Params):
-    """1 / scale as two floats."""
+    """The value 1 / scale as a sum of two floats."""
 
     inverse: Annotated[float, "1 / scale, rounded down"]
     rest: Annotated[float, "what that leaves of it"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are stored by a Rice code (1979): decoded as they are multiplied, or to the arena before their layer.
+"""Weights compressed by a Rice code (1979), which is decoded as weights are multiplied, or to the arena before a layer.
 
-A code has a parameter and no tables. For weights spread like a Laplace distribution or a normal one, as trained
-ones are, it comes within a few percent of the entropy; where most are 0, it spends little more than a bit on each.
+A Rice code has one parameter and no tables. For weights of a Laplace or normal distribution, as trained ones are, it
+comes within a few percent of the entropy; where most weights are 0, it needs little more than a bit for each.
 """
 
 from __future__ import annotations
@@ -22,30 +22,36 @@ from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params,
 from mcugen.lir.program import DECODE_WEIGHTS, Buffer, Space
 
 LONGEST_PREFIX = 16
-"""Zeros behind which a number follows as it is."""
+"""Zeros of an escape prefix, after which a number is stored in 8 plain bits."""
 
 REMAINDERS = range(8)
-"""Bits that numbers may have behind the prefix and its 1."""
+"""Values of the code's parameter: bits of a number after the prefix and its 1."""
 
 TABLE = 256
-"""Codes of 8 bits or less are looked up."""
+"""Entries of the decoding table: codes of 8 bits or less are looked up."""
 
 LEAST_SAVED = 128
-"""Bytes that a code of a layer's weights must be shorter: its call and parameters take some, and time to begin with."""
+"""Bytes that the code of a layer's weights must save: its call and parameters need some, and decoding takes time to
+begin."""
 
 READ_AHEAD = 4
 """Bytes that decoding may read beyond the last code."""
 
 
 def zigzag(codes: Array) -> Array:
-    """int8 as 0, 1, 2, … for 0, -1, 1, …"""
+    """Map int8 values 0, -1, 1, … to 0, 1, 2, …"""
     wide = codes.astype(np.int64)
     numbers: Array = np.where(wide < 0, -2 * wide - 1, 2 * wide)
     return numbers
 
 
 def code_lengths(numbers: Array, remainder: int) -> Array:
-    """Bits that each number takes."""
+    """Return the bits of each number in a Rice code.
+
+    Args:
+        numbers: Zigzag numbers.
+        remainder: The code's parameter.
+    """
     prefixes = numbers >> remainder
     lengths: Array = np.where(prefixes < LONGEST_PREFIX, prefixes + 1 + remainder, LONGEST_PREFIX + 8)
     return lengths
@@ -53,7 +59,7 @@ def code_lengths(numbers: Array, remainder: int) -> Array:
 
 @lru_cache(maxsize=1 << 8)
 def _best(histogram: tuple[int, ...]) -> tuple[int, int]:
-    """The remainder that takes fewest bits for so many of each number, and these bits."""
+    """Return the parameter of fewest bits for a histogram of zigzag numbers, and these bits."""
     numbers, counts = np.arange(len(histogram)), np.array(histogram)
     bits = {remainder: int((code_lengths(numbers, remainder) * counts).sum()) for remainder in REMAINDERS}
     best = min(bits, key=bits.__getitem__)
@@ -61,15 +67,15 @@ def _best(histogram: tuple[int, ...]) -> tuple[int, int]:
 
 
 def best_code(codes: Array) -> tuple[int, int]:
-    """Of int8: the remainder that takes fewest bits, and these bits."""
+    """Return the parameter of fewest bits for int8 values, and these bits."""
     return _best(tuple(np.bincount(zigzag(codes.reshape(-1)), minlength=256).tolist()))
 
 
 def encode(codes: Array, remainder: int) -> Array:
-    """uint8: the bits of all int8 one after the other, the first in the uppermost of a byte, and READ_AHEAD bytes.
+    """Encode int8 values as uint8: the bits of all numbers in a row, highest bit first, and READ_AHEAD bytes.
 
-    A number is as many zeros as its upper bits say, a 1, and its `remainder` lower bits; or LONGEST_PREFIX zeros and
-    8 bits.
+    A number is as many zeros as its upper bits say, a 1, and its `remainder` lower bits; or LONGEST_PREFIX zeros and 8
+    bits.
     """
     numbers = zigzag(codes.reshape(-1))
     lengths = code_lengths(numbers, remainder)
@@ -97,7 +103,7 @@ def compressible(spec: ConvSpec) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class CodedRow(Params):
-    """Of a layer with one row of outputs."""
+    """Sizes of a layer with one row of outputs, and the parameter of the code."""
 
     depth: Annotated[int, "elements of x"]
     channels: Annotated[int, "elements of y"]
@@ -106,14 +112,14 @@ class CodedRow(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RiceOptions(Options):
-    """Of the code, and of results."""
+    """Template options of the code and of the results."""
 
     longest: Annotated[int, "zeros behind which a number follows as it is"]
     y_t: Annotated[str, "C type of the output"]
 
 
 def emit_coded(spec: ConvSpec, site: Site) -> Call:
-    """Channel by channel, in the order of the weights."""
+    """Emit a dense layer whose weights are decoded channel by channel as they are multiplied."""
     remainder, _ = best_code(spec.rows)
     row = CodedRow(depth=spec.depth, channels=spec.channels, remainder=remainder)
     order = windows(spec.shape, in_turn(1, 1), last=1)
@@ -127,7 +133,7 @@ def emit_coded(spec: ConvSpec, site: Site) -> Call:
 
 
 def coded_bits(spec: ConvSpec) -> int:
-    """Of the weights."""
+    """Return the bits of the encoded weights."""
     return best_code(spec.rows)[1]
 
 
@@ -151,12 +157,12 @@ DENSE: tuple[Kernel, ...] = (
         extra=coded_bits,
     ),
 )
-"""Whose lengths follow from the weights."""
+"""Kernels of layers whose weights are compressed; the lengths of codes depend on the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodedWeights(Params):
-    """Of a constant in rows of equal length."""
+    """Sizes of a constant in rows of equal length, and the parameter of the code."""
 
     rows: Annotated[int, "rows of y"]
     before: Annotated[int | None, "words of a row before those that are coded"] = None
@@ -167,7 +173,7 @@ class CodedWeights(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(Options):
-    """Of the code."""
+    """Template options of the code."""
 
     longest: Annotated[int, "zeros behind which a number follows as it is"]
     words: Annotated[bool, "whether each four numbers make a word of y"]
@@ -200,12 +206,12 @@ DECODE = Kernel(
       y = QuantizeLinear(p, t, z)
     }""",
 )
-"""Not chosen for a layer by itself, but for a program (mcugen.search.weight_decompression)."""
+"""Kernel that decompresses a layer's weights; chosen for a whole program (mcugen.search.weight_decompression)."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Of a constant: what is stored of it, and how it is decoded."""
+    """A compressed constant: its encoded part, its plain part if any, and the parameters of decoding."""
 
     coded: Array
     plain: Array | None
@@ -213,11 +219,17 @@ class Code:
 
     @property
     def nbytes(self) -> int:
-        """Those that are stored."""
+        """Return the stored bytes."""
         return self.coded.nbytes + (0 if self.plain is None else self.plain.nbytes)
 
     def call(self, held: Buffer, coded: Buffer, plain: Buffer | None) -> Call:
-        """The instruction that writes the constant to where a layer reads it."""
+        """Return the call that decompresses the constant to where a layer reads it.
+
+        Args:
+            held: The decompressed constant.
+            coded: The encoded part.
+            plain: The plain part, if any.
+        """
         operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
         operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, TABLE, Space.ARENA)
         options = CodeOptions(longest=LONGEST_PREFIX, words=plain is not None)
@@ -225,9 +237,9 @@ class Code:
 
 
 def code_of(weights: Array) -> Code | None:
-    """Of int8; or of int32 in rows, whose words are four weights each but for some at both ends, biases and the like.
+    """Return the compressed form of a constant of int8, or of int32 in rows; None for other types.
 
-    None for other types.
+    A word of int32 is taken as four weights, but for words at both ends of rows that are cheaper plain, such as biases.
     """
     if weights.dtype == np.int8:
         remainder, _ = best_code(weights)
@@ -250,9 +262,9 @@ def code_of(weights: Array) -> Code | None:
 
 
 def digits_of(words: Array) -> Array:
-    """int32 [...] as int8 [..., 4]: their digits to the base of 256, the lowest first, from -128 to 127 each.
+    """Split int32 [...] into int8 digits [..., 4] to the base of 256, the lowest first, each from -128 to 127.
 
-    Weights that kernels have packed as sums come out as they are, or nearly so.
+    Weights that kernels have packed as sums are recovered exactly or nearly so.
     """
     rest, digits = words.astype(np.int64), list[Array]()
     for _ in range(4):

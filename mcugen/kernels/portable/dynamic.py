@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that find out how large their results are, and tell it in `count`."""
+"""Kernels whose results have a size that depends on data; they store it in `count`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNT = writes("count", "entries that were found", DType.INT32)
 
 @dataclass(frozen=True, kw_only=True)
 class NonZeroParams(Params):
-    """The shape of what is searched."""
+    """Shape of the input."""
 
     total: Annotated[int, "elements of x"]
     d: Annotated[Mapping[str, int], "elements along this axis"]
@@ -25,7 +25,7 @@ class NonZeroParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NonZeroOptions(Options):
-    """How many coordinates a position has, and of what."""
+    """Template options of the coordinates of a position."""
 
     rank: Annotated[int, "axes"]
     x_t: Annotated[str, "C type of the input"]
@@ -44,7 +44,7 @@ NONZERO = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class CompressParams(Params):
-    """One axis of a tensor, of which the condition may know the beginning only."""
+    """Sizes around one axis, of which the condition may cover only the beginning."""
 
     outer: Annotated[int, "blocks before the axis"]
     inner: Annotated[int, "elements of an entry"]
@@ -69,7 +69,7 @@ COMPRESS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class UniqueOptions(Options):
-    """What is wanted."""
+    """Template options of the entries, and of the wanted results."""
 
     t: Annotated[str, "C type of the elements"]
     is_real: Annotated[bool, "whether elements may be NaN"]
@@ -97,7 +97,7 @@ UNIQUE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class SuppressionParams(Params):
-    """Boxes and their classes."""
+    """Numbers of boxes and classes."""
 
     batches: Annotated[int, "images"]
     classes: Annotated[int, "classes, each with a score for every box"]
@@ -106,14 +106,14 @@ class SuppressionParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class SuppressionOptions(Options):
-    """How boxes are given."""
+    """Template options of the format of boxes."""
 
     is_centered: Annotated[bool, "whether a box is its centre and extent, not two corners"]
     has_score: Annotated[bool, "whether there is a least score"]
 
 
 def _rounds(instr: Instr) -> int:
-    """All boxes of a class are looked at for each that is chosen, and once more when none is left."""
+    """Return the most iterations: all boxes of a class are visited for each chosen box, and once more at the end."""
     batches, classes, boxes = (instr.params[name] for name in ("batches", "classes", "boxes_n"))
     assert isinstance(batches, int) and isinstance(classes, int) and isinstance(boxes, int)
     most = instr.operand("most").buffer.data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of elementwise operators: one loop that computes several of them in a row, with broadcasting."""
+"""The kernel of elementwise operators: one loop with broadcasting that computes several operators in a row."""
 
 from __future__ import annotations
 
@@ -25,33 +25,41 @@ Typed = tuple[TensorType, Expression]
 """The type of a step's result, and its expression."""
 
 MOST_SHARED = 8
-"""Integer constants of a loop that is shared by layers: more leave the registers, and are loaded for each element."""
+"""Most integer constants of a loop that is shared by layers: further ones do not stay in registers, and are loaded for
+each element."""
 
 UNROLL = 4
-"""Elements that a short loop computes at a time."""
+"""Unroll factor of a short loop."""
 
 
 class Scalars:
-    """Collects the per-layer constants of expressions as kernel parameters. `features` are those of the CPU."""
+    """Collector of the per-layer constants of expressions as kernel parameters; `features` are those of the CPU."""
 
     def __init__(self, features: frozenset[str] = frozenset()) -> None:
         self.params: dict[str, Param] = {}
         self.features = features
 
     def __call__(self, value: Param) -> Parameter:
-        """The local variable that holds `value` at run time (code is shared by layers that differ only in it)."""
+        """Return the local variable that holds `value` at run time.
+
+        Layers that differ only in such values share their code.
+        """
         name = f"k{len(self.params)}"
         self.params[name] = value
         return Parameter(name, value, param_dtype(value))
 
     def locals_of(self, expressions: Sequence[Expression]) -> list[Local]:
-        """The local variables of these: stores through `y` could change what `p` points to, as far as C knows."""
+        """Return the local variables that these expressions use.
+
+        Parameters are copied to local variables because, as far as C knows, stores through `y` could change what `p`
+        points to.
+        """
         used = {p.name for e in expressions for p in parameters(e)}
         return [Local(name, param_dtype(v).c) for name, v in self.params.items() if name in used]
 
 
 class Known(Scalars):
-    """Finds the values that another collection has before it adds new ones."""
+    """Collector that reuses the variables of another one for equal values before it adds new ones."""
 
     def __init__(self, others: Scalars) -> None:
         super().__init__(others.features)
@@ -59,17 +67,17 @@ class Known(Scalars):
         self._spell = others
 
     def __call__(self, value: Param) -> Parameter:
-        """The variable that holds `value`."""
+        """Return the variable that holds `value`."""
         same = (name for name, v in self.params.items() if type(v) is type(value) and v == value)
         name = next(same, None)
         return self._spell(value) if name is None else Parameter(name, value, param_dtype(value))
 
 
 class Literals(Scalars):
-    """Writes integers where they are used."""
+    """Collector that writes integers as literals where they are used."""
 
     def __call__(self, value: Param) -> Parameter:
-        """A literal of int32, else as any other scalar."""
+        """Return a literal if the value is an int32, else a variable."""
         if isinstance(value, float) or not -(2**31) < value < 2**31:
             return super().__call__(value)
         return Parameter(str(value) if value >= 0 else f"({value})", value, DType.INT32)
@@ -88,10 +96,10 @@ class Local:
 
 @dataclass(frozen=True)
 class Load:
-    """How an input is read: one element of each trip, if it `moves`, else one for all of them.
+    """How an input is read: one element per iteration if it `moves`, else one for all iterations.
 
-    `axes` are the outer loops whose trips move it. `vector` declares a variable of four elements, which `four` loads,
-    and `few` the last ones.
+    `axes` are the outer loops whose iterations move it. `vector` declares a variable of four elements, which `four`
+    loads; `few` loads the last ones.
     """
 
     role: str
@@ -107,7 +115,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopParams(Params):
-    """Loops, and numbers of the formula."""
+    """Parameters of the loops and the formula."""
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
     x: Annotated[Mapping[str, int], "elements of this input from trip to trip of this loop"]
@@ -116,7 +124,7 @@ class LoopParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions(Options):
-    """The C text of a loop."""
+    """Template options with the C text of a loop."""
 
     steps: Annotated[str, "names of the operators, for the comment"]
     rank: Annotated[int, "loops"]
@@ -149,10 +157,10 @@ ELEMENTWISE = Kernel(
 
 @dataclass(frozen=True)
 class Loop:
-    """What a loop computes of a node's inputs, of which `tables` are read as a whole.
+    """The computation of a loop over a node's inputs, of which `tables` are read as a whole.
 
-    For each step the type of its result and its expression of the variables before it: v0, v1, … (t1 where input 1 is
-    a table); the same of four elements (q0, q1, …) by Helium, if all can be.
+    `plain` has the type and expression of each step, of variables v0, v1, … (t1 where input 1 is a table); `helium` has
+    the same for four elements (q0, q1, …), if all steps can be vectorized.
     """
 
     steps: Sequence[str]
@@ -162,12 +170,12 @@ class Loop:
     helium: Sequence[Typed] | None
 
     def name(self, index: int) -> str:
-        """The role of an input."""
+        """Return the role of an input."""
         return f"{'t' if index in self.tables else 'x'}{index}"
 
 
 def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
-    """Emits one instruction."""
+    """Emit the call of a loop."""
     out, count = node.output, len(node.inputs)
     streams = [i for i in range(count) if i not in loop.tables]
     dims, strides = collapse(out.type.shape, [node.input(i).type.shape for i in streams])
@@ -192,7 +200,7 @@ def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
 
 
 def _options(node: Node, loop: Loop, walks: Mapping[int, Sequence[int]], is_small: bool) -> LoopOptions:
-    """`walks` are strides by input, one a loop."""
+    """Return the template options; `walks` are strides by input, one for each loop."""
     first, out = len(node.inputs), node.output.type
     last = first + len(loop.steps) - 1
     plain, helium = [e for _, e in loop.plain], loop.helium or ()
@@ -235,5 +243,5 @@ def _load(role: str, index: int, tensor: TensorType, walk: Sequence[int], has_ve
 
 
 def _computed_in(tensor: TensorType) -> str:
-    """The C type of a variable for an element: 32 bits for codes, whatever the width of int that C promotes them to."""
+    """Return the C type of a variable for an element; 32 bits for quantized values, whatever the width of int."""
     return DType.INT32.c if is_quantized(tensor) else tensor.dtype.c

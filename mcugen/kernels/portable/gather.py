@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that take elements from places that indices tell. No index can lead out of the tensor."""
+"""Kernels that read elements from places given by indices; no index can lead out of the tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GatherParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedAxes(ByAxis):
-    """The axes of a block that an index has numbers for."""
+    """Axes of a block that an index has numbers for."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
     depth: Annotated[Mapping[str, int], "entries of this axis"]
@@ -30,14 +30,14 @@ class IndexedAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherRun(Params):
-    """What an index takes."""
+    """Size of the run that an index selects."""
 
     run: Annotated[int | None, "elements that an index takes, if more than one"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatherOptions(Options):
-    """Of a gather."""
+    """Template options of a gather."""
 
     t: Annotated[str, "C type of the elements"]
     index_t: Annotated[str, "C type of the indices"]
@@ -58,7 +58,7 @@ GATHER = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class IndexCount(Params):
-    """Of the indices."""
+    """Number of indices."""
 
     count: Annotated[int, "entries along the axis of the indices"]
 
@@ -73,7 +73,7 @@ GATHER_ELEMENTS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ReverseParams(Params):
-    """Two axes, and the runs behind them."""
+    """Sizes and strides of two axes, and the run behind them."""
 
     times: Annotated[int, "entries along the axis that is reversed"]
     batches: Annotated[int, "sequences"]
@@ -92,14 +92,14 @@ REVERSE_SEQUENCE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class SliceCount(Params):
-    """Of what is given at run time."""
+    """Number of axes that are sliced at run time."""
 
     count: Annotated[int, "axes whose starts and steps are given"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlicedAxes(ByAxis):
-    """All axes."""
+    """All axes of a slice."""
 
     size: Annotated[Mapping[str, int], "entries of this axis of x"]
     stride: Annotated[Mapping[str, int], "elements of x from entry to entry"]
@@ -108,7 +108,7 @@ class SlicedAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class SliceOptions(Options):
-    """Of a slice."""
+    """Template option of a slice."""
 
     rank: Annotated[int, "axes"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel that inverts matrices."""
+"""The kernel of matrix inversion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True, kw_only=True)
 class InverseParams(Params):
-    """Square matrices."""
+    """Sizes of square matrices."""
 
     batch: Annotated[int, "matrices"]
     n: Annotated[int, "rows of a matrix, and elements of a row"]
@@ -22,7 +22,7 @@ class InverseParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseOptions(Options):
-    """What the elimination computes in."""
+    """Template option of the element type."""
 
     t: Annotated[str, "C type of the elements"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of learning: matrices that move by products which are nowhere kept, and products with codes that learn."""
+"""Kernels of training: matrix updates by products that are not stored, and products with trainable int8 weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 @dataclass(frozen=True, kw_only=True)
 class DescentOptions(Options):
-    """What moves."""
+    """Template option of the updated matrix."""
 
     codes: Annotated[bool, "whether it holds int8 codes, which a dither rounds"]
 
@@ -35,7 +35,7 @@ DESCEND = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class CodedStep(Params):
-    """Of codes."""
+    """Zero point of a quantized operand."""
 
     zero: Annotated[int, "zero point of b"]
 
@@ -57,7 +57,7 @@ DESCEND_CODES = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ProductLoops(Options):
-    """Of rows."""
+    """Template options of rows."""
 
     many: Annotated[bool, "whether there are four"]
     rest: Annotated[bool, "whether some are left over"]

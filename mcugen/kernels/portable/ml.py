@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of classical machine learning: support vector machines, encoders."""
+"""Kernels of classical machine learning: support vector machines and encoders."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ classifier (float[2, 2] x) => (int64[2] label, float[2, 3] scores) {
         prob_a = [-1.0, -0.5, -0.75], prob_b = [0.1, 0.2, 0.3]
     > (x)
 }"""
-"""Takes all four."""
+"""Model that uses all four kernels of support vector machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RbfParams(Params):
-    """Vectors and samples."""
+    """Numbers of rows and support vectors, and the factor of the exponent."""
 
     rows: Annotated[int, "rows of x"]
     vectors: Annotated[int, "support vectors"]
@@ -48,7 +48,7 @@ RBF = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class DuelsParams(Params):
-    """Classes and their vectors."""
+    """Numbers of rows, classes and support vectors."""
 
     rows: Annotated[int, "rows of k"]
     classes: Annotated[int, "classes"]
@@ -72,7 +72,7 @@ SVM_DUELS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Params):
-    """Classes, each against each."""
+    """Numbers of rows, classes and pairs of classes."""
 
     rows: Annotated[int, "rows of x"]
     classes: Annotated[int, "classes"]
@@ -90,7 +90,7 @@ SVM_WINNER = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration(Params):
-    """When to stop."""
+    """Limits of an iteration."""
 
     rounds: Annotated[int, "steps at most"]
     tolerance: Annotated[float, "distance from the optimum that is near enough"]
@@ -116,7 +116,7 @@ SVM_COUPLING = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateParams(Params):
-    """Of the table."""
+    """Sizes of the table, and the results of elements that are no keys."""
 
     count: Annotated[int, "elements"]
     keys: Annotated[int, "keys"]
@@ -126,7 +126,7 @@ class TranslateParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(Options):
-    """Of both sides."""
+    """Template options of keys and values."""
 
     x_t: Annotated[str, "C type of keys"]
     y_t: Annotated[str, "C type of values"]

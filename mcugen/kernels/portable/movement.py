@@ -28,47 +28,53 @@ MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
 
 @dataclass(frozen=True)
 class Side:
-    """How a copy walks through one of its tensors: strides by axis, and where it begins, in elements."""
+    """One side of a copy: strides by axis, and the offset of the first element, in elements."""
 
     strides: Sequence[int]
     offset: int = 0
 
     @staticmethod
     def dense(shape: Shape) -> Side:
-        """All of a tensor."""
+        """Return the walk over all of a dense tensor."""
         return Side(dense_strides(shape))
 
 
 @dataclass(frozen=True)
 class Loops:
-    """A copy's loops, and the run (in elements) that lies together on both sides, if one does."""
+    """Loops of a copy, and the run in elements that is contiguous on both sides, if any."""
 
     outer: Sequence[tuple[int, int, int]]
     run: int | None
 
     @staticmethod
     def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> Loops:
-        """For all i in `shape`; loops that are one are merged."""
+        """Return the merged loops over all indices of `shape`.
+
+        Args:
+            shape: Trips by axis.
+            source: Strides in x, in elements.
+            target: Strides in y, in elements.
+        """
         dims = merge_walks(shape, source, target)
         size, *steps = dims[-1]
         return Loops(dims[:-1], size) if steps == [1, 1] else Loops(dims, None)
 
     def params(self, dtype: DType) -> tuple[Walk, Run]:
-        """As the kernel gets them."""
+        """Return the parameters of the kernel."""
         sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
         walk = Walk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
         return walk, Run(run=None if self.run is None else self.run * dtype.nbytes)
 
     def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:
-        """As the template gets them."""
+        """Return the template options of the kernel."""
         return CopyOptions(rank=len(self.outer), contiguous=self.run is not None, x_t=dtype.c, stepped=stepped)
 
     def variant(self, dtype: DType) -> str:
-        """Part of the function's name."""
+        """Return the part of the C function's name that tells of the loops."""
         return f"{'runs' if self.run is not None else 'b' + str(8 * dtype.nbytes)}_{len(self.outer)}d"
 
     def order(self, source: int, target: int) -> Traversal:
-        """As a copy reads and writes that begins there."""
+        """Return the traversal of a copy whose sides begin at these elements."""
         reads = source + nested(*(np.arange(size) * stride for size, stride, _ in self.outer))
         starts = target + nested(*(np.arange(size) * stride for size, _, stride in self.outer))
         if self.run is None:
@@ -85,9 +91,16 @@ def emit_copy(
     target: Side | None = None,
     access: Access = Access.OUT,
 ) -> None:
-    """y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`, x being input `index`.
+    """Emit y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`.
 
-    One run is a move: no call, where both can lie in one place.
+    A copy of a single run becomes a move, which vanishes where both sides can share one place.
+
+    Args:
+        index: Number of the input that is x.
+        shape: Trips by axis.
+        source: Strides and offset in x.
+        target: Strides and offset in y; None: y is dense.
+        access: Access to y.
     """
     target = target or Side.dense(shape)
     loops = Loops.of(shape, source.strides, target.strides)
@@ -113,7 +126,7 @@ def emit_copy(
 
 @dataclass(frozen=True, kw_only=True)
 class FillParams(Params):
-    """What is written, and how often."""
+    """Number of elements, and their value."""
 
     count: Annotated[int, "elements of y"]
     value: Annotated[Real, "what each element becomes, converted to its type"]
@@ -121,7 +134,7 @@ class FillParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FillOptions(Options):
-    """Of a fill."""
+    """Template option of a fill."""
 
     ctype: Annotated[str, "C type of the elements"]
 
@@ -136,7 +149,7 @@ FILL = Kernel(
 
 
 def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
-    """Sets every element of `buffer` to `value` (one element of its type)."""
+    """Emit the call that sets every element of `buffer` to `value`, an array of one element."""
     dtype = DType.of(value)
     params = FillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
     options = FillOptions(ctype=dtype.c)
@@ -145,7 +158,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes(Params):
-    """How much."""
+    """Size of the tensor."""
 
     size: Annotated[int, "bytes of x"]
 
@@ -160,30 +173,32 @@ BITCAST = Kernel(
 # --------------------------------------------------------------------------------------------- transpositions
 
 WRITTEN_OUT = 4
-"""Planes that are interleaved by as many named pointers."""
+"""Most planes that are interleaved by one named pointer each."""
 
 BLOCK = 4
-"""Bytes of a word: rows and columns that are turned at a time."""
+"""Rows and columns that are transposed at a time: the bytes of a word."""
 
 FEWEST_BY_BLOCKS = 768
-"""Elements from which on that is worth its code, some 120 bytes: it takes two instructions an element less, or four.
-Where flash matters most, twice as many.
-"""
+"""Smallest matrix, in elements, that is transposed by blocks: these save two to four instructions per element, for
+about 120 bytes of code. Where flash matters most, the least size is twice as large."""
 
 
 @dataclass(frozen=True, eq=False)
 class TransposeSpec:
-    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …], as kernels take it."""
+    """The transposition y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …], as kernels take it."""
 
     x: TensorType
     y: TensorType
     perm: Permutation
     whole: int | None = None
-    """Elements from row to row of a single matrix, where these are some of its columns."""
+    """Elements from row to row of a single matrix, if the transposition covers only some of its columns."""
 
     @cached_property
     def matrices(self) -> tuple[int, int, int] | None:
-        """[batch, columns, rows] of the output from [batch, rows, columns]; None if it is another transposition."""
+        """Return (batch, columns, rows) if [batch, rows, columns] matrices are transposed.
+
+        None for other permutations.
+        """
         strides = dense_strides(self.x.shape)
         dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
         if not 2 <= len(dims) <= 3:
@@ -206,14 +221,14 @@ def turns_few_planes(spec: TransposeSpec) -> bool:
 
 
 def _strided_elements(spec: TransposeSpec) -> int:
-    """How many elements are not interleaved by named pointers, for the cost."""
+    """Count elements that are not interleaved by named pointers, for the cost model."""
     matrices = spec.matrices
     assert matrices is not None
     return 0 if matrices[2] <= WRITTEN_OUT else spec.y.count
 
 
 def _elements_of_many_planes(spec: TransposeSpec) -> int:
-    """How many elements are not interleaved by named pointers, for the cost."""
+    """Count elements that are not interleaved by named pointers, for the cost model."""
     planes = Planes.of(spec)
     assert planes is not None
     return 0 if planes.planes <= WRITTEN_OUT else spec.y.count
@@ -221,7 +236,7 @@ def _elements_of_many_planes(spec: TransposeSpec) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices(Params):
-    """Matrices that are turned."""
+    """Sizes of the matrices."""
 
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
@@ -231,7 +246,7 @@ class Matrices(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TransposeOptions(Options):
-    """Of a transposition."""
+    """Template options of a transposition."""
 
     x_t: Annotated[str, "C type of the elements"]
     inner: Annotated[int, "rows of x that the code writes out, or 0"]
@@ -239,13 +254,13 @@ class TransposeOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherOptions(TransposeOptions):
-    """Of one in the order of the output."""
+    """Template options of a transposition in the order of the output."""
 
     lanes: Annotated[str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; or empty"]
 
 
 def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
-    """Element by element, in the order of the output."""
+    """Emit a transposition in the order of the output, element by element or several bytes at a time."""
     matrices = spec.matrices
     assert matrices is not None
     batch, columns, rows = matrices
@@ -266,7 +281,10 @@ def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
 
 
 def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
-    """Of four columns, four rows at a time, then the other rows; the other columns element by element."""
+    """Return the traversal by blocks: of four columns, four rows at a time, then the other rows one by one.
+
+    The remaining columns follow element by element.
+    """
     last, left = columns - columns % BLOCK, rows - rows % BLOCK
     steps = [(i, BLOCK) for i in range(0, left, BLOCK)] + [(i, 1) for i in range(left, rows)]
     first, size = np.asarray(steps).T
@@ -279,7 +297,10 @@ def _by_blocks(batch: int, columns: int, rows: int) -> Traversal:
 
 
 def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> str:
-    """How bytes are moved several at a time: by vectors, whose offsets have as many bits as lanes, or by words."""
+    """Return how several bytes are moved at a time: by vectors, by words, or "" if one by one.
+
+    The offsets of vector loads and stores have as many bits as lanes.
+    """
     _, columns, rows = matrices
     if "mve" in site.features:
         if 15 * rows < 2**8 and columns >= rows:
@@ -292,9 +313,9 @@ def _lanes(spec: TransposeSpec, matrices: tuple[int, int, int], site: Site) -> s
 
 @dataclass(frozen=True)
 class Planes:
-    """Images of few planes that are turned in place: of each plane, `lines` runs of `width` elements.
+    """Images of few planes that are transposed in place: each plane is `lines` runs of `width` elements.
 
-    `inverse`: pixels become planes.
+    `inverse` says that pixels become planes.
     """
 
     batch: int
@@ -304,11 +325,14 @@ class Planes:
     inverse: bool
 
     SHORTEST: ClassVar[int] = 64
-    """Bytes of a run at least: it takes some 60 instructions besides."""
+    """Least bytes of a run: each run takes about 60 instructions besides."""
 
     @staticmethod
     def of(spec: TransposeSpec) -> Planes | None:
-        """As the transposition has them, with runs of words if possible; None where it turns no matrices."""
+        """Return the planes of a transposition, with runs of whole words if possible.
+
+        None if no matrices are transposed.
+        """
         matrices = spec.matrices
         if matrices is None:
             return None
@@ -321,17 +345,17 @@ class Planes:
 
     @property
     def runs(self) -> int:
-        """Of an image."""
+        """Return the runs of an image."""
         return self.planes * self.lines
 
     def scratch(self, dtype: DType) -> int:
-        """Bytes of a run of all planes, and of a bit for each run."""
+        """Return the bytes of working memory: a run of all planes, and a bit for each run."""
         return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanesParams(Params):
-    """Images whose planes are turned."""
+    """Sizes of images whose planes are transposed."""
 
     batch: Annotated[int, "images"]
     planes: Annotated[int, "planes of an image, or elements of a pixel"]
@@ -341,13 +365,16 @@ class PlanesParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanesOptions(TransposeOptions):
-    """Of a transposition in place."""
+    """Template option of a transposition in place."""
 
     inverse: Annotated[bool, "whether pixels become planes"]
 
 
 def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
-    """First runs change places, then pixels do within one of them at a time; or, to planes, the other way round."""
+    """Emit a transposition in place: runs change places, then pixels within one run of all planes at a time.
+
+    For the inverse, from pixels to planes, the order is reversed.
+    """
     planes, dtype = Planes.of(spec), spec.y.dtype
     assert planes is not None
     few = 1 < planes.planes <= WRITTEN_OUT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel that counts n-grams."""
+"""The kernel of n-gram counting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 @dataclass(frozen=True, kw_only=True)
 class NgramsParams(Params):
-    """Rows of items, and what is looked for."""
+    """Sizes of rows of items, and of the pool of n-grams."""
 
     rows: Annotated[int, "rows of x"]
     items: Annotated[int, "items of a row"]
@@ -25,7 +25,7 @@ class NgramsParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NgramsOptions(Options):
-    """What becomes of counts."""
+    """Template options of items and counts."""
 
     t: Annotated[str, "C type of the items"]
     binary: Annotated[bool, "whether a count is at most 1"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of normalizations: loops over rows of equal statistics around loops within them."""
+"""Kernels of normalizations: loops over rows of equal statistics around loops within rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from mcugen.numerics.normalize import FixedNormalize, span
 
 @dataclass(frozen=True)
 class Loops:
-    """Of both nests: parameters, their numbers, and by role and nest (k: what is kept, r: a row) the index."""
+    """The loop nest: parameters, numbers of loops, and index expressions.
+
+    `index` is by role and nest: k for loops over rows, r for loops within a row.
+    """
 
     nests: Nests
     k: int
@@ -34,7 +37,7 @@ class Loops:
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor x of `shape`, to y, with statistics over `axes`; `strides` are operands', by role."""
+    """A normalization of x to y, both of `shape`, with statistics over `axes`; `strides` are by operand role."""
 
     x: TensorType
     y: TensorType
@@ -45,32 +48,32 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Elements of a row."""
+        """Return the elements of a row."""
         return math.prod(self.shape[a] for a in self.axes)
 
     @property
     def is_forward(self) -> bool:
-        """Whether rows lie in one piece, and are walked forward."""
+        """Return whether rows are contiguous and walked forward."""
         within = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
         return within == sorted(within)
 
     @property
     def inplace(self) -> list[tuple[str, str]]:
-        """Else each element is at least replaced where it lies."""
+        """Return the overlap of y with x where each element is replaced in place, if rows are not contiguous."""
         return [("y", "x")] if self.x.dtype is self.y.dtype and not self.is_forward else []
 
     def overlaps(self) -> list[Overlap]:
-        """How far y may lie over x."""
+        """Return how far y may overlap x."""
         return overlap(self.x, self.y, Traversal.forward(self.x.count)) if self.is_forward else []
 
     @property
     def formula(self) -> str:
-        """What is computed, in a line."""
+        """Return the formula in one line."""
         text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
         return text + (" * scale" if "scale" in self.strides else "") + (" + bias" if "bias" in self.strides else "")
 
     def loops(self) -> Loops:
-        """Both nests: sizes, and the strides that are not 1."""
+        """Return the loop nest, with sizes and all strides other than 1."""
         kept, within = self._walks()
         index: dict[tuple[str, str], str] = {}
 
@@ -88,7 +91,7 @@ class Rows:
         return Loops(Nests(k=nest("k", "i", kept), r=nest("r", "j", within)), len(kept), len(within), index)
 
     def _walks(self) -> tuple[list[_Walk], list[_Walk]]:
-        """(size, stride of each operand) of the dimensions kept and of those of rows; neighbours merged."""
+        """Return (size, stride of each operand) of the kept and of the reduced dimensions, neighbours merged."""
         merged: list[tuple[int, tuple[int, ...], bool]] = []
         for axis, size in enumerate(self.shape):
             steps, inner = tuple(row[axis] for row in self.strides.values()), axis in self.axes
@@ -108,7 +111,7 @@ _Walk = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Params):
-    """What mean and variance of real rows are found by."""
+    """Parameters of mean and variance of real rows."""
 
     share: Annotated[Real, "1 / elements of a row"]
     epsilon: Annotated[Real, "what is added to the variance"]
@@ -116,7 +119,7 @@ class Statistics(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizeOptions(Options):
-    """Of reals; an index is an expression of the loops' counters, empty where it is always 0."""
+    """Template options of reals; an index is an expression of loop counters, empty where it is always 0."""
 
     what: Annotated[str, "the formula"]
     t: Annotated[str, "C type of the elements"]
@@ -149,7 +152,13 @@ NORMALIZE = Kernel(
 
 
 def call_normalize(node: Node, builder: Builder, rows: Rows, epsilon: float, inputs: Mapping[str, int]) -> None:
-    """`inputs` are the node's by role."""
+    """Emit the call of a normalization of reals.
+
+    Args:
+        rows: Types, axes and strides.
+        epsilon: Summand of the variance.
+        inputs: Numbers of the node's inputs, by role.
+    """
     dtype, loops = rows.x.dtype, rows.loops()
     options = NormalizeOptions(
         what=rows.formula,
@@ -181,7 +190,7 @@ def call_normalize(node: Node, builder: Builder, rows: Rows, epsilon: float, inp
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPoint(Params):
-    """Of integers; see mcugen.numerics.normalize."""
+    """Parameters of integers (mcugen.numerics.normalize)."""
 
     count: Annotated[int, "elements of a row"]
     x_zero: Annotated[Trained, "zero point of x"]
@@ -194,7 +203,7 @@ class FixedPoint(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedOptions(Options):
-    """Of integers; an index is an expression of the loops' counters, empty where it is always 0."""
+    """Template options of integers; an index is an expression of loop counters, empty where it is always 0."""
 
     what: Annotated[str, "the formula"]
     x_t: Annotated[str, "C type of x"]
@@ -224,7 +233,7 @@ NORMALIZE_INT = Kernel(
 
 
 def call_normalize_codes(node: Node, builder: Builder, rows: Rows, fixed: FixedNormalize) -> None:
-    """Each element has a gain and a bias of its own, or shares them."""
+    """Emit the call of a normalization of quantized values; elements have, or share, a gain and a bias."""
     x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
     params = FixedPoint(
         count=fixed.count,

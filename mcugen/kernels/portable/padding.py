@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that pad: with an element that is computed, or with the tensor's own elements."""
+"""Kernels of padding: with an element computed at run time, or with the tensor's own elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcugen.lir.traversal import Traversal, nested
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Params):
-    """How many."""
+    """Number of elements."""
 
     count: Annotated[int, "elements of y"]
 
@@ -31,7 +31,7 @@ FILL_WITH = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ExtendWalk(ByAxis):
-    """Loops over y; axes that do not grow are one with their neighbours."""
+    """Loops over y; axes that do not grow are merged with their neighbours."""
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
@@ -40,7 +40,7 @@ class ExtendWalk(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtendOptions(Options):
-    """Of a padding with elements of the tensor."""
+    """Template options of a padding with the tensor's own elements."""
 
     t: Annotated[str, "C type of the elements"]
     grows: Annotated[list[bool], "of each loop: whether a table says where its elements come from"]
@@ -62,18 +62,18 @@ EXTEND = Kernel(
 
 @dataclass
 class Extension:
-    """The loops of a padding, outermost first: trips, strides in x, and tables of those that grow."""
+    """The loops of a padding, outermost first: trips, strides in x, and index tables of axes that grow."""
 
     counts: list[int] = field(default_factory=list)
     strides: list[int] = field(default_factory=list)
     tables: list[Array | None] = field(default_factory=list)
 
     def grow(self, table: Array, stride: int) -> None:
-        """An axis whose elements come from where `table` says."""
+        """Append an axis whose elements come from the indices in `table`."""
         self._append(len(table), stride, table)
 
     def keep(self, size: int, stride: int) -> None:
-        """An axis that stays: one loop with the one before it, if that does too."""
+        """Append an axis that keeps its size, merged with the previous one if that does too."""
         if self.tables and self.tables[-1] is None:
             size *= self.counts.pop()
             self.strides.pop()
@@ -87,16 +87,16 @@ class Extension:
 
     @property
     def grows(self) -> list[bool]:
-        """Of each loop."""
+        """Return, for each loop, whether its axis grows."""
         return [table is not None for table in self.tables]
 
     @property
     def places(self) -> dict[str, int]:
-        """Of axes that grow, how many places their tables tell of."""
+        """Return, for axes that grow, the number of entries that their tables refer to."""
         return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:
-        """Element by element, or runs where the last axis stays."""
+        """Return the traversal: element by element, or by runs where the last axis does not grow."""
         loops = zip(self.counts, self.strides, self.tables, strict=True)
         walks = [(np.arange(count) if table is None else table) * stride for count, stride, table in loops]
         if self.grows[-1]:

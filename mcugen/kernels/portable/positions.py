@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of positions and order: triangles, one-hot vectors, ranges, running sums, the largest elements."""
+"""Kernels of positions and order: triangles, one-hot vectors, ranges, cumulative sums, top-k."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 @dataclass(frozen=True, kw_only=True)
 class TriluParams(Params):
-    """Matrices."""
+    """Sizes of matrices."""
 
     outer: Annotated[int, "matrices"]
     rows: Annotated[int, "rows of a matrix"]
@@ -22,7 +22,7 @@ class TriluParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TriluOptions(Options):
-    """Which half."""
+    """Template option of the half that is kept."""
 
     keeps: Annotated[str, "how columns less rows compare with the diagonal where elements stay: >= or <="]
 
@@ -38,7 +38,7 @@ TRILU = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class OneHotOptions(Options):
-    """How an index is compared."""
+    """Template options of the comparison of an index."""
 
     wide_t: Annotated[str, "C type that indices are compared in"]
     hit: Annotated[str, "C text that compares index v with position d"]
@@ -55,14 +55,14 @@ ONE_HOT = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class RangeParams(Params):
-    """How much."""
+    """Number of elements."""
 
     count: Annotated[int, "elements of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeOptions(Options):
-    """Of arithmetic that wraps."""
+    """Template options of arithmetic that wraps."""
 
     t: Annotated[str, "C type of the elements"]
     wide_t: Annotated[str, "C type that computes"]
@@ -79,7 +79,7 @@ RANGE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class CumulativeOptions(Options):
-    """What is accumulated, and how."""
+    """Template options of a cumulative operation."""
 
     t: Annotated[str, "C type of the elements"]
     acc_t: Annotated[str, "C type of the accumulator"]
@@ -100,14 +100,14 @@ CUMULATIVE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class TopParams(Params):
-    """How many."""
+    """Number of results."""
 
     k: Annotated[int, "elements that are wanted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopOptions(Options):
-    """Which."""
+    """Template options of the order."""
 
     t: Annotated[str, "C type of the elements"]
     beats: Annotated[str, "how a better element compares with another: > or <"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of recurrent layers: one call a direction, all into the same results."""
+"""Kernels of recurrent layers: one call per direction, all of which write the same results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcugen.lir.traversal import Traversal, nested, overlap
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a layer, and how its tensors are walked (strides in elements)."""
+    """Sizes of a recurrent layer, and strides of its tensors in elements."""
 
     steps: int
     batch: int
@@ -34,24 +34,24 @@ class Sizes:
 
     @property
     def y_shape(self) -> Shape:
-        """Of Y."""
+        """Return the shape of Y."""
         outer = (self.steps, self.directions, self.batch)
         return (*((self.batch, self.steps, self.directions) if self.batch_first else outer), self.hidden)
 
     @property
     def state_shape(self) -> Shape:
-        """Of the first and last h and c."""
+        """Return the shape of the first and last states h and c."""
         return (*((self.batch, self.directions) if self.batch_first else (self.directions, self.batch)), self.hidden)
 
     @property
     def x_strides(self) -> tuple[int, int]:
-        """Of X, from sequence to sequence and from step to step."""
+        """Return the strides of X from sequence to sequence and from step to step."""
         batch, step = (self.steps, 1) if self.batch_first else (1, self.batch)
         return batch * self.depth, step * self.depth
 
     @property
     def y_strides(self) -> tuple[int, int]:
-        """The same of Y."""
+        """Return the strides of Y from sequence to sequence and from step to step."""
         batch, step = (self.steps * self.directions, self.directions)
         if not self.batch_first:
             batch, step = 1, self.directions * self.batch
@@ -59,19 +59,20 @@ class Sizes:
 
     @property
     def state_stride(self) -> int:
-        """Of states, from sequence to sequence."""
+        """Return the stride of states from sequence to sequence."""
         return self.hidden * (self.directions if self.batch_first else 1)
 
     def start(self, direction: int) -> int:
-        """Where a direction begins in Y and in states."""
+        """Return the first element of a direction in Y and in states."""
         return direction * self.hidden * (1 if self.batch_first else self.batch)
 
 
 @dataclass(frozen=True)
 class Gates:
-    """How many gates the rows of W and R make up; how many of them each product with R computes (`blocks`).
+    """The gates of a recurrent layer.
 
-    `kept` are those that a step has at once, with what is kept apart from them.
+    `count` is the number of gates in the rows of W and R, `blocks` how many of them each product with R computes.
+    `kept` is the number of gate buffers that a step needs at once, including values that are kept besides.
     """
 
     count: int
@@ -79,7 +80,7 @@ class Gates:
     kept: int
 
     def packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
-        """[directions, gates · hidden, k] → flat, the rows of each block of gates interleaved for themselves."""
+        """Pack [directions, gates · hidden, k] matrices flat, with rows interleaved within each block of gates."""
         hidden = matrices.shape[1] // self.count
         cuts = [int(gate) * hidden for gate in np.cumsum(blocks)[:-1]]
         return np.concatenate([interleave(part) for matrix in matrices for part in np.split(matrix, cuts)])
@@ -90,7 +91,7 @@ class Gates:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceParams(Params):
-    """Sizes, and where a direction lies in the inputs."""
+    """Sizes of sequences, and offsets of a direction in the inputs."""
 
     batch: Annotated[int, "sequences"]
     steps: Annotated[int, "steps of a sequence, at most"]
@@ -108,14 +109,14 @@ class SequenceParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PeepholeParams(Params):
-    """Where a direction's peepholes begin."""
+    """Offset of a direction's peephole weights."""
 
     peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputWalk(Params):
-    """Where a direction lies in y, if the states of all steps are wanted."""
+    """Strides and offset of a direction in y, if the states of all steps are results."""
 
     y_batch: Annotated[int | None, "elements of y from sequence to sequence"] = None
     y_step: Annotated[int | None, "elements of y from step to step"] = None
@@ -124,7 +125,7 @@ class OutputWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenWalk(Params):
-    """Where a direction's hidden states lie."""
+    """Offset and stride of a direction's hidden states."""
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if one serves all of them"]
@@ -132,7 +133,7 @@ class HiddenWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CellWalk(Params):
-    """Where a direction's cells lie."""
+    """Offset and stride of a direction's cell states."""
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if one serves all of them"]
@@ -140,7 +141,7 @@ class CellWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionParams(ExpressionParams):
-    """Of the activation functions."""
+    """Parameters of the activation functions."""
 
     clip: Annotated[Real | None, "what goes into gates is limited to -clip .. clip"] = None
     f: Annotated[Mapping[str, Real], "alpha and beta of f"] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class FunctionParams(ExpressionParams):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentOptions(Options):
-    """Of any recurrent layer; functions are C statements on a variable @."""
+    """Template options of any recurrent layer; functions are C statements on a variable @."""
 
     packed: Annotated[bool, "whether rows of w and r are interleaved by four"]
     bias: Annotated[str, "none, sum (of the biases of W and R), or pair (one behind the other)"]
@@ -165,7 +166,7 @@ class RecurrentOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GruOptions(Options):
-    """Of a GRU."""
+    """Template options of a GRU."""
 
     g: Annotated[str, "function of the hidden gate"]
     one: Annotated[str, "1 of the elements' type"]
@@ -174,7 +175,7 @@ class GruOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class LstmOptions(Options):
-    """Of an LSTM."""
+    """Template options of an LSTM."""
 
     g: Annotated[str, "function of the cell gate"]
     k: Annotated[str, "function of a cell"]
@@ -241,7 +242,10 @@ LSTM = _recurrent(
 
 @dataclass(frozen=True)
 class Functions:
-    """A direction's activation functions: C statements on a variable @ by role, the headers that they need, numbers."""
+    """Activation functions of a direction.
+
+    `texts` are C statements on a variable @, by role; `headers` are the headers that they need.
+    """
 
     texts: Mapping[str, str]
     headers: list[str]
@@ -252,8 +256,8 @@ class Functions:
 class Layer:
     """A recurrent layer as its kernel takes it.
 
-    `inputs` are by role, those that are present; `results` by state (h, c), and y. `backwards` is by direction, `bias`
-    and `packed` as in RecurrentOptions; `x` and `y` are types.
+    `inputs` are the inputs that are present, by role; `results` are buffers by state (h, c) and of y. `backwards` is by
+    direction, `bias` and `packed` are as in RecurrentOptions; `x` and `y` are types.
     """
 
     kernel: Kernel
@@ -269,7 +273,7 @@ class Layer:
     bias: str
 
     def options(self, functions: Functions) -> RecurrentOptions:
-        """What every template must know."""
+        """Return the template options of a direction that every recurrent kernel has."""
         return RecurrentOptions(
             packed=self.packed,
             bias=self.bias,
@@ -283,7 +287,12 @@ class Layer:
         )
 
     def call(self, node: Node, builder: Builder, d: int, functions: FunctionParams, options: Sequence[Options]) -> None:
-        """Of direction `d`."""
+        """Emit the call of direction `d`.
+
+        Args:
+            functions: Parameters of the activation functions.
+            options: All template options of the kernel.
+        """
         name, dtype, hidden = node.outputs[0].name, self.x.dtype, self.sizes.hidden
         later = Access.INOUT if d else Access.OUT
         operands, access = dict(self.inputs), {"y": later}
@@ -344,13 +353,16 @@ class Layer:
         )
 
     def _inplace(self) -> list[tuple[str, str]]:
-        """Last states may lie where the first were."""
+        """Return the overlaps of last states with the first ones, which they may replace if there is one direction."""
         if self.sizes.directions > 1:
             return []
         return [(f"{s}_all", f"{s}0") for s in self.states if s in self.results and f"{s}0" in self.inputs]
 
     def _overlaps(self) -> list[Overlap]:
-        """A step of a sequence is read before it is written, if all of them are walked just once and forward."""
+        """Return how far y may overlap x.
+
+        A step is read before it is written if sequences are walked once, forward and over all steps.
+        """
         sizes = self.sizes
         if self.y is None or sizes.directions > 1 or self.backwards[0] or "lens" in self.inputs:
             return []
@@ -362,5 +374,5 @@ class Layer:
 
 
 def real_text(text: str, dtype: DType) -> str:
-    """A C literal of a type."""
+    """Return a C literal of a float type."""
     return text + ("" if dtype is DType.FLOAT64 else "f")

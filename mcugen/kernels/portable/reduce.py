@@ -17,11 +17,11 @@ from mcugen.lir.program import Wide
 from mcugen.lir.traversal import Traversal, nested
 
 Walks = list[tuple[int, int]]
-"""Loops: size, stride in elements."""
+"""Loops as (size, stride in elements)."""
 
 
 def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
-    """(size, stride in elements) of kept and of reduced dimensions; neighbours of a kind are merged."""
+    """Return (size, stride in elements) of kept and of reduced dimensions; neighbours of a kind are merged."""
     merged: list[tuple[int, int, bool]] = []
     for axis, size in enumerate(shape):
         if size == 1:
@@ -35,7 +35,7 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
 
 
 def nests_of(kept: Walks, reduced: Walks) -> Nests:
-    """Loops over kept and reduced axes, as members of the parameter struct."""
+    """Return the loops over kept and reduced axes as members of the parameter struct."""
 
     def loops(letter: str, walks: Walks) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -48,7 +48,7 @@ def nests_of(kept: Walks, reduced: Walks) -> Nests:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(Params):
-    """How an accumulator becomes an element of y."""
+    """Parameters that turn an accumulator into an element of y."""
 
     scale: Annotated[Real | None, "1 / elements of a mean of reals"] = None
     count: Annotated[int | None, "elements of a mean of integers"] = None
@@ -59,7 +59,7 @@ class Finish(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceOptions(Options):
-    """Of a reduction."""
+    """Template options of a reduction."""
 
     what: Annotated[str, "its name"]
     kept: Annotated[int, "loops over what is kept"]
@@ -89,7 +89,7 @@ REDUCE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ArgOptions(Options):
-    """Of a search."""
+    """Template options of a search for an extreme."""
 
     what: Annotated[str, "its name"]
     x_t: Annotated[str, "C type of x"]
@@ -106,6 +106,6 @@ ARG = Kernel(
 
 
 def arg_order(walk: AxisWalk) -> Traversal:
-    """Row by row."""
+    """Return the traversal row by row."""
     rows = np.arange(walk.outer) * walk.depth * walk.inner
     return Traversal.runs(nested(rows, np.arange(walk.inner)), 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that resample: nearest, linear along one or two axes, and by tables of weights."""
+"""Kernels of resampling: nearest, linear along one or two axes, and by tables of weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRun(Params):
-    """What no index is of."""
+    """Size of a run that no index table concerns."""
 
     run: Annotated[int | None, "elements that lie together and stay so"] = None
 
@@ -32,7 +32,7 @@ class NearestAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class NearestOptions(Options):
-    """Of the loops."""
+    """Template options of the loops."""
 
     x_t: Annotated[str, "C type of the elements"]
     axes: Annotated[list[str], "by loop, the table of indices, or nothing where the axis stays"]
@@ -57,7 +57,10 @@ RESIZE_NEAREST = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWalk(Params):
-    """[outer][a][middle][b][inner], of which axes a and b are interpolated; with one axis just [outer][b][inner]."""
+    """Sizes of [outer][a][middle][b][inner], of which axes a and b are interpolated.
+
+    With one axis [outer][b][inner].
+    """
 
     outer: Annotated[int, "blocks"]
     x_size: Annotated[int, "elements of a block of x"]
@@ -75,14 +78,17 @@ class LinearWalk(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearOptions(Options):
-    """Of linear interpolation."""
+    """Template option of linear interpolation."""
 
     pair: Annotated[bool, "whether there are two axes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rescaling(Params):
-    """From the sum of weighted codes to a code of y: ((sum - x_zero) · multiplier / 2^32 + offset) >> shift_more."""
+    """Parameters from the weighted sum of quantized values to y.
+
+    y = ((sum - x_zero) · multiplier / 2^32 + offset) >> shift_more.
+    """
 
     multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 and more"]
     offset: Annotated[Trained, "zero point of y and one half, in units of the product's upper word"]
@@ -92,7 +98,7 @@ class Rescaling(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class CodesOptions(LinearOptions):
-    """The same of codes."""
+    """Template options of linear interpolation of quantized values."""
 
     y_t: Annotated[str, "C type of y"]
     low: Annotated[int, "the least code"]
@@ -102,7 +108,10 @@ class CodesOptions(LinearOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    """How CPUs with vectors or the DSP extension take rows of codes: their places have 16 bits then."""
+    """Template options of rows of quantized values on CPUs with vectors or the DSP extension.
+
+    Places have 16 bits then.
+    """
 
     gathers: Annotated[bool, "whether entries of the last axis are elements, which Helium gathers"] = False
     words: Annotated[bool, "whether the DSP extension takes rows"] = False
@@ -142,12 +151,12 @@ RESIZE_LINEAR = {
     DType.INT8: _linear_int("resize_linear_s8"),
     DType.INT16: _linear_int("resize_linear_s16"),
 }
-"""By the type of x."""
+"""Kernels of linear interpolation, by type of x."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions(LinearOptions):
-    """The same of codes whose weights are few sixteenths, say."""
+    """Template options of linear interpolation with weights of few bits, such as sixteenths."""
 
     a_bits: Annotated[int, "bits of weights of the first of two axes behind the point"]
     b_bits: Annotated[int, "bits of weights of the last axis behind the point"]
@@ -155,7 +164,7 @@ class LaneOptions(LinearOptions):
 
 
 MOST_LANE_BITS = 8
-"""Bits behind the point of products of weights, so that sums of codes have 16."""
+"""Most bits behind the point of products of weights, so that sums of quantized values have 16 bits."""
 
 RESIZE_LINEAR_LANES = Kernel(
     "resize_linear_s8_lanes",
@@ -178,7 +187,7 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleParams(Params):
-    """Of y, and the table."""
+    """Sizes of y and of the table."""
 
     out: Annotated[int, "entries along the axis of y"]
     taps: Annotated[int, "weights of an entry"]
@@ -187,7 +196,7 @@ class ResampleParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleOptions(Options):
-    """What the weighted sums are computed in."""
+    """Template option of the element type."""
 
     t: Annotated[str, "C type of the elements"]
 

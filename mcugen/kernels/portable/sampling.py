@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that read images at positions which are data: grids, moved taps, regions."""
+"""Kernels that read images at positions given by data: grids, deformed taps, regions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True, kw_only=True)
 class RealOptions(Options):
-    """What kernels of floats and doubles differ in."""
+    """Template options in which kernels of float and double differ."""
 
     t: Annotated[str, "C type of the elements"]
     f: Annotated[str, "what names of functions and literals end in: f, or nothing for double"]
@@ -23,7 +23,7 @@ class RealOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class GridParams(Params):
-    """Images and positions."""
+    """Sizes of images and positions."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -33,7 +33,7 @@ class GridParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneAxes(ByAxis):
-    """The axes of a plane."""
+    """Axes of a plane."""
 
     in_: Annotated[Mapping[str, int], "elements along this axis"]
     pitch: Annotated[Mapping[str, int], "elements from one to the next along this axis"]
@@ -41,7 +41,7 @@ class PlaneAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(RealOptions):
-    """How values between elements, and outside of them, are found."""
+    """Template options of interpolation and padding."""
 
     rank: Annotated[int, "axes of a plane"]
     mode: Annotated[str, "nearest, linear or cubic"]
@@ -65,7 +65,7 @@ GRID_SAMPLE = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class DeformParams(Params):
-    """Channels of a convolution whose taps are moved."""
+    """Sizes of a convolution whose taps are moved."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels with filters of their own"]
@@ -91,7 +91,7 @@ class DeformWindow(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class DeformOptions(RealOptions):
-    """Which operands there are."""
+    """Template options of the operands that are present."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     mask: Annotated[bool, "whether taps have factors"]
@@ -116,7 +116,7 @@ DEFORM_CONV = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class RegionParams(Params):
-    """Images, and regions of them in bins."""
+    """Sizes of images, and of regions in bins."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -129,14 +129,14 @@ class RegionParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RegionScale(Params):
-    """From a region's coordinates to elements."""
+    """Scale from a region's coordinates to elements."""
 
     scale: Annotated[Real, "elements of a plane by unit of a region's coordinates"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinSamples(Params):
-    """How closely a bin is looked at."""
+    """Numbers of samples of a bin."""
 
     samples: Annotated[int, "samples of a bin along an axis; 0: as many as it has elements"]
     most: Annotated[int, "samples along an axis at most"]
@@ -144,7 +144,7 @@ class BinSamples(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignOptions(RealOptions):
-    """How a region is sampled, and what becomes of its samples."""
+    """Template options of how a region is sampled, and what is computed from its samples."""
 
     half_pixel: Annotated[bool, "whether coordinates are of edges, and elements lie half a unit behind them"]
     max: Annotated[bool, "whether the largest sample is wanted, not the average"]

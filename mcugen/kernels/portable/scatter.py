@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that write updates to places that indices tell. No index can lead out of the tensor."""
+"""Kernels that write updates to places given by indices; no index can lead out of the tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _operands(index: str, meaning: str) -> tuple[Role, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced(Options):
-    """How an update meets what is there."""
+    """Template options of how an update is combined with an element."""
 
     t: Annotated[str, "C type of the elements"]
     reduction: Annotated[str, "none, add, mul, max or min, for the comment"]
@@ -30,7 +30,7 @@ class Reduced(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterElementsParams(Params):
-    """The tensor, and the axis that indices are of."""
+    """Sizes of the tensor, and of the axis that indices refer to."""
 
     size: Annotated[int, "elements of x"]
     depth: Annotated[int, "entries of the axis"]
@@ -47,7 +47,7 @@ class ScatteredAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterElementsOptions(Reduced):
-    """Of single elements."""
+    """Template option of single elements."""
 
     rank: Annotated[int, "loops"]
 
@@ -63,7 +63,7 @@ SCATTER_ELEMENTS = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterParams(Params):
-    """The tensor, and the updates."""
+    """Sizes of the tensor and the updates."""
 
     size: Annotated[int, "elements of x"]
     count: Annotated[int, "updates"]
@@ -72,7 +72,7 @@ class ScatterParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedAxes(ByAxis):
-    """The axes that an index has numbers for."""
+    """Axes that an index has numbers for."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
@@ -80,7 +80,7 @@ class PlacedAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterOptions(Reduced):
-    """How runs are found by their index."""
+    """Template option of runs that are found by their index."""
 
     depths: Annotated[int, "numbers of an index"]
 
@@ -96,7 +96,7 @@ SCATTER_ND = Kernel(
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScatterParams(Params):
-    """The tensor, and how much of its axis is written."""
+    """Sizes of the tensor, and of the part of its axis that is written."""
 
     size: Annotated[int, "elements of x"]
     batches: Annotated[int, "samples"]
@@ -108,7 +108,7 @@ class TensorScatterParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScatterOptions(Options):
-    """Of a cache."""
+    """Template option of a cache."""
 
     circular: Annotated[bool, "whether updates go on at the beginning once they reach the end"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of softmax and its logarithm along one axis."""
+"""Kernels of softmax and log-softmax along one axis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSo
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec:
-    """A softmax along `axis`, or its logarithm, as kernels take it; `mask` is the type of the mask, if there is one."""
+    """A softmax or log-softmax along `axis`, as kernels take it; `mask` is the type of the mask, if any."""
 
     x: TensorType
     y: TensorType
@@ -32,26 +32,26 @@ class SoftmaxSpec:
 
     @property
     def walk(self) -> AxisWalk:
-        """How rows along the axis lie in memory."""
+        """Return how rows along the axis lie in memory."""
         return AxisWalk.of(self.x.shape, self.axis)
 
     @cached_property
     def fixed(self) -> FixedSoftmax | FixedLogSoftmax | None:
-        """In integers; None of reals, or where integers are too coarse."""
+        """Return the integer formula; None for reals, or where integers are too coarse."""
         sig = Signature((self.x,), (self.y,))
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Params):
-    """Where some elements are hidden."""
+    """Parameter of a mask that hides elements."""
 
     period: Annotated[int | None, "rows of the mask, which repeats behind them"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probabilities(Params):
-    """From exponentials to codes: e * (numerator * 2^bits / sum), with 2^shift for each code."""
+    """Parameters that turn exponentials into quantized values: e · (numerator · 2^bits / sum), 2^shift a step."""
 
     numerator: Annotated[Trained, "1 / scale of y, with shift - bits bits behind the point"]
     bits: Annotated[Trained, "bits behind the point of an exponential"]
@@ -60,14 +60,14 @@ class Probabilities(Params):
 
     @staticmethod
     def of(fixed: FixedSoftmax) -> Probabilities:
-        """As the specification has them."""
+        """Return the parameters of an integer softmax."""
         offset, more = Wide(fixed.offset), fixed.shift - 32
         return Probabilities(numerator=fixed.numerator, bits=fixed.exp.bits, offset=offset, shift_more=more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logarithms(Params):
-    """From x - max and the logarithm of the sum of exponentials to codes."""
+    """Parameters that turn x - max and the logarithm of the sum of exponentials into quantized values."""
 
     slope: Annotated[Trained, "scale of x / scale of y, with shift bits behind the point"]
     log2_one: Annotated[Trained, "log2 of 1 in an exponential's unit, with 20 bits behind the point"]
@@ -78,7 +78,7 @@ class Logarithms(Params):
 
     @staticmethod
     def of(fixed: FixedLogSoftmax) -> Logarithms:
-        """As the specification has them."""
+        """Return the parameters of an integer log-softmax."""
         return Logarithms(
             slope=fixed.slope,
             log2_one=fixed.exp.bits << LOG_BITS,
@@ -91,21 +91,21 @@ class Logarithms(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskOptions(Options):
-    """Of a softmax."""
+    """Template option of a softmax."""
 
     masked: Annotated[bool, "whether a mask hides elements"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealOptions(MaskOptions):
-    """Of a softmax of reals."""
+    """Template options of a softmax of reals."""
 
     vectors: Annotated[bool, "whether a row's elements lie together, four at a time with Helium"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareOptions(Options):
-    """How exponentials become codes."""
+    """Template options of how exponentials become quantized values."""
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
     long: Annotated[bool, "whether rows are so long that those without a clamped element are worth a loop of their own"]
@@ -113,7 +113,7 @@ class ShareOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(ShareOptions):
-    """The output's codes."""
+    """Template options of the quantized output."""
 
     y_t: Annotated[str, "C type of y"]
     bits_y: Annotated[int, "its bits"]
@@ -135,13 +135,16 @@ def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
 
 
 LONG = 32
-"""Elements of a row."""
+"""Shortest row, in elements, that gets a separate loop without clamping."""
 
 _VARIES = "the largest element and the length of the sum are looked for"
 
 
 def _rounds(instr: Instr) -> int:
-    """Of the loop that shifts a sum to the left: once a row, 31 at most. Others of a division are shorter."""
+    """Return the most iterations of the longest data-dependent loop, which shifts a sum left by up to 31 bits per row.
+
+    The other loops of a division are shorter.
+    """
     outer, inner = instr.params["outer"], instr.params.get("inner", 1)
     assert isinstance(outer, int) and isinstance(inner, int)
     return 31 * outer * inner
@@ -181,7 +184,7 @@ def _log_softmax(dtype: DType) -> Kernel:
 
 
 FEWEST, MOST = 8, 256
-"""Elements of rows whose exponentials are kept: four bytes of each."""
+"""Shortest and longest row, in elements, whose exponentials are kept in four bytes each."""
 
 SOFTMAX_DSP = Kernel(
     "softmax_s8_dsp",
@@ -206,7 +209,7 @@ net (int8[4, 16] a) => (int8[4, 16] y)
   y = QuantizeLinear(shares, finer, least)
 }""",
 )
-"""What it keeps is no more than the tensor: rows are FEWEST at the least."""
+"""Kernel that keeps the exponentials of a row; they need no more memory than the tensor, as there are enough rows."""
 
 _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT16)
 SOFTMAX = {dtype: _softmax(dtype) for dtype in _TYPES}
@@ -214,13 +217,13 @@ LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
 
 
 def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
-    """Input 1, if there is one, is the mask."""
+    """Emit the call of a softmax; input 1 of the node, if present, is the mask."""
     if not _call_dsp(node, builder, spec):
         _call_any(node, builder, spec)
 
 
 def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:
-    """Rows whose exponentials are kept; False: they are too short, too long or too few, or there is no kernel."""
+    """Emit the DSP kernel; return False if rows are too short, too long or too few, or the kernel does not fit."""
     x, y, walk, fixed = spec.x, spec.y, spec.walk, spec.fixed
     is_wanted = isinstance(fixed, FixedSoftmax) and x.dtype is y.dtype is DType.INT8 and walk.inner == 1
     is_worth_it = FEWEST <= walk.depth <= min(MOST, x.count // 4) and spec.mask is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of ensembles of decision trees: tables that one loop walks, or a C function a tree."""
+"""Kernels of ensembles of decision trees: tables that one loop walks, or one C function per tree."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mcugen.lir.program import Instr, Param
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 Line = tuple[str | Param, ...]
-"""C text with numbers in between."""
+"""A line of C text with numbers in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForestParams(Params):
-    """What goes in and comes out."""
+    """Sizes of input and output, and numbers of the aggregation."""
 
     rows: Annotated[int, "rows of x"]
     features: Annotated[int, "elements of a row"]
@@ -32,7 +32,7 @@ class ForestParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ForestOptions(Options):
-    """How scores come about."""
+    """Template options of how scores are computed."""
 
     x_t: Annotated[str, "C type that computes"]
     combine: Annotated[str, "C text that adds a weight {w} to a score {y}"]
@@ -56,7 +56,7 @@ class TableParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(ForestOptions):
-    """How nodes compare, and where a leaf's weights lie."""
+    """Template options of comparisons, and of where the weights of a leaf lie."""
 
     test: Annotated[str, "C text of the comparison, if there is one only"]
     tests: Annotated[list[tuple[int, str]], "else numbers of comparisons and their C texts"]
@@ -66,8 +66,10 @@ class TableOptions(ForestOptions):
 
 
 def _rounds(instr: Instr) -> int | None:
-    """The longest path of each tree, for each row, or the most weights of leaves. None where the kind of a comparison
-    is looked up: a jump goes by data then."""
+    """Return the most iterations of a loop: rows times the longest path over all trees, or the most weights of leaves.
+
+    None where the kind of a comparison is looked up, as a jump then depends on data.
+    """
     if instr.code["tests"]:
         return None
     tables = {o.role: o.buffer.data for o in instr.operands if o.buffer.data is not None}
@@ -117,7 +119,7 @@ class TreeText:
 
     @staticmethod
     def of(lines: Sequence[Line]) -> TreeText:
-        """By what its text mentions."""
+        """Return the body, with the flags derived from its text."""
         return TreeText(lines, _mentions(lines, "x["), _mentions(lines, "y["))
 
 
@@ -127,7 +129,7 @@ def _mentions(lines: Sequence[Line], text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(ForestOptions):
-    """The functions."""
+    """Template option of the functions."""
 
     trees: Annotated[list[TreeText], "the body of each tree's function"]
 
