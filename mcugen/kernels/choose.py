@@ -261,6 +261,9 @@ def offers_of(
     """Estimate the cost of every kernel that fits, and the RAM of all other nodes.
 
     Args:
+        graph: The model.
+        features: CPU features and tuning flags.
+        costs: Cost model of the CPU.
         fitting: The kernels that fit, by node.
         settled: Nodes whose kernel is fixed already, such as library kernels.
         in_any_order: Take, for each node, the smaller RAM of two node orders: the graph's own and the order of least
@@ -326,7 +329,13 @@ def _compared(
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
-    """Return the estimated instructions per inference of the nodes in `kernels`, by the name of its first output."""
+    """Return the estimated instructions of nodes per inference, by the name of their first output.
+
+    Args:
+        graph: The model.
+        costs: Cost model of the CPU.
+        kernels: The kernels of nodes; other nodes are left out.
+    """
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
 
@@ -335,9 +344,15 @@ def time_without_choice(
 ) -> float:
     """Return the instructions per inference of all nodes that are not `settled`.
 
-    A rough figure where none was measured.
+    A node that was not measured is estimated roughly. Cycles of the core stand in place of instructions as far as they
+    are known.
 
-    Cycles of the core stand in place of instructions as far as they are known.
+    Args:
+        graph: The model.
+        features: CPU features and tuning flags.
+        costs: Cost model of the CPU.
+        settled: Nodes whose kernel is chosen otherwise.
+        goal: The goal; it decides whether weights of few bits are widened by tiles.
     """
     return sum(
         times * _time_alone(node, features, costs, goal)
@@ -370,9 +385,15 @@ def _known_time(node: Node, kernel: Kernel, costs: CostTable) -> float:
 def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
     """Return the cycles per inference of the nodes that have a kernel, on memory without stalls.
 
-    None if no core is known.
-
     For kernels without fitted cycles, the instructions and the known stall cycles are added up.
+
+    Args:
+        graph: The model.
+        costs: Cost model of the CPU.
+        kernels: The kernels of nodes; other nodes are left out.
+
+    Returns:
+        The cycles, or None if no core is known.
     """
     if not costs.core:
         return None
@@ -395,7 +416,14 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
 def all_fitting(
     graph: Graph, features: frozenset[str], any_size: bool = False, wanted: Collection[str] = ()
 ) -> dict[Node, list[Kernel]]:
-    """Return our kernels that fit each node, including nodes of bodies; nodes that no kernel fits are left out."""
+    """Return our kernels that fit each node, including nodes of bodies; nodes that no kernel fits are left out.
+
+    Args:
+        graph: The model.
+        features: CPU features and tuning flags.
+        any_size: Whether sizes may be known at run time only.
+        wanted: Names of kernels that are returned even if they spend memory.
+    """
     return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size, wanted))}
 
 
@@ -403,8 +431,13 @@ def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted
     """Return the kernels that fit a node and emit their own instruction, in order of preference.
 
     Kernels that spend memory are returned only under the tuning flag SPENDING, or if they are named in `wanted`. Under
-    the flag HALVES, kernels with float16 weights come alone where any fit. `any_size` selects kernels for sizes known
-    at run time, where any fit.
+    the flag HALVES, kernels with float16 weights come alone where any fit.
+
+    Args:
+        node: The node.
+        features: CPU features and tuning flags.
+        any_size: Select the kernels for sizes known at run time, if any fits.
+        wanted: Names of kernels that are returned even if they spend memory.
     """
     found = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
     found = [k for k in found if not k.spends or SPENDING in features or k.name in wanted]
@@ -414,7 +447,14 @@ def fitting_kernels(node: Node, features: frozenset[str], any_size: bool, wanted
 
 
 def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False) -> dict[Node, str]:
-    """Return a remark for each node with a choice of kernels if some were not measured and so are assumed slow."""
+    """Return a remark for each node with a choice of kernels if some were not measured and so are assumed slow.
+
+    Args:
+        graph: The model.
+        features: CPU features and tuning flags.
+        costs: Cost model of the CPU.
+        any_size: Whether sizes may be known at run time only.
+    """
     found = {}
     for node, _ in _nodes(graph):
         kernels = own_kernels(node.op)
@@ -490,6 +530,10 @@ def _candidate(
     """Estimate the cost of a kernel at a node by lowering the node alone.
 
     Args:
+        node: The node.
+        kernel: The kernel.
+        features: CPU features and tuning flags.
+        costs: Cost model of the CPU.
         times: How often the node runs per inference.
         alive: The bytes alive at each node, by the name of its first output.
         lasting: Values that nothing may overwrite.

@@ -95,7 +95,13 @@ class ConvShape:
 
     @staticmethod
     def of_rows(rows: int, depth: int, channels: int) -> ConvShape:
-        """Return the geometry of a fully connected layer: a 1×1 convolution over one row of `rows` pixels."""
+        """Return the geometry of a fully connected layer: a 1×1 convolution over one row of `rows` pixels.
+
+        Args:
+            rows: Rows of x and y.
+            depth: Elements of a row of x.
+            channels: Elements of a row of y.
+        """
         return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
 
     @property

@@ -24,6 +24,10 @@ def library_kernels(
     the operator's reference does are taken (see Kernel).
 
     Args:
+        graph: The model.
+        features: CPU features and tuning flags.
+        costs: Cost model of the CPU.
+        goal: The goal of the user's optimization.
         wanted: Names of kernels that are preferred to all others.
     """
     found = {}
@@ -48,6 +52,7 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
     """Return the reference of each node that `program` computes with a library kernel of different rounding.
 
     Args:
+        graph: The model.
         program: The program that was lowered from `graph`.
     """
     used = {(instr.name, instr.kernel) for instr in program.instrs if instr.library}

@@ -23,6 +23,7 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
     By default the window of a block is copied before anything is written.
 
     Args:
+        shape: Geometry of the convolution.
         blocks: Numbers of output pixels, [blocks, pixels].
         last: If not 0, the window is not copied but read again for every few output channels, of which the `last` ones
             are written after all reads.
@@ -39,7 +40,12 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
 def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
     """Return the traversal of a depthwise convolution by output rows.
 
-    Within a row, `count` channels from each of `starts` on are computed pixel after pixel.
+    Within a row, blocks of channels are computed one after the other, pixel after pixel.
+
+    Args:
+        shape: Geometry of the convolution.
+        starts: The first channel of each block.
+        count: Channels of a block.
     """
     space = (shape.out_h, 1, shape.out_w)
     first = _first_elements(shape).reshape(space) + starts[:, None]
@@ -59,6 +65,7 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
     """Return the traversal by output rows, where the input rows that a step needs are copied before it.
 
     Args:
+        shape: Geometry of the convolution.
         at_once: Output rows per step.
         writes: The end of the written elements after each step, if it differs from the end of the step's rows.
     """
@@ -74,7 +81,13 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
 
 
 def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
-    """Return the traversal of a batch from the first read and the end of writes of each step in one image."""
+    """Return the traversal of a batch from that of one image.
+
+    Args:
+        shape: Geometry of the convolution.
+        first: The first element of x that each step reads.
+        end: The end of the elements of y that are written after each step.
+    """
     in_size, out_size = shape.in_h * shape.in_w * shape.in_c, shape.out_h * shape.out_w * shape.out_c
     image = np.arange(shape.batch)[:, None]
     reads = np.where(first < in_size, first + image * in_size, shape.batch * in_size)

@@ -171,6 +171,12 @@ class ConvSpec(WeightedSpec):
         """Return the spec of a node with inputs x, weights and perhaps a bias.
 
         A one-line convolution whose single window covers the whole input becomes a fully connected layer.
+
+        Args:
+            node: The node, channels last.
+            window: Strides, dilations and padding.
+            groups: Groups of channels.
+            clamp: Range that results are clamped to, if any.
         """
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         shape = ConvShape.of_layer(x.shape, w.shape, y.shape, window, groups)

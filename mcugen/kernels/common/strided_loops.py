@@ -41,6 +41,11 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
     """Return (size, source stride, target stride) per dimension.
 
     Dimensions of size 1 are dropped, and neighbouring dimensions are merged where one loop covers both.
+
+    Args:
+        shape: Sizes of the dimensions.
+        source: Strides of the source, in elements.
+        target: Strides of the target, in elements.
     """
     dims: list[tuple[int, int, int]] = []
     for size, xs, ys in zip(shape, source, target, strict=True):
@@ -75,9 +80,12 @@ class WindowWalk(ByAxis):
 
     @staticmethod
     def of(window: Window, space: Shape, out: Shape, kernel: Shape) -> WindowWalk:
-        """Return the walk from the input shape `space` to the output shape `out`, both without channels.
+        """Return the walk of a window over x, channels first.
 
         Args:
+            window: Strides, dilations and padding.
+            space: Spatial sizes of x.
+            out: Spatial sizes of y.
             kernel: Taps along each axis.
         """
         return WindowWalk(

@@ -266,6 +266,11 @@ def uint8_example(channels: int, results: int, group: int = 1) -> str:
     """Return a model in ONNX's text form: a convolution with uint8 weights around a zero point.
 
     The last weight does not fit int8 after its zero point is subtracted.
+
+    Args:
+        channels: Channels of x.
+        results: Channels of y.
+        group: Groups of channels.
     """
     shape = (results, channels // group, 3, 3)
     codes = ", ".join([*(str(37 * n % 227) for n in range(math.prod(shape) - 1)), "255"])
@@ -306,6 +311,7 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
     """Return the variant of an int8 kernel with two weights per byte, which are unpacked in registers.
 
     Args:
+        kernel: A kernel of int8 weights, with `s8` in its name.
         when: Additional conditions.
         changes: Other fields of the kernel to replace.
     """

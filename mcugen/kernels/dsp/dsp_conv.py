@@ -90,6 +90,7 @@ def sums_of(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> Sums
     >> second.
 
     Args:
+        spec: The layer.
         packed: Whether two int8 weights share 16 bits, which scales the sums of odd channels by 256.
         nibbles: Whether weights have 4 bits: these leave no room for a gain, and sums are shifted by `second` instead.
     """
@@ -112,6 +113,8 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool, *, are_sums_
     Each block of channels has its biases, its weights and, if there are any, its multipliers.
 
     Args:
+        weights: The weights, in the order of a patch.
+        sums: Biases, multipliers and gain.
         channels: Output channels of a block.
         packed: Whether two int8 channels are packed into 16 bits as 256 · odd + even.
         are_sums_joined: Whether the biases of a packed pair are joined likewise.
@@ -211,7 +214,13 @@ def shifted_high_word(spec: ConvSpec) -> bool:
 
 
 def in_pairs(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
-    """Return [N, ...] with zero channels appended to each of several groups, up to a whole number of blocks."""
+    """Return an array by channel with zero channels appended to each of several groups, up to whole blocks.
+
+    Args:
+        spec: The layer.
+        by_channel: The array, [N, ...].
+        block: Channels of a block.
+    """
     groups = spec.shape.groups
     missing = -(spec.channels // groups) % block
     if groups == 1 or missing == 0:
@@ -396,6 +405,7 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
     With several groups of channels, a tap of each group is a run.
 
     Args:
+        shape: Geometry of the convolution.
         few: Whether the loop is fully unrolled; remaining elements are then gathered where that saves groups.
     """
     joined, channels = shape.groups == 1 and (shape.dilation_w == 1 or shape.k_w == 1), shape.in_c // shape.groups
@@ -490,6 +500,8 @@ def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
     """Return the weights as [N, groups, 4] in the order of activations in a patch.
 
     Args:
+        spec: The layer.
+        runs: How im2col reads a window.
         twos: Whether loop steps take two groups; their number is then padded to an even one.
     """
     order = runs.elements(WIDENED if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
@@ -540,7 +552,13 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def conv_steps(spec: ConvSpec, few: bool = False, channels: int = 2) -> int:
-    """Count steps of the inner loop: groups of four products, for two pixels and `channels` channels."""
+    """Count steps of the inner loop: groups of four products, for two pixels and a block of channels.
+
+    Args:
+        spec: The layer.
+        few: Whether the loop is fully unrolled.
+        channels: Channels of a block.
+    """
     shape = plain_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
     blocks = shape.groups * -(-shape.out_c // shape.groups // channels)

@@ -373,7 +373,13 @@ PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_
 
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
-    """Emit the kernel that reads transformed weights from flash, one block at a time."""
+    """Emit the kernel that reads transformed weights from flash, one block at a time.
+
+    Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
+        tiles: The family of the kernel.
+    """
     shape = spec.shape
     working = {"rows": _ring(shape, tiles)} if tiles.is_copied(shape) else {}
     working["v"] = tiles.v, tiles.v_size(shape.in_c)
@@ -383,9 +389,15 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
 
 
 def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
-    """Emit the kernel that reads int8 weights from flash and transforms them for every strip of `strip` tiles.
+    """Emit the kernel that reads int8 weights from flash and transforms them for every strip.
 
     With LITTLE code, a layer of a single strip has no variant of its own.
+
+    Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
+        tiles: The family of the kernel.
+        strip: Tiles of a strip.
     """
     shape = spec.shape
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))

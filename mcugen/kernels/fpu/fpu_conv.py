@@ -221,7 +221,11 @@ def _call(
     """Return the call of a layer whose packed weights include the bias, or have float16 elements and a bias apart.
 
     Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
+        params: Parameters besides geometry and limits.
         working: Role and number of elements of the working memory.
+        options: Template options besides those of the upper limit and the loops.
         order: The traversal of x and y.
     """
     role, count = working

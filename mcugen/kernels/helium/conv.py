@@ -193,6 +193,11 @@ def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     """Emit a convolution that reads pixels directly, two at a time (one by one in plain C).
 
     Pixels are read again for every four channels.
+
+    Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
+        walk: The walk over pixels.
     """
     shape, loop = spec.shape, Loop(*divmod(spec.depth, VECTOR))
     table = Table(spec, groups=shape.groups, nine=has_nine_bits(spec))

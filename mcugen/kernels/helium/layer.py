@@ -81,6 +81,11 @@ def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
     """Pack [N, …, K] as a flat array, padded with zeros.
 
     Each block of `count` channels is stored as […, K / `lanes`, `count`, `lanes`].
+
+    Args:
+        rows: The weights.
+        count: Channels of a block.
+        lanes: Elements of a vector.
     """
     padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % lanes)])
     blocks = blocks_of(padded.reshape(len(rows), -1, lanes), count)
@@ -338,6 +343,8 @@ def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
     """Return the parameters of products whose iterations read adjacent bytes of x.
 
     Args:
+        table: The requantization constants.
+        loop: The inner loop.
         x_next: Bytes of x from two pixels to the next two.
     """
     codes = table.codes
@@ -358,7 +365,13 @@ def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
 
 
 def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
-    """Count vectors of products of a layer in blocks of so many pixels and channels, for the cost model."""
+    """Count vectors of products of a layer, for the cost model.
+
+    Args:
+        spec: The layer.
+        pixels: Pixels of a block.
+        channels: Channels of a block.
+    """
     groups = spec.shape.groups
     blocks = -(-spec.y.count // spec.channels // pixels) * groups * -(-spec.channels // groups // channels)
     taps = spec.shape.k_h * spec.shape.k_w if groups > 1 else 1
@@ -391,6 +404,7 @@ def call(
     """Return the call of a kernel.
 
     Args:
+        site: Operands and CPU features of the call.
         packed: int8 weights in reading order; they are packed to 4 bits if the kernel reads those.
         table: The requantization constants, by blocks of channels.
         params: Parameters in the order of the kernel's.

@@ -166,6 +166,8 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
     """Emit y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors.
 
     Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
         factors: m0 and m1, below 2^23, in the order of the node's inputs; sums stay below 2^31.
         offset: Zero points and one half, in units of the sum.
         shift: Bits behind the point of the sum.
@@ -237,6 +239,11 @@ net (int16[5, 7] a, int16[5, 7] b) => (int16[5, 7] y)
 def emit_sum_of_halves(node: Node, builder: Builder, sum_of: WeightedSum) -> bool:
     """Emit y = saturate(x0 + x1) of int16 tensors of one shape.
 
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        sum_of: The weighted sum to compute.
+
     Returns:
         False if `sum_of` is another sum, or no kernel fits.
     """
@@ -295,7 +302,16 @@ net (int8[2, 6, 8] a, int8[1, 1, 8] b) => (int8[2, 6, 8] y)
 
 
 def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
-    """Emit one instruction for a product of int8 tensors; return False if there is no kernel."""
+    """Emit a product of int8 tensors.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        spec: The product.
+
+    Returns:
+        False if no kernel fits.
+    """
     rows, kernel = RowsOfInt8.of(node.sig), MUL_S8
     requantize = spec.product.for_high_word() if spec.product else None
     fits = kernel.runs_on(builder.features) and not builder.any_size
@@ -358,7 +374,18 @@ FEWEST_PIXELS = 128
 
 
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
-    """Emit one instruction; return False if slopes are not per channel, or tables are not worth their time or RAM."""
+    """Emit y = saturate((d · (slope if d < 0 else factor) + start) >> bits) for d = x - zero.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        factor: scale of x / scale of y, times 2^bits.
+        start: Zero point of y and one half, times 2^bits.
+        bits: Bits behind the point.
+
+    Returns:
+        False if slopes are not per channel, or tables are not worth their time or RAM.
+    """
     x, slopes, y = node.input(0).type, node.input(1).type, node.output.type
     pixels, channels = y.count // y.shape[-1], y.shape[-1]
     by_channel = slopes.shape[-1] == slopes.count == channels and x.shape == y.shape

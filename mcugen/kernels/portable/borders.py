@@ -57,7 +57,16 @@ DEQUANTIZE = Kernel(
 
 
 def emit_codes(node: Node, builder: Builder, codes: TensorType) -> bool:
-    """Emit one instruction that quantizes or dequantizes; return False if there is no kernel."""
+    """Emit one instruction that quantizes or dequantizes.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        codes: Type of the quantized side: that of x or of y.
+
+    Returns:
+        False if no kernel fits.
+    """
     x, y = node.input(0).type, node.output.type
     is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1
     if not is_packed or not builder.features >= _NEEDS or builder.features & _LACKS or builder.any_size:

@@ -103,6 +103,7 @@ def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
     """Return whether no output overwrites an input that is still to be read.
 
     Args:
+        way: The way to cut.
         at_once: Output lines of a strip.
         window: Lines that the first strip reads, padding included.
         step: Further lines that each other strip reads.
@@ -361,7 +362,13 @@ def paired_taps(taps: Array, stride: int) -> Array:
 
 
 def packed_taps(pairs: Array, bias: Array, multiplier: Array) -> Array:
-    """Pack paired 16-bit taps as int32 [C, 7]: one word per pair, the bias, the multiplier."""
+    """Pack paired 16-bit taps as int32 [C, 7]: one word per pair, the bias, the multiplier.
+
+    Args:
+        pairs: Taps in pairs, [C, 5, 2] (paired_taps).
+        bias: Biases by channel.
+        multiplier: Requantization multipliers by channel.
+    """
     words = (pairs[..., 0] & 0xFFFF) | (pairs[..., 1] << 16)
     return _words(np.concatenate([words, _constants(bias, multiplier)], 1))
 
@@ -423,7 +430,13 @@ def stride_way(spec: ConvSpec) -> str:
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
-    """Return the parameters of a way to cut."""
+    """Return the parameters of a way to cut.
+
+    Args:
+        spec: The layer.
+        shape: Geometry of the convolution.
+        way: The way to cut.
+    """
     lines, points = way.lines, way.points
     return StripWalk(
         batch=shape.batch,
@@ -673,6 +686,12 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Ar
     """Pack [C, 3, 3] weights as int32 [C, 5]: a row of taps per word, the bias, the multiplier.
 
     A row is in the upper 3 · `bits` bits of its word. Bit 0 of the last channel's first word marks the end.
+
+    Args:
+        weights: Weights, [C, 3, 3].
+        bias: Biases by channel.
+        multiplier: Requantization multipliers by channel.
+        bits: Bits of a packed weight.
     """
     codes = weights.astype(np.int64) & (1 << bits) - 1
     words = (codes << 32 - bits * (3 - np.arange(3))).sum(-1)
@@ -682,9 +701,14 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array, bits: int) -> Ar
 
 
 def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
-    """Return bias and multiplier; channels whose weights are all 0 get values of few bits with the same result.
+    """Return bias and multiplier, with values of few bits for channels whose weights are all 0.
 
-    The result of such a channel is that of its bias alone.
+    The result of such a channel is that of its bias alone, and stays the same.
+
+    Args:
+        weights: Weights by channel.
+        bias: Biases by channel.
+        multiplier: Requantization multipliers by channel.
     """
     dead = ~weights.reshape(len(weights), -1).any(1)
     result = (bias.astype(np.int64) * multiplier.astype(np.int64) + 2**31) >> 32

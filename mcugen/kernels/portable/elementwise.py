@@ -175,7 +175,13 @@ class Loop:
 
 
 def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
-    """Emit the call of a loop."""
+    """Emit the call of a loop over the elements of a node's output.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        loop: The computation.
+    """
     out, count = node.output, len(node.inputs)
     streams = [i for i in range(count) if i not in loop.tables]
     dims, strides = collapse(out.type.shape, [node.input(i).type.shape for i in streams])

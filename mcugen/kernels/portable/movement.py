@@ -96,6 +96,8 @@ def emit_copy(
     A copy of a single run becomes a move, which vanishes where both sides can share one place.
 
     Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
         index: Number of the input that is x.
         shape: Trips by axis.
         source: Strides and offset in x.
@@ -149,7 +151,14 @@ FILL = Kernel(
 
 
 def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
-    """Emit the call that sets every element of `buffer` to `value`, an array of one element."""
+    """Emit the call that sets every element of a buffer.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        buffer: The buffer.
+        value: The value, an array of one element.
+    """
     dtype = DType.of(value)
     params = FillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
     options = FillOptions(ctype=dtype.c)

@@ -155,6 +155,8 @@ def call_normalize(node: Node, builder: Builder, rows: Rows, epsilon: float, inp
     """Emit the call of a normalization of reals.
 
     Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
         rows: Types, axes and strides.
         epsilon: Summand of the variance.
         inputs: Numbers of the node's inputs, by role.
@@ -233,7 +235,14 @@ NORMALIZE_INT = Kernel(
 
 
 def call_normalize_codes(node: Node, builder: Builder, rows: Rows, fixed: FixedNormalize) -> None:
-    """Emit the call of a normalization of quantized values; elements have, or share, a gain and a bias."""
+    """Emit the call of a normalization of quantized values.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        rows: Types, axes and strides.
+        fixed: The integer formula, with gains and biases that elements have or share.
+    """
     x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
     params = FixedPoint(
         count=fixed.count,

@@ -242,7 +242,13 @@ def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
 
 
 def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
-    """Return, by channel and group, an upper bound of the magnitude of sums of products."""
+    """Return, by channel and group, an upper bound of the magnitude of sums of products.
+
+    Args:
+        codes: Quantized weights, [N, K].
+        group: Weights of a group.
+        x: Element type of the input.
+    """
     starts = np.arange(0, codes.shape[1], group)
     sums: Array = np.add.reduceat(np.abs(codes.astype(np.int64)), starts, 1) * largest_code(x)
     return sums

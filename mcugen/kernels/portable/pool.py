@@ -104,7 +104,14 @@ class PoolSpec:
 
 
 def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
-    """Return, by output position along an axis, the first position that its window reads inside the input."""
+    """Return, by output position along an axis, the first position that its window reads inside the input.
+
+    Args:
+        out: Output positions.
+        stride: Stride of the window.
+        pad: Padding before the input.
+        dilation: Dilation of the window.
+    """
     start = np.arange(out) * stride - pad
     return np.where(start < 0, start % dilation, start)
 
@@ -156,7 +163,13 @@ MAX_POOL = {dtype: kernel for kernel in _MAX_POOLS for dtype in kernel.operands[
 
 
 def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
-    """Emit the call that finds the largest element under each window."""
+    """Emit the call that finds the largest element under each window.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        pool: The pool.
+    """
     inside = pool.is_inside(builder.any_size)
     call = Call(
         MAX_POOL[pool.y.dtype],
@@ -200,7 +213,13 @@ class CodesMean(Params):
 
     @staticmethod
     def of(requantize: Requantizer, x: TensorType, fixed: bool) -> CodesMean:
-        """Return the parameters; `fixed` says that there is a single multiplier."""
+        """Return the parameters of a mean of quantized values.
+
+        Args:
+            requantize: Requantization of sums to means.
+            x: Type of x.
+            fixed: Whether there is a single multiplier.
+        """
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
         return CodesMean(x_zero=x.q.zero_point, y_zero=requantize.zero_point, offset=offset, multiplier=multiplier)
@@ -239,7 +258,14 @@ class MeanOptions(Options):
 
     @staticmethod
     def of(requantize: Requantizer, area: int, x: DType, y: DType) -> MeanOptions:
-        """Return the options for sums of up to `area` elements of type `x`, and means of type `y`."""
+        """Return the options for a requantization of sums to means.
+
+        Args:
+            requantize: Requantization of sums to means.
+            area: Most elements of a sum.
+            x: Element type of x.
+            y: Element type of the means.
+        """
         low, high = y.limits
         largest, up = area * 2 ** (8 * x.nbytes), 32 - requantize.shift
         most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
@@ -331,7 +357,13 @@ class AverageSpec(PoolSpec):
 
 
 def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
-    """Emit the call that computes the mean of the elements under each window."""
+    """Emit the call that computes the mean of the elements under each window.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        pool: The pool.
+    """
     if pool.requantize is not None:
         return _call_average_of_codes(node, builder, pool, pool.requantize.for_high_word())
     inside, mean = pool.is_inside(builder.any_size), RealMean(scale=1.0 / pool.taps if pool.is_fixed else None)
@@ -418,7 +450,15 @@ def call_row_sums(node: Node, builder: Builder) -> None:
 
 
 def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, count: int, x: TensorType) -> None:
-    """Emit the call that rounds sums of `count` quantized values of x to means, as an average pool does."""
+    """Emit the call that rounds sums of quantized values to means, as an average pool does.
+
+    Args:
+        node: Node to lower.
+        builder: Builder that receives the instruction.
+        requantize: Requantization of sums to means.
+        count: Values of a sum.
+        x: Type of the values.
+    """
     y, requantize = node.output.type, requantize.for_high_word()
     operands = {"acc": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
     params = [SumsSize(channels=y.shape[-1], count=count), CodesMean.of(requantize, x, fixed=True)]

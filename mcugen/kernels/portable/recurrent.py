@@ -290,6 +290,9 @@ class Layer:
         """Emit the call of direction `d`.
 
         Args:
+            node: Node to lower.
+            builder: Builder that receives the instruction.
+            d: Number of the direction.
             functions: Parameters of the activation functions.
             options: All template options of the kernel.
         """

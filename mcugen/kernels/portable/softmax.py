@@ -217,7 +217,13 @@ LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
 
 
 def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
-    """Emit the call of a softmax; input 1 of the node, if present, is the mask."""
+    """Emit the call of a softmax or log-softmax.
+
+    Args:
+        node: Node to lower; input 1, if present, is the mask.
+        builder: Builder that receives the instruction.
+        spec: The softmax.
+    """
     if not _call_dsp(node, builder, spec):
         _call_any(node, builder, spec)
 

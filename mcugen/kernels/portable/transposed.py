@@ -173,7 +173,14 @@ class TransposedSpec(ConvSpec):
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> TransposedSpec:
-        """Return the spec of a node with inputs x, weights and a bias."""
+        """Return the spec of a node with inputs x, weights and a bias.
+
+        Args:
+            node: The node, channels last.
+            window: Strides, dilations and padding.
+            groups: Groups of channels.
+            clamp: Range that results are clamped to, if any.
+        """
         whole = ConvSpec.of(node, window, groups, clamp)
         return TransposedSpec(whole.x, whole.w, whole.y, whole.weights, whole.bias, clamp, whole.shape)
 
@@ -270,9 +277,15 @@ class TransposedSpec(ConvSpec):
 
 
 def meets(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
-    """Return the taps that contribute at a place within the stride along an axis, as (tap, input).
+    """Return the taps that contribute at a place within the stride along an axis.
 
-    Inputs are relative to the window's number.
+    Args:
+        shape: Geometry of the convolution.
+        axis: "h" or "w".
+        place: The place, from 0 to the stride less 1.
+
+    Returns:
+        Pairs of a tap and its input, which is relative to the window's number.
     """
     _, _, taps, stride, dilation, pad = shape.along(axis)
     met = ((tap, place + pad - tap * dilation) for tap in range(taps))
@@ -388,7 +401,14 @@ class _Rows:
         return found
 
     def call(self, site: Site, operands: dict[str, Buffer], params: list[Params], options: list[Options]) -> Call:
-        """Return the call of the kernel."""
+        """Return the call of the kernel.
+
+        Args:
+            site: Operands and CPU features of the call.
+            operands: Buffers by role.
+            params: Parameters besides those of phases.
+            options: Template options besides those of phases.
+        """
         at_once = self.at_least if self.is_direct else self.most
         free = self.spec.overlaps(self.spec.traversal(at_once, self.rereads and self.is_direct))
         variant = "_".join(["direct"] * self.is_direct + ["cut"] * self.spec.is_cut)

@@ -148,6 +148,8 @@ def weighted_call(
     """Return the call of a layer whose weights, bias and multipliers (of integers) are separate operands.
 
     Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
         packed: The weights in reading order.
         params: Parameters besides those of the requantization or clamp.
         option: Template options of the loops.

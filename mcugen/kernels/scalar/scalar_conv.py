@@ -281,6 +281,8 @@ def _conv_call(
     """Return the call of a convolution that packs the windows of `pixels` output pixels into words of two pixels.
 
     Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
         packed: The weights in reading order.
         tails: The requantization constants, by channel.
         params: Parameters of the requantization.
@@ -377,13 +379,15 @@ def short_products(spec: ConvSpec) -> bool:
 def piece_of(requantize: Requantizer, most: int, low: int) -> int:
     """Return the bits of the pieces of a multiplier of three pieces, so that no product exceeds 32 bits.
 
-    0 if none fits.
-
     One size serves all layers if it can, so that they share their code.
 
     Args:
+        requantize: The requantization.
         most: The largest sum.
         low: The lowest result.
+
+    Returns:
+        The bits of a piece, or 0 if none fits.
     """
     if requantize.shift != 31:
         return 0
@@ -408,7 +412,13 @@ def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
 
 
 def thumb_codes(requantize: Requantizer, most: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
-    """Return the parameters and options that requantize sums of at most `most` to values between `limits`."""
+    """Return the parameters and options that requantize sums on Thumb-1.
+
+    Args:
+        requantize: The requantization.
+        most: The largest sum.
+        limits: Lowest and highest result.
+    """
     low, high = limits
     piece = piece_of(requantize, most, low)
     offset = ThumbOffset(offset=_offset(requantize, low, requantize.shift - 2 * piece))
@@ -440,6 +450,11 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS) -> Call:
     """Emit the convolution for Thumb-1, with weights in chunks whose sums of products fit 16 bits.
 
     The number of a channel's chunks is the low byte of its bias word.
+
+    Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
+        pixels: Pixels that are computed together: 6, 4 or 2.
     """
     few_bits, loop = _is_packed(site), loop_of(pixels)
     if few_bits:
@@ -596,13 +611,16 @@ def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
 def _dense_call(
     spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Sequence[Options], block: int
 ) -> Call:
-    """Return the call of a dense layer that computes `block` channels of a row together.
+    """Return the call of a dense layer that computes several channels of a row together.
 
     Args:
+        spec: The layer.
+        site: Operands and CPU features of the call.
         packed: The weights in reading order.
         tails: The requantization constants, by block.
         params: Parameters of the requantization.
         options: Template options of the loops and the requantization.
+        block: Channels that are computed together.
     """
     count, channels, depth = _dense_shape(spec)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
