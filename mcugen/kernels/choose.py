@@ -63,6 +63,7 @@ NOTABLE = 0.0025
 faster than that of `balanced` to replace it: the cycles per instruction of kernels differ by more than that."""
 
 MAX_ROUNDS = 8
+"""Most rounds of a descent through all nodes."""
 
 
 @dataclass(frozen=True)
@@ -372,7 +373,7 @@ def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: st
     if kernel is not None and costs.knows(node, kernel):
         return _known_time(node, kernel, costs)
     if isinstance(node.op, Widenable) and node.op.widens_by_parts(node.sig, features):
-        time = _known_time(node, Kernel("dense_f32_fpu", options=(FloatLoops,)), costs)  # which its products are
+        time = _known_time(node, Kernel("dense_f32_fpu", options=(FloatLoops,)), costs)  # It computes the products.
         return time + (goal != "speed") * WIDENING * node.op.macs(node.sig)
     return rough_time(node, features) + costs.rough_stalls(node)
 
@@ -507,7 +508,7 @@ def alive_at(program: Program) -> dict[str, Alive]:
         for instr in program.instrs
     ]
     for start, end in program.blocks():
-        if program.instrs[start].control is Control.STREAM and free[start]:  # its results may lie over its inputs
+        if program.instrs[start].control is Control.STREAM and free[start]:  # Its results may replace its inputs.
             saved = _saved_in_place([program.instrs[start]], ending[end])
             taken[start : end + 1] = [nbytes - saved for nbytes in taken[start : end + 1]]
     found: dict[str, Alive] = {}
@@ -630,7 +631,7 @@ class _Largest:
     def most_without(self, number: int) -> int:
         """Return the largest number without one occurrence of `number`.
 
-        Scan only if that occurrence is the only maximum.
+        All numbers are scanned only if that occurrence is the only maximum.
         """
         if number < self.most or self._counts[number] > 1:
             return self.most
@@ -693,7 +694,7 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, othe
         fast = replace(limits, instructions=min(limits.instructions, _slowest(offers, limits, others)))
         rank = _within(fast, lambda cost: cost.rank(goal))
         best = _best_end(offers, others, rank)
-        # that limit may end descents early; estimates of RAM do not tell small differences
+        # The limit may end descents early, and estimates of RAM cannot tell small differences.
         if _is_clearly_better(free, best, fast):
             best = free
     return best.taken

@@ -91,9 +91,9 @@ class WeightedSpec:
 
     @cached_property
     def common_parts(self) -> Array:
-        """Return, by channel, the smallest number to subtract from all weights so that they fit int8 (int32.
+        """Return, by channel, the smallest number to subtract from all weights so that they fit int8.
 
-        0 where they do).
+        The result is int32, and 0 for channels whose weights fit already.
         """
         low, high = DType.INT8.limits
         rows = self.rows.astype(np.int32)

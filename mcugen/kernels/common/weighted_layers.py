@@ -177,7 +177,7 @@ class FloatStore(Options):
 
 @dataclass(frozen=True)
 class Store:
-    """How sums are turned into results: constants by role, and the parameters and options that describe it."""
+    """The transition from sums to results: constants by role, and the parameters and options that describe it."""
 
     constants: Mapping[str, Array]
     params: Requantization | FloatLimits
@@ -319,7 +319,7 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
         kernel,
         name=kernel.name.replace("s8", "s4"),
         what=f"{kernel.what}, two weights a byte",
-        lacks=kernel.lacks | {UPDATABLE},  # others may need more bits
+        lacks=kernel.lacks | {UPDATABLE},  # Updated weights may need more bits.
         when=(*kernel.when, four_bits, *when),
         **changes,
     )

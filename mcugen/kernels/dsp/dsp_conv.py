@@ -72,7 +72,7 @@ class HighWord(Params):
 
 @dataclass(frozen=True)
 class Sums:
-    """How accumulators become results: folded biases, multipliers by channel if requantized, and parameters.
+    """The transition from accumulators to results: folded biases, multipliers if requantized, and parameters.
 
     `gain` is a left shift of weights and biases that brings the shift of the multipliers to 32.
     """
@@ -157,7 +157,7 @@ def nibbles_of_fours(weights: Array, sums: Sums) -> Array:
     """
     fours = _whole_blocks(weights.astype(np.int64), 4)
     codes = np.concatenate([fours[:, :3] - NIBBLES[0], fours[:, 3:] & 15], axis=1)
-    halves = codes.reshape(len(codes), 4, -1, 2)  # two elements of a group share a word
+    halves = codes.reshape(len(codes), 4, -1, 2)  # Two elements of a group share a word.
     words = _joined(halves, np.add.outer([0, 4, 8, 12], [0, 16])[:, None], (1, 3))
     bias = np.cumsum(_whole_blocks(sums.bias.astype(np.int64), 4) << [0, 4, 8, 12], axis=1)
     return _in_blocks(bias, words, sums)
@@ -243,7 +243,7 @@ def pairs_in_parts(spec: ConvSpec) -> bool:
     """two int8 weights lie in 16 bits"""
     weights = in_pairs(spec, spec.rows.astype(np.int64))
     even, odd = weights[0::2], weights[1::2]
-    joined = 256 * odd + even[: len(odd)]  # only -128 beside a negative one has no 16 bits
+    joined = 256 * odd + even[: len(odd)]  # Only -128 beside a negative odd weight exceeds 16 bits.
     return bool(np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all())
 
 
@@ -350,7 +350,7 @@ class WrittenOut(Options):
 
 @dataclass(frozen=True)
 class Runs:
-    """How im2col reads a window: `count` runs of `length` neighbouring elements.
+    """The elements of a window as im2col reads them: `count` runs of `length` neighbouring elements.
 
     A run is read in pieces of `unit` elements. Elements of a run beyond whole pieces are either read together with the
     elements that follow in memory (and multiplied by 0), or `gathered`: such elements of four runs then share groups at
@@ -436,9 +436,9 @@ def is_of_pixels(shape: ConvShape) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where convolution rows are read: in x itself, or in a ring buffer of padded copies.
+    """The place where convolution rows are read: x itself, or a ring buffer of padded copies.
 
-    Sizes in rows and elements.
+    Sizes are in rows and elements.
     """
 
     is_padded: bool
@@ -587,6 +587,7 @@ def few_code(spec: ConvSpec) -> int:
 
 
 WRITTEN_STEP, PIXELS_AROUND, WINDOWS_AROUND = 62, 620, 783
+"""Bytes of code of one unrolled step, and around all steps of kernels of pixels and of windows (see few_code)."""
 
 
 def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
@@ -726,7 +727,7 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     strip = min(STRIP // shape.in_c, shape.out_w)
     laid = spec.weights.reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
     words = stream(laid, sums, 1, packed=False).reshape(shape.out_c, -1)
-    words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # the bias behind the weights
+    words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # The bias follows the weights.
     operands = {
         "x": site.x,
         "w": site.const("weights", words),
@@ -784,6 +785,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
 UNIFORM = frozenset(
     {"batch", "dilation_h", "pad_h", "runs_w", "margin", "before", "zero", "lift", "drop", "second", "x_zero"}
 )
+"""Parameters that are declared `uniform` (see Kernel) in convolutions."""
 
 
 def _conv(

@@ -59,7 +59,7 @@ def is_3x3(spec: ConvSpec) -> bool:
 
 def int8_codes(spec: ConvSpec) -> bool:
     """int8 tensors; weights of at most nine bits"""
-    if not spec.x.dtype is spec.y.dtype is DType.INT8:  # weights of floats are not to be looked at: some are no numbers
+    if not spec.x.dtype is spec.y.dtype is DType.INT8:  # Float weights may be NaN.
         return False
     return bool(np.abs(spec.weights.astype(np.int64)).max(initial=0) < 256)
 
@@ -70,6 +70,7 @@ def small_sums(spec: ConvSpec) -> bool:
 
 
 FITS = (int8_codes, is_3x3, small_sums)
+"""Conditions of all Winograd kernels of integers."""
 
 
 # --------------------------------------------------------------------------------------------------- packing
@@ -324,7 +325,7 @@ class Tiles(Grid):
 
     def is_copied(self, shape: ConvShape) -> bool:
         """Return whether blocks read beyond x: padding, or columns and rows behind it."""
-        has_all = (shape.in_h, shape.in_w) == (shape.out_h + 2, shape.out_w + 2)  # so there is no padding either
+        has_all = (shape.in_h, shape.in_w) == (shape.out_h + 2, shape.out_w + 2)  # This excludes padding.
         return not has_all or self.is_cut(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
@@ -368,8 +369,13 @@ def _plain_words(channels: int) -> int:
 
 
 DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, stream, int8_stream)
+"""Kernels for the DSP extension: two tiles by two channels."""
+
 LITTLE = replace(DSP, loop=_short_loop, words=_short_words)
+"""Kernels for the DSP extension with little code (SHORT_LOOPS)."""
+
 PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_int8_stream)
+"""Kernels in plain C: four tiles by one channel."""
 
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
@@ -486,10 +492,10 @@ def _kernel(
 def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
     patch = scratch("patch", "a block of the border, of which a part is copied", DType.INT8, optional=True)
     kernel = _kernel(name, tiles, needs, (), (patch,))
-    lacks = frozenset({CHECKED})  # the stream tells how far the next channel's results are, and which is the last
+    lacks = frozenset({CHECKED})  # The weights hold distances of results.
     return replace(
         kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks, loads=4 / (9 * tiles.across)
-    )  # a word has two of 16 transformed weights for nine; it serves a block of two rows
+    )  # A word holds two of the 16 weights that replace nine, and serves a block of two rows.
 
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
@@ -498,8 +504,8 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
     when = (*FITS, int8_weights)
     options = (TileOptions, FlyOptions, *kernel.options[1:])
-    sweeps = 1 / (16 * strip)  # a word has four weights, which serve the strip's tiles of four pixels
-    loads = sweeps if needs else 4 * sweeps  # by words, or by bytes
+    sweeps = 1 / (16 * strip)  # A word holds four weights, which serve all tiles of a strip.
+    loads = sweeps if needs else 4 * sweeps  # Weights are loaded by words, or by bytes.
     return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps)
 
 

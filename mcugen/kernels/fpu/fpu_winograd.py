@@ -107,6 +107,6 @@ CONV: tuple[Kernel, ...] = (
         extra=GRID.work,
         spends=True,
         products=4 / 9,
-        loads=8 / (9 * GRID.across),  # 16 transformed weights for nine; each serves four tiles
+        loads=8 / (9 * GRID.across),  # 16 transformed weights replace nine; each serves four tiles.
     ),
 )

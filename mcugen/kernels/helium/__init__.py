@@ -65,7 +65,7 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
         last=table.last,
         **codes,  # type: ignore[arg-type]
     )
-    order = Traversal.runs(np.zeros(spec.channels, np.int64), 1)  # of which each, in plain C, reads all of x
+    order = Traversal.runs(np.zeros(spec.channels, np.int64), 1)  # In plain C, each result reads all of x.
     return layer.call(site, layer.pack_vectors(spec.rows, 2 * BLOCK), table, [frame], [loop.flags], orders=[order])
 
 

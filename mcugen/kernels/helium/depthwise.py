@@ -73,7 +73,7 @@ def small_window(spec: ConvSpec) -> bool:
     shape = spec.shape
     if max(shape.k_h, shape.k_w) > 4 or shape.stride_w > 7 or shape.dilation_h > 1:
         return False
-    if 4 * (shape.out_w + 1) * shape.out_c >= 2**16:  # results are scattered by offsets of 16 bits
+    if 4 * (shape.out_w + 1) * shape.out_c >= 2**16:  # Results are scattered by 16-bit offsets.
         return False
     return _two_rows(shape) or shape.stride_h == 2 or shape.out_h == 1
 
@@ -337,7 +337,7 @@ def large_window(spec: ConvSpec) -> bool:
     shape = spec.shape
     if max(shape.k_h, shape.k_w) > 8 or shape.stride_w > 7 or max(shape.dilation_h, shape.dilation_w) > 1:
         return False
-    return 8 * shape.out_c < 2**16  # results are scattered by offsets of 16 bits
+    return 8 * shape.out_c < 2**16  # Results are scattered by 16-bit offsets.
 
 
 def large_patches(spec: ConvSpec) -> int:
@@ -420,7 +420,7 @@ def row_window(spec: ConvSpec) -> bool:
         return False
     if not 2 <= shape.k_w <= MOST_TAPS or shape.stride_w > 7 or min(shape.stride_w, shape.dilation_w) > 1:
         return False
-    return 8 * shape.out_c * shape.dilation_w < 2**16  # results are scattered by offsets of 16 bits
+    return 8 * shape.out_c * shape.dilation_w < 2**16  # Results are scattered by 16-bit offsets.
 
 
 def _vectors(shape: ConvShape) -> int:

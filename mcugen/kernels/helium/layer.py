@@ -145,7 +145,7 @@ class Table:
     def zero(self) -> int:
         """Return the number added to products: y's zero point.
 
-        Before a right shift, scaled and with a rounding term.
+        Before a right shift, the zero point is shifted left, and a rounding term is added.
         """
         zero, right = self.spec.y.q.zero_point, max(-self.shift, 0)
         return (zero << right) + (1 << right >> 1)

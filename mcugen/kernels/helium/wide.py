@@ -82,7 +82,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     }
     if not direct:
         operands["patch"] = site.scratch("patch", DType.INT16, (1 if pixels == 1 else PIXELS) * vectors * LANES)
-    walked = in_a_row(shape) if direct else shape  # gathered pairs of pixels do not cross images
+    walked = in_a_row(shape) if direct else shape  # Gathered pairs of pixels do not cross images.
     last = (spec.channels - 1) % BLOCK + 1 if direct else 0
     order = windows(walked, in_turn(walked.out_h * walked.out_w, PIXELS), last)
     window = WideWindow(depth=spec.depth, vectors=vectors, pixels=pixels, channels=spec.channels)

@@ -38,7 +38,7 @@ class RowsOfInt8:
     def of(sig: Signature) -> RowsOfInt8 | None:
         """Return the rows with `x0` and `x1` as input numbers.
 
-        None if tensors lie otherwise, or rows are below a word.
+        The result is None if the tensors lie otherwise, or rows are shorter than a word.
         """
         types, y = (sig.input(0), sig.input(1)), sig.output
         if not all(t.dtype is DType.INT8 for t in (*types, y)):
@@ -395,7 +395,7 @@ def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int)
     if constants is None:
         return False
     steepest = max(abs(factor), int(np.abs(constants.astype(np.int64)).max()))
-    if CODES_OF_A_BYTE * steepest + abs(start) >= 2**31:  # sums go a step beyond the last code
+    if CODES_OF_A_BYTE * steepest + abs(start) >= 2**31:  # The loop adds one step beyond the last value.
         return False
     params = PReluParams(pixels=pixels, channels=channels, zero=x.q.zero_point, factor=factor, start=start, bits=bits)
     operands = {

@@ -83,7 +83,7 @@ def encode(codes: Array, remainder: int) -> Array:
     values = np.where(is_long, numbers, 1 << remainder | numbers & (1 << remainder) - 1)
     ends = np.cumsum(lengths)
     bits = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
-    for place in range(max(8, remainder + 1)):  # from the end of each number on; what lies above it is 0
+    for place in range(max(8, remainder + 1)):  # Bits from the lowest up; higher bits are 0.
         inside = place < lengths
         bits[ends[inside] - 1 - place] = values[inside] >> place & 1
     return np.concatenate([np.packbits(bits), np.zeros(READ_AHEAD, np.uint8)])

@@ -391,7 +391,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     bias, pairs = spec.folded_bias << scale, paired_taps(turned, way.stride)
     strip = site.scratch("strip", DType.INT32, way.strip)
     if Gain in site.kernel.options:
-        in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # the tenth is nothing
+        in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # The tenth element is padding.
         stored = nibbles(pairs[..., 0], pairs[..., 1]) if four_bits in site.kernel.when else in_bytes
         operands = {
             "x": site.x,
@@ -619,7 +619,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     way = row or tap_strips(shape)
     assert way is not None
     walk = strip_walk(spec, shape, way)
-    if row:  # points are single again
+    if row:  # In a folded row, the walk counts single points.
         points = min(shape.in_w, 2 * way.points.extent - shape.pad_w)
         walk = replace(walk, points=points, out_points=shape.out_w)
     taps = spec.weights.reshape(-1, shape.k_h, shape.k_w)
@@ -712,7 +712,7 @@ def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Arr
     """
     dead = ~weights.reshape(len(weights), -1).any(1)
     result = (bias.astype(np.int64) * multiplier.astype(np.int64) + 2**31) >> 32
-    few = np.clip(result, -(2**10), 2**10)  # more saturates as well
+    few = np.clip(result, -(2**10), 2**10)  # Larger results saturate just the same.
     return np.where(dead, few * 4, bias.astype(np.int64)), np.where(dead, 2**30, multiplier.astype(np.int64))
 
 

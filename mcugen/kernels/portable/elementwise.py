@@ -96,7 +96,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Load:
-    """How an input is read: one element per iteration if it `moves`, else one for all iterations.
+    """The way in which an input is read: one element per iteration if it `moves`, else one for all iterations.
 
     `axes` are the outer loops whose iterations move it. `vector` declares a variable of four elements, which `four`
     loads; `few` loads the last ones.

@@ -213,7 +213,7 @@ def _phase(spec: TransposedSpec, row: int, column: int, channel: int) -> Phase:
 def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the first of the inputs of some taps, and the number from the first to the last.
 
-    One input if there are none.
+    The result is (0, 1) if no input meets the taps.
     """
     at = [each for _, each in met] or [0]
     return min(at), max(at) - min(at) + 1
@@ -280,7 +280,7 @@ def few_channels(spec: ConvSpec) -> bool:
 
 def odd_channels(spec: ConvSpec) -> bool:
     """an odd number of output channels"""
-    return spec.channels % 2 == 1  # pairs share what windows read
+    return spec.channels % 2 == 1  # Pairs of channels share what windows read.
 
 
 def whole_words(spec: ConvSpec) -> bool:
@@ -366,7 +366,7 @@ def _kernels(
         ),
         params=(SingleRows, Codes),
         options=(Shift, SingleOptions),
-        lacks=frozenset({CHECKED}),  # phases tell where weights begin, and how many rows windows have
+        lacks=frozenset({CHECKED}),  # The table holds addresses and sizes.
         when=(*when, few_channels, whole_words, undilated_rows, scalar_conv.to_int8, short_sums),
         loads=1.0,
         emit=emit,

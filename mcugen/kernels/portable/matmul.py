@@ -125,7 +125,7 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
         options.append(ScaledOptions(scaled=scaled))
     if ElementOptions in site.kernel.options:
         options.append(ElementOptions(y_t=spec.y.dtype.c))
-    if BlockOptions in site.kernel.options:  # eight columns of b in the order of packed weights, then four rows of a
+    if BlockOptions in site.kernel.options:  # Eight packed columns of b, four rows of a.
         single = spec.rows == 1
         operands["strip"] = site.scratch(
             "strip", spec.y.dtype, 8 * (spec.depth + 1) + (0 if single else 4 * spec.depth)

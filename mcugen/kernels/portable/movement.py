@@ -79,7 +79,7 @@ class Loops:
         starts = target + nested(*(np.arange(size) * stride for size, _, stride in self.outer))
         if self.run is None:
             return Traversal(reads, starts + 1)
-        return Traversal(np.repeat(reads, 2), np.repeat(starts + self.run, 2))  # a run must not meet its own source
+        return Traversal(np.repeat(reads, 2), np.repeat(starts + self.run, 2))  # A run must not overlap its own source.
 
 
 def emit_copy(
@@ -206,7 +206,7 @@ class TransposeSpec:
     def matrices(self) -> tuple[int, int, int] | None:
         """Return (batch, columns, rows) if [batch, rows, columns] matrices are transposed.
 
-        None for other permutations.
+        The result is None for other permutations.
         """
         strides = dense_strides(self.x.shape)
         dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
@@ -340,7 +340,7 @@ class Planes:
     def of(spec: TransposeSpec) -> Planes | None:
         """Return the planes of a transposition, with runs of whole words if possible.
 
-        None if no matrices are transposed.
+        The result is None if no matrices are transposed.
         """
         matrices = spec.matrices
         if matrices is None:

@@ -66,7 +66,7 @@ class Packed:
             return None
         bases = np.full_like(lows, lows.min()) if bits == whole else lows
         if bits == whole and lows.min() >= -(1 << (bits - 1)) and highs.max() < 1 << (bits - 1):
-            bases = np.full_like(lows, -(1 << (bits - 1)))  # the same number for all layers, which share their code
+            bases = np.full_like(lows, -(1 << (bits - 1)))  # One zero point for all layers: they share code.
         rows = [_bytes(part - base[:, None], bits) for part, base in zip(parts, bases.T, strict=True)]
         zeros = -bases if bits != whole else -bases[:1, :1]
         return Packed(bits, np.concatenate(rows, 1).reshape(-1), zeros.astype(np.uint8).reshape(-1))

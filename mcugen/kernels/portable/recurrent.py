@@ -212,7 +212,7 @@ def _recurrent(
     options: tuple[type[Options], ...] = (),
 ) -> Kernel:
     declared: tuple[type[Options], ...] = (RecurrentOptions, *options, FloatLoops)
-    # each step reads all weights again; caches serve most of that
+    # Each step reads all weights again, mostly from caches.
     return Kernel(name, what=what, operands=operands, params=params, options=declared, loads=1.0, sweeps=0.25)
 
 

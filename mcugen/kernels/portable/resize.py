@@ -59,7 +59,7 @@ RESIZE_NEAREST = Kernel(
 class LinearWalk(Params):
     """Sizes of [outer][a][middle][b][inner], of which axes a and b are interpolated.
 
-    With one axis [outer][b][inner].
+    With one axis, the sizes are those of [outer][b][inner].
     """
 
     outer: Annotated[int, "blocks"]

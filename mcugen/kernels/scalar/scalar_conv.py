@@ -136,9 +136,9 @@ def conv_muls_steps_of_few(spec: ConvSpec, pixels: int) -> int:
 
 
 def conv_mul_steps(spec: ConvSpec) -> int:
-    """Count instructions: 10 per input of six pixels and a channel, 23 per chunk in assembly.
+    """Count instructions on RISC-V.
 
-    24 in C to pack an input.
+    They are 10 per input of six pixels and a channel and 23 per chunk in assembly, and 24 in C to pack an input.
     """
     return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
 
@@ -359,7 +359,7 @@ def _is_packed(site: Site) -> bool:
 def few_chunks(spec: ConvSpec) -> bool:
     """at most 255 chunks of weights a channel"""
     rows = spec.byte_rows
-    most = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # two chunks side by side have more than CHUNK_SUM
+    most = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
     if 2 * most // (CHUNK_SUM + 1) + spec.depth // LONGEST_CHUNK + 1 < 256:
         return True
     return all(len(chunks(row)) < 256 for row in rows)
@@ -514,7 +514,7 @@ def _words(block: Array) -> Array:
     codes = block + np.array([-NIBBLES[0], 0, -NIBBLES[0], 0], np.int16) & 15
     whole = len(codes) // 4 * 4
     pairs = np.concatenate([codes[:whole].reshape(-1, 8), np.pad(codes[whole:], ((0, 0), (0, 4)))])
-    laid = pairs[:, [0, 3, 2, 5, 4, 7, 6, 1]]  # channel 1 of the first input is the uppermost
+    laid = pairs[:, [0, 3, 2, 5, 4, 7, 6, 1]]  # Channel 1 of the first input is uppermost.
     joined: Array = (laid[:, 0::2] | laid[:, 1::2] << 4).astype(np.uint8).reshape(-1)
     return joined
 
@@ -522,7 +522,7 @@ def _words(block: Array) -> Array:
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
     """Emit the dense layer for Thumb-1: weights plus 128 as [block][depth][6].
 
-    Six biases, six multipliers per block.
+    Each block also has six biases, then six multipliers.
     """
     packed, joined = in_sixes(spec)
     params, options = _thumb1(spec)[1:]
@@ -625,7 +625,7 @@ def _dense_call(
     count, channels, depth = _dense_shape(spec)
     operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
     rest, shape = channels % block, spec.shape
-    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # Plain C stores channels one by one.
     size = Rows(rows=count, depth=depth, channels=channels)
     free = spec.overlaps(order)
     return site.call(operands, [params, size], [*options, RestOptions(rest=rest != 0)], overlaps=free)
