@@ -63,8 +63,7 @@ class ConvShape:
     pad_w: int
     groups: int
     whole_c: int | None = None
-    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them (output-channel
-    tiling)."""
+    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them."""
 
     @staticmethod
     def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:

@@ -40,7 +40,10 @@ def library_kernels(
 
 
 def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs: CostTable, goal: str) -> Kernel:
-    """Return the kernel with the smallest weights for the goal `flash`, else the fastest measured one."""
+    """Return the kernel with the smallest weights for the goal `flash`, else the fastest measured one.
+
+    If the first kernel was not measured, it is returned.
+    """
     if goal == "flash":
         return min(fitting, key=lambda k: trial(node, k, features).program.weights_size)
     if not costs.knows(node, fitting[0]):

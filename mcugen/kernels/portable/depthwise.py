@@ -481,7 +481,7 @@ class TapStrips(Strips):
 
     @property
     def together(self) -> int:
-        """Return the output points computed together; more than one only where output lines are computed one by one."""
+        """Return the output points computed together: 2 for one output line or a single pair of input lines, else 1."""
         return 2 if self.points.out > 1 and (self.at_once == 1 or (self.pairs == 1 and self.sets == 2)) else 1
 
     @property

@@ -141,7 +141,7 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
 
 
 STRIP = 2304
-"""Most bytes of packed columns, unless four columns need more."""
+"""Most bytes of packed columns, unless a single group of four or six columns needs more."""
 
 
 def upper_words(spec: MatMulSpec) -> bool:
