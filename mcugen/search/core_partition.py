@@ -101,7 +101,7 @@ class Side:
         """Of a node by a kernel, or as its operator writes it, in instructions of the first core."""
         kernel = kernel or own_kernel(node, self.features)
         if kernel is None:
-            return self.pace * PER_ELEMENT * node.output.type.count
+            return self.pace * PER_ELEMENT * sum(value.type.count for value in node.outputs)
         node = self.alike(node)
         if (node, kernel.name) not in self._times:
             self._times[node, kernel.name] = self.costs.time(node, kernel)

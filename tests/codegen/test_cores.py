@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from compilers import assert_accepted, run
 from onnx_models import Net, optimized
@@ -27,6 +28,7 @@ from mcugen.hir.operator import Division
 from mcugen.hir.traits import divisions
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
+from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.fork import Cut, Stages, forked
 from mcugen.search.core_assignment import MOST_RAM, STACK
 from mcugen.search.core_partition import Forms, Side
@@ -260,3 +262,60 @@ def with_fork(graph: Graph, number: int, division: Division, stages: Stages) -> 
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
         other.rewrite(node, form, inputs, types=[node.output.type])
     return other if form is not None else None
+
+
+SEVERAL_OUTPUTS = {
+    "Scan": """
+        last, each = Scan <num_scan_inputs = 1, body = step (float[64] h, float[64] v) => (float[64] n, float[64] e) {
+            n = Add(h, v)
+            e = Tanh(n)
+        }> (h0, p)
+        y = Relu(each)
+        z = Relu(last)""",
+    "Loop": """
+        count = Constant <value = int64 {5}> ()
+        yes = Constant <value = bool {1}> ()
+        y, sums = Loop <body = step (int64 i, bool c, float[8, 64] s) => (bool d, float[8, 64] n, float[64] e) {
+            d = Identity(c)
+            n = Tanh(s)
+            e = ReduceSum <keepdims = 0> (n, zero)
+        }> (count, yes, p)
+        z = Relu(sums)""",
+    "TopK": """
+        k = Constant <value = int64[1] {3}> ()
+        y, where = TopK(p, k)
+        z = Cast <to = 1> (where)""",
+    "Split": """
+        y, rest = Split <num_outputs = 2, axis = 1> (p)
+        z = Relu(rest)""",
+    "If": """
+        most = ReduceMax <keepdims = 0> (p)
+        is_more = Greater(most, high)
+        y, z = If <then_branch = one () => (float[8, 64] a, float[8, 64] b) {
+            a = Relu(p)
+            b = Neg(p)
+        }, else_branch = two () => (float[8, 64] a, float[8, 64] b) {
+            a = Tanh(p)
+            b = Identity(p)
+        }> (is_more)""",
+}
+
+
+@pytest.mark.parametrize("goal", ["balanced", "speed", "ram", "flash"])
+@pytest.mark.parametrize("op", SEVERAL_OUTPUTS)
+def test_layers_of_several_outputs_beside_shared_ones(op: str, goal: str) -> None:
+    """Layers that no kernel computes have costs, too."""
+    numbers = np.random.default_rng(0)
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    net (float[8, 64] x) => (y, z) <float[64, 64] w, float high, int64[1] zero, float[64] h0> {{
+        m = MatMul(x, w)
+        p = Relu(m)
+        {SEVERAL_OUTPUTS[op]}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    constants = {"w": numbers.normal(size=(64, 64)).astype(np.float32), "high": np.float32(3), "zero": np.int64([0])}
+    constants["h0"] = np.zeros(64, np.float32)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in constants.items())
+    compiled = compile_model(model, two_cores("rp2350"), CompileOptions("net", cores=2, optimize=goal))
+    verify_plan(compiled.program)
