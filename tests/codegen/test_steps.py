@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,64 @@ def test_a_step_that_fails_ends_the_run(tmp_path: Path):
         }
         """
     assert build_and_run(main, tmp_path, "net.c", "net_weights.c") == "5 9 5"
+
+
+@pytest.mark.parametrize("length", [0, -1, 38, 2**31 - 1])
+def test_a_size_that_was_overwritten_ends_the_run(length: int, tmp_path: Path):
+    """The struct is the caller's: no step reads or writes beyond its tensors because of what stands there."""
+    options = CompileOptions("net", dims={DIM: (1, 37)}, steps=True)
+    bundle = compile_model(sized().model(), options=options).bundle
+    check_compiles(bundle, tmp_path, "gcc")
+    size = re.search(r"steps->(a_dimension\w*) = ", bundle.files["net.c"])
+    assert size
+    main = f"""
+        #include "net.h"
+        #include <stdio.h>
+        int main(void)
+        {{
+            int begun, first, overwritten, more;
+            net_steps steps;
+            begun = net_begin(&steps, net_default_arena(), 37);
+            first = net_step(&steps);
+            steps.{size[1]} = {length};
+            overwritten = net_step(&steps);
+            more = net_step(&steps);
+            printf("%d %d %d", begun == MCUGEN_OK && first == MCUGEN_AGAIN, overwritten == MCUGEN_ERROR_SIZE,
+                more == MCUGEN_ERROR_STEP);
+            return 0;
+        }}
+        """
+    assert build_and_run(main, tmp_path, "net.c", "net_weights.c") == "1 1 1"
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["rp2040", "nrf52840"])
+@pytest.mark.parametrize("optimize", ["speed", "flash"])
+def test_layers_over_any_length_in_steps(board: str, optimize: str):
+    """Compilers know no bounds of a size that they read from a struct, and warn of copies of negative lengths."""
+    numbers, net = np.random.default_rng(0), Net(opset=17)
+    x = net.fake(net.input("x", 1, 8, "T"), 0.05)
+    for kind in ("depthwise", "conv", "max", "average", "pad"):
+        weights = numbers.integers(-127, 128, (8, 1 if kind == "depthwise" else 8, 3))
+        if kind in ("depthwise", "conv"):
+            w = net.dequantize(net.const(weights, np.int8), 0.01)
+            x = net.op("Conv", x, w, pads=[1, 1], group=8 if kind == "depthwise" else 1)
+        elif kind == "pad":
+            x = net.op(
+                "Pad",
+                net.op("Slice", x, *(net.const([n], np.int64) for n in (1, 2**31, 2))),
+                net.const([0, 0, 1, 0, 0, 0], np.int64),
+            )
+        else:
+            op = {"max": "MaxPool", "average": "AveragePool"}[kind]
+            x = net.op(op, x, kernel_shape=[3], pads=[1, 1])
+        x = net.fake(x, 0.05)
+    net.output(net.op("Identity", x, out="y"))
+    options = CompileOptions("net", dims={"T": (2, 17)}, steps=True, optimize=optimize)
+    model = compile_model(net.model(), board, options)
+    samples = [{"x": numbers.normal(size=(1, 8, length)).astype(np.float32)} for length in (2, 9, 17)]
+    for found, sample in zip(model.simulate(samples).outputs, samples, strict=True):
+        np.testing.assert_allclose(found["y"], model.interpret(sample)["y"], atol=0.051)
 
 
 @pytest.mark.parametrize("steps", [False, True])
