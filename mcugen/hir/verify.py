@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain
 from typing import NoReturn
 
@@ -108,7 +109,8 @@ def _check_types(node: Node) -> None:
         found = value.type
         if found.shape != expected.shape:
             _fail(node.place, f"%{value.name} has shape {found.shape}, the operator gives {expected.shape}")
-        if len({found.layout, expected.layout} - {Layout.NONE}) > 1:
+        layouts = {found.layout, expected.layout} - {Layout.NONE}
+        if len(layouts) > 1 and math.prod(found.shape[1:]) != 1:  # one element an image is of either layout
             _fail(node.place, f"%{value.name} is {found.layout}, the operator gives {expected.layout}")
         quant = found.quant
         if quant is not None:

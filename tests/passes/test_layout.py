@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from dynamic_chains import dynamic_chain
 from onnx import TensorProto
-from onnx_models import Net, apply, check_everywhere, operators, optimized
+from onnx_models import Net, apply, check_everywhere, onnxruntime_outputs, operators, optimized
 
+from mcugen.driver.compiler import compile_model
 from mcugen.passes.layout import channels_last, sink_transposes
 from mcugen.passes.simplify import simplify
 
@@ -201,3 +202,33 @@ def test_passes_end_where_a_transposed_result_is_an_output():
             if dim.dim_param:
                 dim.dim_value = 4
     check_everywhere(model)
+
+
+SMALL_IMAGES = [
+    (batch, channels, *sides)
+    for batch in (1, 2)
+    for channels in (1, 2)
+    for sides in ((1,), (2,), (1, 1), (2, 1), (1, 2), (1, 1, 1))
+]
+
+
+@pytest.mark.parametrize("is_real", [False, True], ids=["int8", "float32"])
+@pytest.mark.parametrize("shape", SMALL_IMAGES, ids=lambda shape: "x".join(map(str, shape)))
+def test_transpositions_of_small_images(shape: tuple[int, ...], is_real: bool) -> None:
+    """Of one element an image, channels first and channels last are the same, and the transposition goes."""
+    net, numbers, axes = Net(opset=17), np.random.default_rng(0), range(2, len(shape))
+
+    def typed(value: str) -> str:
+        return value if is_real else net.fake(value, 0.05, 3)
+
+    x = typed(net.input("x", *shape))
+    w = net.dequantize(net.const(numbers.integers(-9, 9, (shape[1], shape[1], *[3 for _ in axes])), np.int8), 0.01)
+    y = typed(net.op("Conv", x, w, pads=[1] * 2 * len(axes)))
+    last = typed(net.op("Transpose", y, perm=[0, *axes, 1]))
+    net.output(net.op("Relu", last, out="last"))
+    first = typed(net.op("Transpose", last, perm=[0, len(shape) - 1, *range(1, len(shape) - 1)]))
+    net.output(net.op("Conv", first, w, pads=[1] * 2 * len(axes), out="y"))
+    model, sample = net.model(), {"x": numbers.normal(size=shape).astype(np.float32)}
+    found = compile_model(model).interpret(sample)
+    for name, wanted in onnxruntime_outputs(model, sample).items():
+        np.testing.assert_allclose(found[name], wanted, atol=1e-5 if is_real else 0.051)
