@@ -18,11 +18,11 @@ from mcugen.autotuning.precision import Answer, Demand, Question, Search
 from mcugen.autotuning.step_latency import in_short_steps
 from mcugen.backends.cpu.pipeline import Trace, fuse_float
 from mcugen.core.board import Board, load_board
-from mcugen.core.errors import ConstraintError, DoesNotFitError, ModelError, UnsupportedError, UsageError
+from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.core.options import DIVERGED_DB, LOSSES, MIXED, CompileOptions, Training
 from mcugen.distributed.sharing import ALONE, Workers
 from mcugen.driver.compiled import CompiledModel, stacked
-from mcugen.driver.compiler import compile_model
+from mcugen.driver.compiler import compile_model, drafted
 from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
@@ -135,7 +135,7 @@ class Compilation:
     def float_model(self) -> FloatModel:
         """What is quantized or profiled."""
         layers = self.quantizing.layers.values()
-        wide = self.quantizing.precision == MIXED or not {"int16", "int4", "int2"}.isdisjoint(layers)
+        wide = self.quantizing.precision == MIXED or not {"int32", "int16", "int4", "int2"}.isdisjoint(layers)
         return float_model(self.source, self.options, self._scheme, wide)
 
     @cached_property
@@ -248,11 +248,20 @@ class Compilation:
         decided = wanted if self.quantizing.precision == MIXED else None
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
-        layers, raised, compensation = rescued(maker, wanted, is_searched=decided is not None)
+        is_searched = decided is not None
+        layers, raised, compensation = rescued(maker, wanted, is_searched=is_searched, time_of=self._estimated_time)
         learned = [PrecisionReason(n, dtype.value, LEARNING, REMEDIES[LEARNING]) for n, dtype in learning.items()]
         because = {reason.layer: reason for reason in (*learned, *scores, *raised)}
         notes = [*strays, *compensation]
         return _Basis(maker, given, data, usable, known, held, profile is not None, layers, because, notes)
+
+    def _estimated_time(self, quantization: Quantization) -> float | None:
+        """Return the estimated cycles of a model on the board, else its instructions; None if neither is known."""
+        try:
+            _, program = drafted(quantization, self.target, self.options)
+        except McugenError:
+            return None
+        return program.cycles_estimate or program.instructions_estimate
 
     def make_search(self) -> Search:
         """For the precisions of layers; the workers of a cluster answer its questions."""

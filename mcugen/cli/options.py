@@ -49,6 +49,7 @@ from mcugen.core.options import (
     THROUGHPUT,
     TRAINED_AS,
     TWO_BITS,
+    WIDE_WEIGHTS,
     CompileOptions,
     LibraryFiles,
     Places,
@@ -982,7 +983,7 @@ def _layers(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, _, precision = text.rpartition("=")
         few = {key: "int4" for key, group in FEW_BITS.items() if group == 0}
-        known = PRECISIONS | few | dict.fromkeys(TWO_BITS, "int2")
+        known = PRECISIONS | WIDE_WEIGHTS | few | dict.fromkeys(TWO_BITS, "int2")
         if not name or precision not in known:
             examples = f"a precision is one of: {', '.join(known)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)

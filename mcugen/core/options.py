@@ -53,6 +53,9 @@ FEW_BITS = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
 TWO_BITS = {"w2a8": 32}
 """Precisions of weights of 2 bits, of single layers that are fully connected; so many inputs share a scale."""
 
+WIDE_WEIGHTS = {"int16x16": "int32"}
+"""Precision of single layers with int16 activations and weights of up to 16 bits, as many as keep sums within int32."""
+
 MIXED = "auto"
 """The precision that is chosen layer by layer."""
 

@@ -33,7 +33,8 @@ class Quantizing:
     preprocess: str = ""
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Of single layers, by the names of their outputs: values of PRECISIONS, or int4 (FEW_BITS) or int2 (TWO_BITS)."""
+    """Precisions of single layers, by the names of their outputs: values of PRECISIONS or WIDE_WEIGHTS, int4
+    (FEW_BITS) or int2 (TWO_BITS)."""
     synthetic: str = ""
     finetune: int = 0
     """Epochs of quantization-aware fine-tuning on the samples (see mcugen.quantization.finetune)."""

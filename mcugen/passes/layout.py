@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -136,7 +136,11 @@ MOST_TOGETHER = 32
 
 
 def _region(node: Node) -> dict[Node, Permutation]:
-    """Return the nodes that a transposition may pass through, and how each node's result would then be transposed."""
+    """Return the nodes that a transposition may pass through, and how each node's result would then be transposed.
+
+    Where a node reads another tensor that is computed from transposed tensors alone, the nodes that compute this tensor
+    belong to the region, too.
+    """
     region: dict[Node, Permutation] = {}
     assert isinstance(node.op, Transpose)
     waiting = [(user, inverse(node.op.perm)) for user in node.output.users]
@@ -145,10 +149,54 @@ def _region(node: Node) -> dict[Node, Permutation]:
         if reader in region or isinstance(reader.op, Transpose) or len(reader.outputs) != 1:
             continue
         passed = _passed(reader, perm)
-        if passed is not None:
-            region[reader] = passed[0]
-            waiting += [(user, passed[0]) for user in reader.output.users]
+        if passed is None:
+            continue
+        region[reader] = passed[0]
+        waiting += [(user, passed[0]) for user in reader.output.users]
+        for value, wanted in _untransposed(reader, passed[1]):
+            producers = _producers_of_transposed(value, wanted, region)
+            region |= producers
+            waiting += [(user, turned) for producer, turned in producers.items() for user in producer.output.users]
     return region
+
+
+def _producers_of_transposed(
+    value: Value, wanted: Permutation, region: Mapping[Node, Permutation]
+) -> dict[Node, Permutation]:
+    """Return the nodes outside of a region that compute a value, if they read transposed tensors and constants alone.
+
+    Args:
+        value: The tensor that the nodes compute.
+        wanted: How the tensor would be transposed.
+        region: The nodes of the region; their results count as transposed.
+
+    Returns:
+        How each node's result would be transposed; empty if the value depends on another tensor.
+    """
+    producers: dict[Node, Permutation] = {}
+    waiting = [(value, wanted)]
+    while waiting:
+        read, turned = waiting.pop()
+        producer = read.producer
+        if producer is None or len(producer.outputs) != 1 or len(region) + len(producers) >= MOST_TOGETHER:
+            return {}
+        known = region.get(producer) or producers.get(producer)
+        form = permuted(producer.op, producer.sig, turned)
+        if form is None or isinstance(producer.op, Transpose) or known not in (None, turned):
+            return {}
+        if known is None:
+            producers[producer] = turned
+            waiting += _untransposed(producer, form[1])
+    return producers
+
+
+def _untransposed(node: Node, wanted_of_inputs: Sequence[Permutation | None]) -> Iterator[tuple[Value, Permutation]]:
+    """Yield the inputs, with the wanted permutations, that are neither constants nor transposed now."""
+    for value, wanted in zip(node.inputs, wanted_of_inputs, strict=True):
+        if value is None or wanted is None or value.is_constant:
+            continue
+        if value.producer is None or value.producer.op != Transpose(inverse(wanted)):
+            yield value, wanted
 
 
 def _chain(graph: Graph, node: Node) -> dict[Node, Permutation]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,9 @@ def assign(
 ) -> Assignment:
     """Every node that has an integer form gets it, in `wanted[output]` or else the scheme's type.
 
+    A layer that is wanted in INT32 computes with int16 activations and weights, and readers in float32 get its sums as
+    reals that nothing rounds.
+
     What only moves data goes along with its neighbours; an island of one cheap node between floats stays float.
     `spans` are the lengths of the tensors' ranges, as far as known. A state is stored as an output and as the input
     that keeps it (`states`) alike.
@@ -75,6 +78,8 @@ class _Assigner:
         self.nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
         self.precision: dict[Node, DType] = {}
         self.reasons: dict[str, str] = {}
+        self.unrounded = {n for n in self.nodes if self.wanted.get(n.outputs[0].name) is DType.INT32}
+        """Nodes whose sums are not rounded for readers in float32."""
         self.movers = {n for n in self.nodes if n.op.moves_data}
         """Nodes that work on any type: the neighbours decide."""
         self.shared: list[tuple[str, ...]] = []
@@ -105,6 +110,7 @@ class _Assigner:
 
     def _decide(self, node: Node) -> None:
         dtype = self.wanted.get(node.outputs[0].name, self.scheme.activations)
+        dtype = DType.INT16 if dtype is DType.INT32 else dtype
         if dtype is DType.FLOAT32:
             self._leave(node, AS_WANTED)
         elif not has_integer_form(node, dtype):
@@ -185,9 +191,12 @@ class _Assigner:
         ends = [n for v in members for n in (v.producer, *v.users) if n is not None]
         return [n for n in dict.fromkeys(ends) if n not in self.movers]
 
-    def _dtype(self, members: Iterable[Value]) -> DType:
-        """The widest integer type that a neighbour computes with; float32 where none computes in integers."""
+    def _dtype(self, members: Sequence[Value]) -> DType:
+        """Return the widest integer type that a neighbour computes with, or float32 if none computes in integers."""
         found = {self.precision.get(node, DType.FLOAT32) for node in self._ends(members)}
+        rounding = [n for n in self._ends(members) if n not in self.unrounded or any(v in n.inputs for v in members)]
+        if all(self.precision.get(node, DType.FLOAT32) is DType.FLOAT32 for node in rounding):
+            return DType.FLOAT32
         return next((d for d in (DType.INT16, DType.INT8) if d in found), DType.FLOAT32)
 
     def _stray(self, groups: Mapping[Value, list[Value]]) -> list[Node]:

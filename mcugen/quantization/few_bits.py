@@ -35,7 +35,7 @@ FINALISTS = 4
 4 bits make good what these lose, which no layer's own noise tells.
 """
 
-BYTES = {DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
+BYTES = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
 """Of a weight, but for its share of a group's scale."""
 
 LEAST_BITS = 2.0

@@ -56,8 +56,8 @@ class Plan:
     """`activations` by tensor name, `layers` by output name; nodes in neither compute in float32.
 
     `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32; `few_bits` are layers, by that name,
-    whose weights have 4 bits, `two_bits` those whose weights have 2. `compensated`: weights make good a part of what
-    layers before have lost, though they have 8 bits.
+    whose weights have 4 bits, `two_bits` those whose weights have 2, `wide_weights` those whose weights have 16.
+    `compensated`: weights make good a part of what layers before have lost, though they have 8 bits.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -66,6 +66,7 @@ class Plan:
     precision: dict[str, DType] = field(default_factory=dict)
     few_bits: frozenset[str] = frozenset()
     two_bits: frozenset[str] = frozenset()
+    wide_weights: frozenset[str] = frozenset()
     compensated: bool = False
     code_bits: Mapping[str, float] = field(default_factory=dict)
     """Of layers with weights of 8 bits, by name: what a code (compressed_weights) may take on average of each."""
@@ -96,9 +97,11 @@ class Plan:
         return self.precision.get(node.outputs[0].name, DType.FLOAT32)
 
     def weights_of(self, node: Node) -> DType:
-        """The type of a layer's weights."""
+        """Return the type of a layer's weights."""
         if node.outputs[0].name in self.two_bits:
             return DType.INT2
+        if node.outputs[0].name in self.wide_weights:
+            return DType.INT16
         return DType.INT4 if node.outputs[0].name in self.few_bits else DType.INT8
 
     def code_bits_of(self, node: Node) -> float | None:

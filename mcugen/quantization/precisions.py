@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcugen.backends.cpu.pipeline import optimize
+from mcugen.core.options import WIDE_WEIGHTS
 from mcugen.evaluation.layers import (
     AS_WANTED,
     GIVEN_REAL,
@@ -26,6 +27,9 @@ from mcugen.passes.islands import float_islands, float_layers
 from mcugen.quantization.qdq import stored_name
 from mcugen.quantization.quantize import Quantization
 from mcugen.quantization.scheme import code_range
+
+(WIDE,) = WIDE_WEIGHTS
+"""Precision of layers with int16 activations and weights, as `--layer` names it."""
 
 
 def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
@@ -67,7 +71,8 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
         remedy = REMEDIES.get(reason, KEEP)
         if reason == AS_WANTED and name in because:
             reason, remedy = because[name].reason, because[name].remedy
-        rows.append(OtherPrecision(name, node.op.name, dtype.value, reason, remedy))
+        precision = WIDE if name in quantization.plan.wide_weights else dtype.value
+        rows.append(OtherPrecision(name, node.op.name, precision, reason, remedy))
     return tuple(rows)
 
 

@@ -30,8 +30,12 @@ def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
 
 
 def _stored_codes(codes: Codes) -> Array:
-    """Of a layer's weights, in the type that ONNX stores: those of 2 bits have 4 there, as ONNX Runtime has no less."""
-    return codes.weights if codes.dtype is DType.INT8 else codes.weights.astype(ml_dtypes.int4)
+    """Return a layer's quantized weights in the type that ONNX stores.
+
+    Weights of 2 bits are stored in 4, because ONNX Runtime knows no smaller type.
+    """
+    has_few_bits = codes.dtype in (DType.INT4, DType.INT2)
+    return codes.weights.astype(ml_dtypes.int4) if has_few_bits else codes.weights
 
 
 def stored_name(name: str) -> str:

@@ -22,6 +22,7 @@ from mcugen.frontend.onnx.load import LoadedModel, prepare_model
 from mcugen.frontend.onnx.nodes import every_node
 from mcugen.frontend.onnx.opset_upgrade import upgrade
 from mcugen.hir.graph import Graph, Node
+from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.quantization import few_bits, recurrent
 from mcugen.quantization.assign import Assignment, assign
@@ -134,9 +135,7 @@ class Quantizer:
     """The same of codes of as many bits for all, by what was asked for and the share of bytes."""
     _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
     """What was found last, by layers' precision."""
-    _rounded_plans: dict[tuple[frozenset[Any], frozenset[str], frozenset[str], frozenset[Any], bool], Plan] = field(
-        default_factory=dict, init=False
-    )
+    _rounded_plans: dict[tuple[frozenset[Any] | bool, ...], Plan] = field(default_factory=dict, init=False)
 
     def quantize(
         self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
@@ -185,6 +184,10 @@ class Quantizer:
         able = [*self.bearing_few_bits(plan), *cells]
         plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
         plan.two_bits = self._with_two_bits(plan, wanted)
+        weighted = {n.outputs[0].name for n in self.model.graph.nodes if weight_axes(n.op)}
+        plan.wide_weights = frozenset(
+            n for n in weighted if wanted.get(n) is DType.INT32 and plan.precision[n] is DType.INT16
+        )
         return assignment, plan
 
     def _assigned(self, wanted: Mapping[str, DType]) -> Assignment:
@@ -370,7 +373,8 @@ class Quantizer:
     def _refined(self, plan: Plan) -> Plan:
         """With weights rounded by the samples; the last ones are remembered, as they are asked for again."""
         coded = frozenset(plan.code_bits.items())
-        asked = frozenset(plan.precision.items()), plan.few_bits, plan.two_bits, coded, plan.compensated
+        few_bits_or_many = plan.few_bits, plan.two_bits, plan.wide_weights
+        asked = frozenset(plan.precision.items()), *few_bits_or_many, coded, plan.compensated
         if asked not in self._rounded_plans:
             self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MOST_KEPT :])
             self._rounded_plans[asked] = self._rounded(plan, self.samples)

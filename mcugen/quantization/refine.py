@@ -164,7 +164,7 @@ class _Walk:
         if unfolded is None:
             return codes
         moments = moments or self._noted(Moments(crossed=plan.compensates), unfolded)
-        if plan.scheme.optimize_rounding:
+        if plan.scheme.optimize_rounding and codes.dtype is not DType.INT16:
             compensation = COMPENSATED * moments.compensation(can_correct) if plan.compensates else None
             codes = _rounded(living, codes, moments.gram(can_correct), plan.scheme, compensation)
         return _corrected(node, codes, moments) if can_correct else codes

@@ -8,7 +8,7 @@ lost in each step. Where that is not enough, weights make good a part of what la
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.ops.recurrent import Recurrent
 from mcugen.quantization.estimate import LEAST_JUDGED, MOST_MACS, output_sqnr
 from mcugen.quantization.float_model import FloatModel, all_tensors
-from mcugen.quantization.quantize import Quantizer
+from mcugen.quantization.quantize import Quantization, Quantizer
 from mcugen.quantization.scores import cheap_macs, score_layers
 
 APART = 8.0
@@ -61,6 +61,12 @@ INT16_ENOUGH_DB = 33.0
 Other samples than those that it is measured on had up to 3 dB less.
 """
 
+MAX_LOSS_DB = 1.0
+"""Loss of SQNR against float32 that layers with int16 activations and weights may cause, where less than 33 dB is left.
+
+What such layers lose is far below what the rest of the model loses then.
+"""
+
 BETTER_DB = 3.0
 """Gain in SQNR that a wider type of some layers must bring."""
 
@@ -74,6 +80,10 @@ FEW_SAMPLES, MOST_SAMPLES = 16, 64
 """By which is seen whether outputs are far from bad, and by which two ways are judged."""
 
 
+TimeOf = Callable[[Quantization], float | None]
+"""Returns the estimated time of a quantized model in cycles or instructions, or None if nothing is known of it."""
+
+
 @dataclass(frozen=True)
 class _Remedy:
     """Layers, a wider type to compute them in, why int8 may not serve them, and the SQNR below which it is tried."""
@@ -85,7 +95,7 @@ class _Remedy:
 
 
 def rescued(
-    maker: Quantizer, wanted: Mapping[str, DType], *, is_searched: bool = False
+    maker: Quantizer, wanted: Mapping[str, DType], *, is_searched: bool = False, time_of: TimeOf | None = None
 ) -> tuple[dict[str, DType], list[PrecisionReason], list[str]]:
     """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
 
@@ -94,6 +104,8 @@ def rescued(
         wanted: Precisions that the user chose, by layer. They stay as they are.
         is_searched: Whether `--precision auto` searches for the precisions of layers afterwards, by the user's demand.
             Only what int8 serves badly is raised then.
+        time_of: Estimates the time of a quantized model on the board, where that is known. Of the types that serve the
+            outputs, costly layers get the fastest.
 
     Returns:
         `wanted` with the chosen layers, the reason of each chosen layer, and notes of what else was changed.
@@ -109,7 +121,7 @@ def rescued(
             continue
         after = _sqnr(maker, layers | free, MOST_SAMPLES)
         if after >= before + BETTER_DB:
-            free, after = _economized(maker, layers, free, after)
+            free, after = _economized(maker, layers, free, after, time_of or _unknown_time)
             told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
             reasons += [PrecisionReason(name, dtype.value, told) for name, dtype in free.items()]
             layers, before = layers | free, after
@@ -136,19 +148,34 @@ def _doubtful_without_state_db(model: FloatModel) -> float:
 
 
 def _economized(
-    maker: Quantizer, layers: Mapping[str, DType], raised: Mapping[str, DType], reached_db: float
+    maker: Quantizer, layers: Mapping[str, DType], raised: Mapping[str, DType], reached_db: float, time_of: TimeOf
 ) -> tuple[dict[str, DType], float]:
-    """Return the raised layers with int16 for those that cost much in float32, if that is enough, and the SQNR."""
+    """Return the raised layers with integers for those that cost much in float32, if these are enough, and the SQNR.
+
+    int16 activations are tried with weights of 8 bits first, then with weights of 16 and sums that nothing rounds.
+    """
     graph = maker.model.graph
     limit = cheap_macs(graph)
     costly = {n.outputs[0].name for n in graph.nodes if n.op.macs(n.sig) > limit and weight_axes(n.op)}
     in_float = [name for name, dtype in raised.items() if dtype is DType.FLOAT32 and name in costly]
-    if in_float and maker.scheme.activations is DType.INT8:
-        cheaper = {**raised, **dict.fromkeys(in_float, DType.INT16)}
-        int16_db = _sqnr(maker, {**layers, **cheaper}, MOST_SAMPLES)
-        if int16_db >= INT16_ENOUGH_DB:
-            return cheaper, int16_db
-    return dict(raised), reached_db
+    if not in_float or maker.scheme.activations is not DType.INT8:
+        return dict(raised), reached_db
+    enough_db = {DType.INT16: INT16_ENOUGH_DB, DType.INT32: min(INT16_ENOUGH_DB, reached_db - MAX_LOSS_DB)}
+    good: list[tuple[dict[str, DType], float]] = []
+    for dtype, least_db in enough_db.items():
+        cheaper = {**raised, **dict.fromkeys(in_float, dtype)}
+        reached = _sqnr(maker, {**layers, **cheaper}, MOST_SAMPLES)
+        if reached >= least_db:
+            good.append((cheaper, reached))
+    good.append((dict(raised), reached_db))
+    times = [time_of(maker.quantize({**layers, **candidate})) for candidate, _ in good] if len(good) > 1 else []
+    known = [time for time in times if time is not None]
+    return good[times.index(min(known))] if known and len(known) == len(times) else good[0]
+
+
+def _unknown_time(_model: Quantization) -> float | None:
+    """Return None: without a board, the first type that is enough is the best."""
+    return None
 
 
 def _sqnr(maker: Quantizer, layers: Mapping[str, DType], most: int) -> float:

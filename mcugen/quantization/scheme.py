@@ -66,16 +66,36 @@ def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
     return low, high
 
 
-WEIGHT_LIMITS = {DType.INT8: (-127, 127), DType.INT4: (-8, 7), DType.INT2: (-2, 1)}
-"""Of the codes of weights; of int8 the code -128 is not used."""
+WEIGHT_LIMITS = {DType.INT16: (-32767, 32767), DType.INT8: (-127, 127), DType.INT4: (-8, 7), DType.INT2: (-2, 1)}
+"""Least and greatest quantized weight by type; the least value of int8 and int16 is not used."""
+
+MAX_PRODUCT_SUM = 3 * 2**29
+"""Largest sum of products of int16 activations and weights: three quarters of what int32 holds, as a bias is added."""
 
 
 def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DType.INT8) -> Array:
-    """Scales of symmetric weights (float32 values) that clip none: one for each index of `axis`, or one in all."""
+    """Return the scales of symmetric weights (float32 values) that clip none.
+
+    Weights of 16 bits get a scale by which the sums of products with int16 activations stay within MAX_PRODUCT_SUM.
+
+    Args:
+        weights: The real weights.
+        axis: The axis of output channels.
+        scheme: Says whether each channel has a scale of its own.
+        dtype: The type of the quantized weights.
+
+    Returns:
+        One scale for each index of `axis`, or one in all.
+    """
     other = tuple(a for a in range(weights.ndim) if a != axis)
-    most = np.abs(weights.astype(np.float64)).max(other if scheme.per_channel else None, initial=0.0)
+    magnitudes = np.abs(weights.astype(np.float64))
+    most = magnitudes.max(other if scheme.per_channel else None, initial=0.0)
     least = most.max(initial=0.0) * LEAST_CHANNEL
-    return usable_scales(np.maximum(np.atleast_1d(most), least) / WEIGHT_LIMITS[dtype][1], scheme)
+    steps = np.maximum(np.atleast_1d(most), least) / WEIGHT_LIMITS[dtype][1]
+    if dtype is DType.INT16:
+        sums = magnitudes.sum(other) if scheme.per_channel else magnitudes.sum(other).max(initial=0.0)
+        steps = np.maximum(steps, np.atleast_1d(sums) * -DType.INT16.limits[0] / MAX_PRODUCT_SUM)
+    return usable_scales(steps, scheme)
 
 
 def usable_scales(steps: Array, scheme: Scheme) -> Array:

@@ -110,7 +110,8 @@ def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: in
 
 def nearest_codes(codes: Codes, weights: Array) -> Codes:
     """With the codes nearest to the weights."""
-    found = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(np.int8)
+    stored = np.int16 if codes.dtype is DType.INT16 else np.int8
+    found = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(stored)
     return replace(codes, weights=found)
 
 

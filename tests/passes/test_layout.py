@@ -120,6 +120,38 @@ def test_matrix_and_its_transpose_added():
     assert operators(apply(net.model(), *PIPELINE)) == ["transpose", "add"]
 
 
+@pytest.mark.parametrize("joined", [("Add",), ("Mul", "Exp"), ("Concat", "Neg")], ids="-".join)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_none_around_a_join_of_codes_that_are_widened(depth: int, joined: tuple[str, ...]):
+    """Two results of integer layers become floats, and their sum codes again: no transposition alone pays."""
+    net, parts = Net(), []
+    for number in range(2):
+        turned = net.op("Transpose", net.input(f"x{number}", 1, 9, 4, dtype=np.int16), perm=[0, 2, 1])
+        part = net.op("DequantizeLinear", turned, net.const(np.float32(0.1 + number)))
+        for _ in range(depth):
+            part = net.op("Mul", part, part)
+        parts.append(part)
+    total = net.op(joined[0], *parts, **({"axis": 1} if joined[0] == "Concat" else {}))
+    for name in joined[1:]:
+        total = net.op(name, total)
+    codes = net.op("QuantizeLinear", total, net.const(np.float32(0.5)), net.const(0, np.int8))
+    net.output(net.op("Transpose", codes, perm=[0, 2, 1]), dtype=np.int8)
+    assert "transpose" not in operators(optimized(net.model()))
+
+
+def test_a_join_with_something_else_keeps_its_transpose():
+    """The other operand is not computed from transposed tensors: it would be transposed instead, as floats."""
+    net = Net()
+    turned = net.op("Transpose", net.input("x", 1, 9, 4, dtype=np.int16), perm=[0, 2, 1])
+    part = net.op("DequantizeLinear", turned, net.const(np.float32(0.1)))
+    other = net.op("Exp", net.input("y", 1, 4, 9))
+    codes = net.op("QuantizeLinear", net.op("Add", part, other), net.const(np.float32(0.5)), net.const(0, np.int8))
+    net.output(net.op("Transpose", codes, perm=[0, 2, 1]), dtype=np.int8)
+    graph = optimized(net.model())
+    moved = sum(node.output.type.nbytes for node in graph.nodes if node.op.name == "transpose")
+    assert moved <= 9 * 4 * 3
+
+
 def test_none_around_codes_that_are_widened():
     """As dynamically quantized convolutions read them: neither step alone pays, for the codes get wider first."""
     net = Net()

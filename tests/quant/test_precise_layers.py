@@ -11,11 +11,13 @@ from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.types import Array
 from mcugen.quantization.quantize import Quantization
 from mcugen.quantization.scheme import Scheme
+from mcugen.simulation import simulate
 
 WIDTH = 16
 
@@ -185,6 +187,78 @@ def test_spectra_by_convolutions(logarithm: str, kind: str):
         for proto in (model, made.proto)
     )
     assert sqnr(exact, found) >= 30
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("kind", ["noise", "tones"])
+@pytest.mark.parametrize("logarithm", ["log", "log1p", "decibels"])
+def test_spectra_take_little_more_time_than_in_int8(logarithm: str, kind: str):
+    """Instructions on a Cortex-M4; on a Cortex-M0+, the same convolutions in float32 would take seven times as many.
+
+    Where int16 activations are too coarse, as for signals of very different loudness, convolutions stay in float32.
+    """
+    model, samples = spectral_front(logarithm), waves(kind, 300)
+    precise = compiled_for("nrf52840", model, samples, {})
+    assert precise.quantization is not None
+    layers = precise.quantization.other_precisions
+    assert "float32" not in {layer.precision for layer in layers if layer.op == "conv"}
+    in_int8 = compiled_for("nrf52840", model, samples, {layer.name: "int8" for layer in layers})
+    assert instructions(precise, samples[0]) <= 1.31 * instructions(in_int8, samples[0])
+    if (logarithm, kind) == ("log", "tones"):
+        times = [
+            instructions(compiled_for("rp2040", model, samples, layers), samples[0])
+            for layers in ({}, {layer.name: "float32" for layer in layers})
+        ]
+        assert 6 * times[0] < times[1]
+
+
+def compiled_for(board: str, model: onnx.ModelProto, samples: Array, layers: dict[str, str]) -> CompiledModel:
+    """Quantize by the first 200 samples and compile, with these precisions of single layers."""
+    return Compilation(model, board, quantizing=Quantizing(calibration={"x": samples[:200]}, layers=layers)).compiled
+
+
+def instructions(model: CompiledModel, sample: Array) -> int:
+    """Run one sample in the simulator."""
+    return simulate(model.bundle, model.board, [{"x": sample[None]}]).instructions
+
+
+@pytest.mark.parametrize("layer", ["Conv", "ConvTranspose", "Gemm", "MatMul", "depthwise"])
+@pytest.mark.parametrize("reader", ["float32", "int8", "none"])
+def test_weights_of_16_bits(reader: str, layer: str):
+    """Sums fit int32 for every input, nothing rounds them for a reader in float32, and numpy and C agree exactly."""
+    random, net = np.random.default_rng(8), Net(18)
+    shape = (1, 24) if layer in ("Gemm", "MatMul") else (1, 6, 7, 5)
+    weights = {"Conv": (8, 6, 3, 3), "ConvTranspose": (6, 8, 3, 3), "depthwise": (6, 1, 3, 3)}.get(layer, (24, 8))
+    bias = [] if layer == "MatMul" else [net.const(random.standard_normal(6 if layer == "depthwise" else 8) * 0.1)]
+    op, attributes = ("Conv", {"group": 6}) if layer == "depthwise" else (layer, {})
+    y = net.op(op, net.input("x", *shape), net.const(random.standard_normal(weights)), *bias, out="y", **attributes)
+    if reader != "none":
+        y = net.op("Mul", y, y, out="squares")
+    net.output(y)
+    samples = random.standard_normal((40, *shape)).astype(np.float32)
+    layers = {"y": "int16x16"} | ({"squares": "float32"} if reader == "float32" else {})
+    values = {"int16x16": "int32"}
+    made = Compilation(
+        net.model(),
+        quantizing=Quantizing(
+            calibration={"x": samples[:, 0]}, layers={n: values.get(v, v) for n, v in layers.items()}
+        ),
+    )
+    tensors = {t.name: onnx.numpy_helper.to_array(t) for t in made.quantized.proto.graph.initializer}
+    codes = next(t for name, t in tensors.items() if name.startswith("y.weight") and t.dtype == np.int16 and t.ndim > 1)
+    axis = made.quantized.plan.layers["y"].axis
+    sums = np.abs(codes.astype(np.int64)).sum(tuple(a for a in range(codes.ndim) if a != axis)) * 2**15
+    assert 2**29 < sums.max() < 2**31
+    stored = [o for node in made.quantized.proto.graph.node if node.op_type == "QuantizeLinear" for o in node.input[:1]]
+    assert ("y" in stored) == (reader == "int8")
+    assert ("int16x16", "y") in {(each.precision, each.name) for each in made.quantized.other_precisions}
+    compiled = made.compiled
+    (expected,) = (compiled.interpret({"x": samples[0]})[name] for name in compiled.graph.output_names)
+    (found,) = simulate(compiled.bundle, compiled.board, [{"x": samples[0]}]).outputs[0].values()
+    assert np.array_equal(found, expected)
+    if reader != "int8":
+        exact = run_onnxruntime(net.model(), [{"x": samples[0]}])[0][compiled.graph.output_names[0]]
+        assert sqnr(exact, expected) > 55
 
 
 # ------------------------------------------------------------------------------------ constants that change nothing
