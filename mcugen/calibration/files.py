@@ -79,8 +79,8 @@ def stored_runs(path: Path) -> list[Any]:
     return runs
 
 
-def _refuse(rule: str, found: str) -> NoReturn:
-    raise UsageError(rule, found, "measure with: mcugen validate … --runs FILE")
+def _refuse(rule: str, fault: str) -> NoReturn:
+    raise UsageError(rule, fault, "measure with: mcugen validate … --runs FILE")
 
 
 class _Table:
@@ -163,11 +163,11 @@ def _memory(memory: Memory) -> str:
     if memory.prefetch:
         fields.append("prefetch = true")
     if isinstance(access, Parallel):
-        told = (access.wait_states, access.burst_wait_states, access.clock_hz)
-        fields.append("wait_states = {}, burst_wait_states = {}, clock_hz = {}".format(*told))
+        timing = (access.wait_states, access.burst_wait_states, access.clock_hz)
+        fields.append("wait_states = {}, burst_wait_states = {}, clock_hz = {}".format(*timing))
     else:
-        told = (access.clock_hz, access.bits_per_clock, access.overhead_clocks)
-        fields.append("serial = {{ clock_hz = {}, bits_per_clock = {}, overhead_clocks = {} }}".format(*told))
+        timing = (access.clock_hz, access.bits_per_clock, access.overhead_clocks)
+        fields.append("serial = {{ clock_hz = {}, bits_per_clock = {}, overhead_clocks = {} }}".format(*timing))
     return ", ".join(fields)
 
 

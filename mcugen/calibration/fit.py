@@ -18,18 +18,19 @@ from mcugen.core.board import Board, Memory, Parallel, Serial
 from mcugen.core.errors import UsageError
 
 _ROUNDS, _STEPS, _SWEEPS = 3, 6, 400
-"""At most so many: jumps, steps in one direction, rounds of least squares."""
+"""Largest numbers of rounds, of steps in one direction, and of sweeps of the least-squares fit."""
 _FACTORS = (0.5, 2.0)
 """Range of the core factor: timing rules that are further off cannot be corrected by a factor."""
 _WAITS = (0.0, 8.0)
+"""Range of the factor of a memory's stall cycles."""
 _MOST_OVERHEAD = 255
-"""Wait states, or clocks of a serial bus."""
+"""Largest number of wait states, or of overhead clocks of a serial bus."""
 _LIKELY = (0.25, 4.0)
-"""Measured cycles by estimated ones, of all layers together: beyond that something else was measured."""
+"""Allowed ratio of measured to estimated cycles of all layers; beyond it, something else was measured."""
 _SMALL = 0.01
 """Share of a run below which layers count less: hooks and the clock blur them."""
 _ALIKE = 30.0
-"""Condition number from which on layers do not tell terms apart."""
+"""Condition number from which on the layers do not tell the terms apart."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,9 @@ def _check(layers: Sequence[Layer], estimates: Sequence[Estimate], board: Board)
     estimated = sum(estimate.cycles(board.core_factor) for estimate in estimates)
     if not _LIKELY[0] <= measured / max(estimated, 1) <= _LIKELY[1]:
         rule = f"measured cycles must be of a {board.cpu} with the memories of {board.name}"
-        found = f"{measured / max(estimated, 1):.3g} times the estimate"
+        ratio = f"{measured / max(estimated, 1):.3g} times the estimate"
         raise UsageError(
-            rule, found, "name the board that was measured, at its clock, or write its file (docs/boards.md)"
+            rule, ratio, "name the board that was measured, at its clock, or write its file (docs/boards.md)"
         )
 
 
@@ -220,24 +221,24 @@ def _fit(
     weights = _weights(layers)
     fixed = np.array([sum(c for name, c in e.waits.items() if name not in terms) for e in estimates], float)
     columns = _columns(estimates, terms) * weights[:, None]
-    wanted = (np.array([layer.cycles for layer in layers], float) - fixed) * weights
-    factor, *scales = _bounded_least_squares(columns, wanted, [_FACTORS, *[_WAITS] * len(terms)])
+    targets = (np.array([layer.cycles for layer in layers], float) - fixed) * weights
+    factor, *scales = _bounded_least_squares(columns, targets, [_FACTORS, *[_WAITS] * len(terms)])
     return factor, dict(zip(terms, scales, strict=True))
 
 
 def _bounded_least_squares(
-    columns: np.ndarray, wanted: np.ndarray, bounds: Sequence[tuple[float, float]]
+    columns: np.ndarray, targets: np.ndarray, bounds: Sequence[tuple[float, float]]
 ) -> list[float]:
     """One unknown after the other, again and again: the problem is convex, and has a handful of unknowns."""
-    found = np.ones(columns.shape[1])
+    unknowns = np.ones(columns.shape[1])
     squares = np.sum(columns * columns, axis=0)
     for _ in range(_SWEEPS):
         for i, (low, high) in enumerate(bounds):
             if not squares[i]:  # nothing was waited for any more: it stays as it is
                 continue
-            rest = wanted - columns @ found + columns[:, i] * found[i]
-            found[i] = np.clip(columns[:, i] @ rest / squares[i], low, high)
-    return [float(value) for value in found]
+            residual = targets - columns @ unknowns + columns[:, i] * unknowns[i]
+            unknowns[i] = np.clip(columns[:, i] @ residual / squares[i], low, high)
+    return [float(value) for value in unknowns]
 
 
 def _with_waits(board: Board, scales: Mapping[str, float]) -> Board:

@@ -29,10 +29,10 @@ def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], op
     """
     clocks = sorted({run.clock_hz for run in runs})
     if len(clocks) > 1:
-        found = listed(f"{clock / 1e6:g} MHz" for clock in clocks)
-        raise UsageError("runs must be at one clock of the CPU", found, "calibrate a board file for each clock")
+        clock_names = listed(f"{clock / 1e6:g} MHz" for clock in clocks)
+        raise UsageError("runs must be at one clock of the CPU", clock_names, "calibrate a board file for each clock")
     compiled = [compile_model(model, board, options) for model in models]
-    by_sha256 = {made.report.model.sha256: made for made in compiled}
+    by_sha256 = {compiled_model.report.model.sha256: compiled_model for compiled_model in compiled}
     for run in runs:
         _check(run, by_sha256)
     layers = [
@@ -48,33 +48,33 @@ def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], op
 
 
 def _check(run: Run, by_sha256: Mapping[str, CompiledModel]) -> None:
-    made = by_sha256.get(run.sha256)
-    if made is None:
-        found = f"a run of '{run.model}', sha256 {run.sha256[:12]}…"
+    compiled = by_sha256.get(run.sha256)
+    if compiled is None:
+        fault = f"a run of '{run.model}', sha256 {run.sha256[:12]}…"
         raise UsageError(
-            "runs must be of the models that --model names", found, "add the file of that model, unchanged"
+            "runs must be of the models that --model names", fault, "add the file of that model, unchanged"
         )
-    expected = [(layer.name, layer.kernel) for layer in made.report.layers]
+    expected = [(layer.name, layer.kernel) for layer in compiled.report.layers]
     ran = [(layer.name, layer.kernel) for layer in run.layers]
     if ran == expected:
         return
     rule = f"runs of '{run.model}' must be of the code that these options and this version of mcugen make"
     if len(ran) != len(expected):
-        told = f"{len(ran)} layers, not {len(expected)}"
+        difference = f"{len(ran)} layers, not {len(expected)}"
     else:
         mine, theirs = next(pair for pair in zip(expected, ran, strict=True) if pair[0] != pair[1])
-        told = f"layer '{theirs[0]}' by {theirs[1]}, not '{mine[0]}' by {mine[1]}"
-    raise UsageError(rule, told, f"the options of the firmware: {run.options}")
+        difference = f"layer '{theirs[0]}' by {theirs[1]}, not '{mine[0]}' by {mine[1]}"
+    raise UsageError(rule, difference, f"the options of the firmware: {run.options}")
 
 
-def layer_estimates(made: CompiledModel, board: Board) -> list[Estimate]:
+def layer_estimates(compiled: CompiledModel, board: Board) -> list[Estimate]:
     """Return the estimates for a model's layers on a board.
 
     Raises:
         UsageError: The simulator cannot estimate cycles.
     """
-    (sample,) = random_samples(sample_endpoints(made)).inputs
-    cycles = replace(made, board=board).simulate([sample], per_layer=True, cycles=True).cycles
+    (sample,) = random_samples(sample_endpoints(compiled)).inputs
+    cycles = replace(compiled, board=board).simulate([sample], per_layer=True, cycles=True).cycles
     core = cycles.layers_without_waits if cycles else None
     if cycles is None or core is None or cycles.layer_waits is None:
         raise UsageError("cycles of the board must be known", cycles.note if cycles else "none are", "another board")

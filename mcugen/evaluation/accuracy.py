@@ -128,26 +128,26 @@ def compare(
     """
     _check_sizes(endpoints, target, reference, against)
     metric = metric or METRICS["sqnr" if labels is None else "top1"]
-    found = judged(endpoints, target, reference, labels, inputs)
+    pairs = judged(endpoints, target, reference, labels, inputs)
     twin = None if quantized is None else judged(endpoints, quantized, reference, labels, inputs)
     return Accuracy(
         reference=against,
         samples=len(target),
-        **vars(_measured(metric, found, twin)),
-        agreement=METRICS["agreement"].compute(found) if names_classes(found) else None,
-        max_abs_error=_value(METRICS["max_abs_error"], found) or 0.0,
-        sqnr_db=_value(METRICS["sqnr"], found),
-        beside=tuple(_measured(other, found, twin) for other in beside(metric, found)),
+        **vars(_measured(metric, pairs, twin)),
+        agreement=METRICS["agreement"].compute(pairs) if names_classes(pairs) else None,
+        max_abs_error=_value(METRICS["max_abs_error"], pairs) or 0.0,
+        sqnr_db=_value(METRICS["sqnr"], pairs),
+        beside=tuple(_measured(other, pairs, twin) for other in beside(metric, pairs)),
     )
 
 
-def _measured(metric: Metric, found: Judged, twin: Judged | None) -> Measure:
+def _measured(metric: Metric, pairs: Judged, twin: Judged | None) -> Measure:
     """Return a metric's values for the generated code, the quantized model in ONNX Runtime, and the reference."""
     return Measure(
         metric.name,
-        float32=None if metric.by_reference else _value(metric, replace(found, outputs=found.reference)),
+        float32=None if metric.by_reference else _value(metric, replace(pairs, outputs=pairs.reference)),
         quantized=None if twin is None else _value(metric, twin),
-        target=_value(metric, found),
+        target=_value(metric, pairs),
     )
 
 
@@ -178,8 +178,8 @@ def _check_sizes(
 ) -> None:
     """Raise a VerificationError where an output has other sizes than the reference gives."""
     for endpoint in (e for e in endpoints if e.name in target[0]):
-        for found, wanted in zip(target, reference, strict=True):
-            a, b = found[endpoint.name], wanted[endpoint.name]
+        for outputs, expected in zip(target, reference, strict=True):
+            a, b = outputs[endpoint.name], expected[endpoint.name]
             if a.size != b.size or (endpoint.sizes and a.shape != b.shape):
                 rule = f"output '{endpoint.name}' must have the shape that the reference ({against}) gives"
                 raise VerificationError(rule, f"{a.shape} and {b.shape}")

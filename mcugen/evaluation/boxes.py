@@ -46,9 +46,9 @@ def found_boxes(sample: Outputs) -> Found:
     flat = [array[0] if array.ndim > 1 and len(array) == 1 else array for array in sample.values()]
     boxes = next((array for array in flat if array.ndim == 2 and array.shape[1] == 4), None)
     if boxes is not None:
-        others = [a for a in flat if a is not boxes and a.ndim in (1, 2) and len(a) == len(boxes)]
-        if others:
-            return Found(boxes, others[0].reshape(len(boxes), -1))
+        score_arrays = [a for a in flat if a is not boxes and a.ndim in (1, 2) and len(a) == len(boxes)]
+        if score_arrays:
+            return Found(boxes, score_arrays[0].reshape(len(boxes), -1))
     rows = next((array for array in flat if array.ndim == 2 and array.shape[1] == 6), None)
     if rows is None:
         shapes = ", ".join(str(array.shape) for array in sample.values())
@@ -60,12 +60,12 @@ def found_boxes(sample: Outputs) -> Found:
     return Found(rows[:, :4], scores)
 
 
-def overlaps(boxes: Array, others: Array) -> Array:
+def overlaps(boxes: Array, other_boxes: Array) -> Array:
     """Return the IoU of each box with each other box: the area of the intersection ÷ the area of the union."""
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    low = np.maximum(boxes[:, None, :2], other_boxes[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], other_boxes[None, :, 2:])
     both = np.prod(np.maximum(high - low, 0), axis=2)
-    areas = [np.prod(np.maximum(b[:, 2:] - b[:, :2], 0), axis=1) for b in (boxes, others)]
+    areas = [np.prod(np.maximum(b[:, 2:] - b[:, :2], 0), axis=1) for b in (boxes, other_boxes)]
     either = areas[0][:, None] + areas[1][None, :] - both
     shares: Array = np.divide(both, either, out=np.zeros_like(both), where=either > 0)
     return shares
@@ -76,10 +76,10 @@ def suppressed(boxes: Array, scores: Array) -> list[int]:
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > LEAST_SCORE]
     kept: list[int] = []
     while order and len(kept) < MOST_BOXES:
-        best, rest = order[0], order[1:]
+        best, remaining = order[0], order[1:]
         kept.append(best)
-        near = overlaps(boxes[[best]], boxes[rest])[0] if rest else []
-        order = [i for i, share in zip(rest, near, strict=True) if share <= SUPPRESSED]
+        near = overlaps(boxes[[best]], boxes[remaining])[0] if remaining else []
+        order = [i for i, share in zip(remaining, near, strict=True) if share <= SUPPRESSED]
     return kept
 
 
@@ -94,25 +94,25 @@ def mean_average_precision(outputs: Sequence[Outputs], truth: Array, thresholds:
     Raises:
         UsageError: The labels have no objects.
     """
-    found = [found_boxes(sample) for sample in outputs]
+    detections = [found_boxes(sample) for sample in outputs]
     classes = sorted({int(row[0]) for sample in truth for row in sample if row[0] >= 0})
     if not classes:
         raise UsageError("mAP needs objects", "labels without any")
-    return float(np.mean([_class_precision(found, truth, number, thresholds) for number in classes]))
+    return float(np.mean([_class_precision(detections, truth, number, thresholds) for number in classes]))
 
 
-def _class_precision(found: Sequence[Found], truth: Array, number: int, thresholds: Sequence[float]) -> float:
+def _class_precision(detections: Sequence[Found], truth: Array, number: int, thresholds: Sequence[float]) -> float:
     """Return the mean of the average precisions of one class over the thresholds."""
     scores, shares, objects = [], [], 0
-    for sample, rows in zip(found, truth, strict=True):
-        wanted = rows[rows[:, 0] == number, 1:].astype(np.float64)
-        objects += len(wanted)
+    for sample, rows in zip(detections, truth, strict=True):
+        true_boxes = rows[rows[:, 0] == number, 1:].astype(np.float64)
+        objects += len(true_boxes)
         if number >= sample.scores.shape[1]:
             continue
         boxes = sample.boxes.astype(np.float64)
         kept = suppressed(boxes, sample.scores[:, number])
         scores.append(sample.scores[kept, number])
-        shares.append(overlaps(boxes[kept], wanted))
+        shares.append(overlaps(boxes[kept], true_boxes))
     return float(np.mean([_average_precision(scores, shares, objects, t) for t in thresholds]))
 
 

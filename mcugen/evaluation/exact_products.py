@@ -127,10 +127,12 @@ def _types(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    given = {tensor.name: tensor for tensor in graph.initializer}
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
     overridable = {v.name for v in graph.input}
     nodes = [node for node in graph.node if node.op_type == "Constant" and node.attribute[0].name == "value"]
-    return {n: t for n, t in given.items() if n not in overridable} | {n.output[0]: n.attribute[0].t for n in nodes}
+    return {n: t for n, t in initializers.items() if n not in overridable} | {
+        n.output[0]: n.attribute[0].t for n in nodes
+    }
 
 
 def _input(node: onnx.NodeProto, index: int) -> str:
@@ -139,5 +141,5 @@ def _input(node: onnx.NodeProto, index: int) -> str:
 
 def _operand_type(node: onnx.NodeProto, operand: Operand, types: Mapping[str, int]) -> int:
     """Return the type of the codes, or of the zero point if an operator made the codes that ONNX does not know."""
-    found = (types.get(_input(node, index), 0) for index in operand)
-    return next(filter(None, found), TensorProto.UNDEFINED)
+    operand_types = (types.get(_input(node, index), 0) for index in operand)
+    return next(filter(None, operand_types), TensorProto.UNDEFINED)

@@ -67,7 +67,7 @@ class Histogram:
             return None
         low = float(min(real.min(), integer.min()))
         high = float(max(real.max(), integer.max()))
-        counts = [np.histogram(each, BINS, (low, high))[0].tolist() for each in (real, integer)]
+        counts = [np.histogram(tensor, BINS, (low, high))[0].tolist() for tensor in (real, integer)]
         return cls(low, high, *counts)
 
 

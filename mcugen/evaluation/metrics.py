@@ -77,9 +77,9 @@ class Metric:
             return f"{100 * value:.2f} %"
         return f"{value:.2f} dB" if self.unit == "dB" else f"{value:.4g}"
 
-    def loss(self, value: float, wanted: float) -> float:
-        """Return by how much `value` is worse than `wanted`; in percentage points for shares."""
-        worse = value - wanted if self.lower_is_better else wanted - value
+    def loss(self, value: float, expected: float) -> float:
+        """Return by how much `value` is worse than `expected`; in percentage points for shares."""
+        worse = value - expected if self.lower_is_better else expected - value
         return 100 * worse if self.unit == "%" else worse
 
 
@@ -155,7 +155,7 @@ def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoi
     if labels.ndim > 1:
         return "iou" if labels.ndim > 2 else "error"
     size, is_real = math.prod(output.shape), output.dtype.is_float or output.quant is not None
-    rebuilds = [math.prod(given.shape) for given in inputs] == [size]
+    rebuilds = [math.prod(endpoint.shape) for endpoint in inputs] == [size]
     return "auc" if labels.max() <= 1 and (rebuilds or (size == 1 and is_real)) else "top1"
 
 
@@ -186,8 +186,8 @@ def _class(scores: Array) -> int:
     return int(scores.argmax()) if scores.size else -1
 
 
-def names_classes(judged: Judged, least: int = 2) -> bool:
-    """Return whether the first output is one integer, or a vector of `least` scores or more.
+def names_classes(judged: Judged, min_scores: int = 2) -> bool:
+    """Return whether the first output is one integer, or a vector of `min_scores` scores or more.
 
     Maps, and outputs of the size of an input (reconstructions), do not name classes.
     """
@@ -195,7 +195,7 @@ def names_classes(judged: Judged, least: int = 2) -> bool:
     inputs = {array.size for array in judged.inputs[0].values()} if judged.inputs else set()
     if scores.size == 1 and scores.dtype.kind in "iu":
         return True
-    return least <= scores.size == max(scores.shape, default=1) and scores.size not in inputs
+    return min_scores <= scores.size == max(scores.shape, default=1) and scores.size not in inputs
 
 
 def _scores(judged: Judged) -> Array:
@@ -214,8 +214,8 @@ def _right(judged: Judged, k: int) -> Array:
         best = classes(judged.outputs, judged.names)[:, None]
     else:
         best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
-    found: Array = (best == labels[:, None]).any(1)
-    return found
+    is_right: Array = (best == labels[:, None]).any(1)
+    return is_right
 
 
 def chance(metric: Metric, judged: Judged) -> float:
@@ -226,8 +226,10 @@ def chance(metric: Metric, judged: Judged) -> float:
     """
     if metric.right is None:
         return 0.0
-    found, wanted = (metric.right(replace(judged, outputs=o)) for o in (judged.outputs, judged.reference))
-    return STANDARD_ERRORS * float(np.std(found.astype(float) - wanted)) / math.sqrt(len(found))
+    is_right, reference_is_right = (
+        metric.right(replace(judged, outputs=o)) for o in (judged.outputs, judged.reference)
+    )
+    return STANDARD_ERRORS * float(np.std(is_right.astype(float) - reference_is_right)) / math.sqrt(len(is_right))
 
 
 def _auc(judged: Judged) -> float:
@@ -248,12 +250,12 @@ def _auc(judged: Judged) -> float:
 
 def _f1(judged: Judged) -> float:
     """Return 2 TP ÷ (2 TP + FP + FN) of class 1; of more than two classes the mean over those that occur."""
-    labels, found = _labels(judged), classes(judged.outputs, judged.names)
+    labels, predicted = _labels(judged), classes(judged.outputs, judged.names)
     present = [1] if labels.max() <= 1 else [int(c) for c in np.unique(labels)]
     scores = []
     for number in present:
-        right = int(((labels == number) & (found == number)).sum())
-        named = int((labels == number).sum()) + int((found == number).sum())
+        right = int(((labels == number) & (predicted == number)).sum())
+        named = int((labels == number).sum()) + int((predicted == number).sum())
         scores.append(2 * right / named if named else 0.0)
     return float(np.mean(scores))
 
@@ -355,8 +357,8 @@ def _mean_absolute(outputs: Array, expected: Array) -> float:
 
 def _agrees(judged: Judged) -> Array:
     """Return for each sample whether outputs and reference name the same class."""
-    found: Array = classes(judged.outputs, judged.names) == classes(judged.reference, judged.names)
-    return found
+    agrees: Array = classes(judged.outputs, judged.names) == classes(judged.reference, judged.names)
+    return agrees
 
 
 def _share(name: str, right: Callable[[Judged], Array], *, by_reference: bool = False) -> Metric:

@@ -39,19 +39,19 @@ def positions(outputs: Sequence[Outputs], labels: Array) -> Iterator[Positions]:
     Raises:
         UsageError: No output fits the labels, or a label is too large.
     """
-    for sample, wanted in zip(outputs, labels, strict=True):
-        shape = tuple(n for n in wanted.shape if n != 1)
+    for sample, sample_labels in zip(outputs, labels, strict=True):
+        shape = tuple(n for n in sample_labels.shape if n != 1)
         read = next((r for array in sample.values() if (r := _read(array, shape)) is not None), None)
         if read is None:
             shapes = ", ".join(str(array.shape) for array in sample.values())
             rule = f"an output must have a class, or scores by class, at each of the labels' {shape} positions"
             raise UsageError(rule, f"outputs of {shapes}", "resize the labels, or give --metric FILE.py:FUNCTION")
-        found, scores = read
-        flat = wanted.reshape(-1).astype(np.int64)
+        predicted, scores = read
+        flat = sample_labels.reshape(-1).astype(np.int64)
         counts = (flat >= 0) & (flat != IGNORED)
         if scores is not None and flat[counts].max(initial=0) >= scores.shape[1] > 1:
             raise UsageError(f"labels must be below {scores.shape[1]}, the number of classes", f"{flat[counts].max()}")
-        yield Positions(found[counts], flat[counts], None if scores is None else scores[counts])
+        yield Positions(predicted[counts], flat[counts], None if scores is None else scores[counts])
 
 
 def _read(array: Array, shape: tuple[int, ...]) -> tuple[Array, Array | None] | None:

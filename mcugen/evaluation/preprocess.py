@@ -56,18 +56,18 @@ class Preprocessing:
 
     def _along(self, place: str, key: str, sample: Array, layout: str) -> Array:
         """Return `mean` or `std` in a shape that broadcasts to the sample's channels."""
-        given: tuple[float, ...] = getattr(self, key)
-        if len(given) == 1:
-            return np.asarray(given[0])
+        values: tuple[float, ...] = getattr(self, key)
+        if len(values) == 1:
+            return np.asarray(values[0])
         axes = [_AXES[layout]] if layout else list(dict.fromkeys(_AXES.values()))
-        fitting = [a for a in axes if sample.ndim >= 3 and sample.shape[a] == len(given)]
+        fitting = [a for a in axes if sample.ndim >= 3 and sample.shape[a] == len(values)]
         if len(fitting) != 1:
-            found = f"{len(given)} for a sample of {sample.shape}"
+            fault = f"{len(values)} for a sample of {sample.shape}"
             remedy = "give one number, or say which axis the channels are: layout=chw or layout=hwc"
-            raise UsageError(f"{place}: --preprocess {key} must have a number for each channel", found, remedy)
+            raise UsageError(f"{place}: --preprocess {key} must have a number for each channel", fault, remedy)
         shape = [1] * sample.ndim
-        shape[fitting[0]] = len(given)
-        return np.asarray(given).reshape(shape)
+        shape[fitting[0]] = len(values)
+        return np.asarray(values).reshape(shape)
 
     def read_image(self, path: Path) -> Array:
         """Return the pixels of a PNG file as uint8 [height, width, channels].
@@ -151,9 +151,9 @@ def _read_numbers(key: str, value: str) -> tuple[str, tuple[float, ...] | None]:
 
 def numbers(text: str, may_be_zero: bool) -> tuple[float, ...] | None:
     """Return the numbers between semicolons; None if one is not a number, or is zero and must not be."""
-    found = [number(part) for part in text.split(";")]
-    usable = all(n is not None and (n or may_be_zero) for n in found)
-    return tuple(n for n in found if n is not None) if usable else None
+    values = [number(part) for part in text.split(";")]
+    usable = all(n is not None and (n or may_be_zero) for n in values)
+    return tuple(n for n in values if n is not None) if usable else None
 
 
 def number(text: str) -> float | None:

@@ -93,8 +93,8 @@ def _read_folder(folder: Path, inputs: Sequence[str], steps: Preprocessing) -> I
         if suffix not in kinds:
             raise UsageError(rule, f"'{path.name}'", "move other files away")
     if len(suffixes) > 1:
-        found = " and ".join(f"'{path.name}'" for path in list(suffixes.values())[:2])
-        raise UsageError(f"{rule}, all of one kind", found, "make a folder of each")
+        file_names = " and ".join(f"'{path.name}'" for path in list(suffixes.values())[:2])
+        raise UsageError(f"{rule}, all of one kind", file_names, "make a folder of each")
     (suffix,) = suffixes
     _require_images(folder, steps, suffix == ".png")
     for path in files:
@@ -118,6 +118,8 @@ def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) ->
     for key in names:
         if key in arrays:
             return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")
-    wanted = " or ".join(f"'{n}'" for n in names)
+    expected_names = " or ".join(f"'{n}'" for n in names)
     present = listed(f"'{key}'" for key in arrays) or "nothing"
-    raise UsageError(f"{path}: there must be an array {wanted}", present, "name the arrays like the model's inputs")
+    raise UsageError(
+        f"{path}: there must be an array {expected_names}", present, "name the arrays like the model's inputs"
+    )

@@ -135,8 +135,8 @@ def _confusion(labels: Array, predicted: Array, classes: int) -> list[list[int]]
         return None
     matrix = np.zeros((classes, classes), np.int64)
     np.add.at(matrix, (labels.astype(np.int64), predicted), 1)
-    found: list[list[int]] = matrix.tolist()
-    return found
+    rows: list[list[int]] = matrix.tolist()
+    return rows
 
 
 def _first_of(inputs: Mapping[str, Array]) -> SampleView | None:

@@ -44,18 +44,18 @@ class Samples:
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
         """Return some of these inputs, the very same objects in any order, with their labels."""
         places = {id(sample): place for place, sample in enumerate(self.inputs)}
-        found = [places[id(sample)] for sample in inputs]
-        labels = None if self.labels is None else self.labels[found]
-        return Samples([self.inputs[place] for place in found], labels, self.notes, warnings=self.warnings)
+        indices = [places[id(sample)] for sample in inputs]
+        labels = None if self.labels is None else self.labels[indices]
+        return Samples([self.inputs[place] for place in indices], labels, self.notes, warnings=self.warnings)
 
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
         """Return the inputs of the generated code: the `stored` inputs, or raw data under the only input's name."""
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Return at most `most` of `count` indices, evenly spaced from first to last."""
-    places: list[int] = np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()
+def spread(count: int, max_count: int) -> list[int]:
+    """Return at most `max_count` of `count` indices, evenly spaced from first to last."""
+    places: list[int] = np.linspace(0, count - 1, min(max_count, count)).round().astype(int).tolist()
     return places
 
 
@@ -120,18 +120,18 @@ def _convert(
         key, array = "", steps.numbers(place, array)
     reading = _reading(array.shape, endpoint, raw.layout or steps.layout)
     if reading is None:
-        found = f"{array.shape}, the input is {'at most ' * bool(endpoint.sizes)}{tuple(endpoint.shape)}"
+        shapes = f"{array.shape}, the input is {'at most ' * bool(endpoint.sizes)}{tuple(endpoint.shape)}"
         remedy = "a sample has that shape, or is a row of all elements; a file's first axis counts samples"
-        raise UsageError(f"{place} must have samples of the input's shape", found, remedy)
+        raise UsageError(f"{place} must have samples of the input's shape", shapes, remedy)
     shaped = reading.read(array)
     target, quant = endpoint.dtype.numpy, endpoint.quant
     if shaped.dtype.kind not in "fiub":
         raise UsageError(f"{place} must be numeric", str(shaped.dtype), "store numbers")
-    given = shaped
+    unscaled = shaped
     if target.kind == "f":
         with np.errstate(over="ignore"):  # what is not finite is refused
             shaped = np.asarray(shaped * (pixel_scale if key == PIXELS else 1.0), target)
-    finite = np.isfinite(given) if accepts_nonfinite and target.kind == "f" else np.ones(given.shape, bool)
+    finite = np.isfinite(unscaled) if accepts_nonfinite and target.kind == "f" else np.ones(unscaled.shape, bool)
     if shaped.dtype.kind == "f" and not np.isfinite(shaped[finite]).all():
         raise UsageError(f"{place} must be finite", f"NaN, or more than a {target} holds", "repair the data")
     if target.kind == "f":
@@ -158,21 +158,21 @@ class _Reading:
         return (np.moveaxis(image, *self.moved) if self.moved else image).reshape(self.shape)
 
 
-def _reading(found: Shape, endpoint: Endpoint, layout: str) -> _Reading | None:
-    """Return the conversion of a sample in shape `found`; None where it does not fit.
+def _reading(sample_shape: Shape, endpoint: Endpoint, layout: str) -> _Reading | None:
+    """Return the conversion of a sample in shape `sample_shape`; None where it does not fit.
 
     `layout` says where the sample's channels are; "" stands for unknown.
     """
-    full = _sized(found, endpoint) if endpoint.sizes else _fixed(found, endpoint)
+    full = _sized(sample_shape, endpoint) if endpoint.sizes else _fixed(sample_shape, endpoint)
     if full is not None:
         return _Reading(full)
-    if len(endpoint.shape) != 4 or len(found) not in (3, 4) or found[:-3] not in ((), (1,)):
+    if len(endpoint.shape) != 4 or len(sample_shape) not in (3, 4) or sample_shape[:-3] not in ((), (1,)):
         return None
     turns = {
-        "chw": _Reading((1, found[-1], *found[-3:-1]), (-1, 0)),
-        "hwc": _Reading((1, *found[-2:], found[-3]), (0, -1)),
+        "chw": _Reading((1, sample_shape[-1], *sample_shape[-3:-1]), (-1, 0)),
+        "hwc": _Reading((1, *sample_shape[-2:], sample_shape[-3]), (0, -1)),
     }
-    possible = (turns[wanted] for wanted in _layouts(endpoint.shape) if wanted != layout)
+    possible = (turns[target_layout] for target_layout in _layouts(endpoint.shape) if target_layout != layout)
     return next((turn for turn in possible if _fits(turn.shape, endpoint)), None)
 
 
@@ -186,25 +186,25 @@ def _layouts(image: Shape) -> tuple[str, ...]:
     return "chw", "hwc"
 
 
-def _fixed(found: Shape, endpoint: Endpoint) -> Shape | None:
+def _fixed(sample_shape: Shape, endpoint: Endpoint) -> Shape | None:
     """Return the input's shape if it equals the sample's except for axes of length 1, or if the sample is one row."""
-    wanted = tuple(endpoint.shape)
-    longer = [tuple(n for n in shape if n != 1) for shape in (found, wanted)]
-    is_row = len(longer[0]) <= 1 and math.prod(found) == math.prod(wanted)
-    return wanted if longer[0] == longer[1] or is_row else None
+    input_shape = tuple(endpoint.shape)
+    longer = [tuple(n for n in shape if n != 1) for shape in (sample_shape, input_shape)]
+    is_row = len(longer[0]) <= 1 and math.prod(sample_shape) == math.prod(input_shape)
+    return input_shape if longer[0] == longer[1] or is_row else None
 
 
-def _sized(found: Shape, endpoint: Endpoint) -> Shape | None:
+def _sized(sizes: Shape, endpoint: Endpoint) -> Shape | None:
     """Return the sample's shape with the input's axes, for an input with axes of variable length; else None.
 
     A sample with a single axis is not taken for a row of all elements here.
     """
-    wanted = endpoint.shape
-    variable = [axis for axis, n in enumerate(wanted) if n != 1 or axis in endpoint.sizes]
-    spread = dict(zip(variable, found, strict=False)) if len(variable) == len(found) else {}
-    missing = len(wanted) - len(found)
-    padded = (1,) * missing + found if missing >= 0 else found[-missing:] if set(found[:-missing]) == {1} else ()
-    candidates = [padded, tuple(spread.get(axis, 1) for axis in range(len(wanted)))]
+    input_shape = endpoint.shape
+    variable = [axis for axis, n in enumerate(input_shape) if n != 1 or axis in endpoint.sizes]
+    spread = dict(zip(variable, sizes, strict=False)) if len(variable) == len(sizes) else {}
+    missing = len(input_shape) - len(sizes)
+    padded = (1,) * missing + sizes if missing >= 0 else sizes[-missing:] if set(sizes[:-missing]) == {1} else ()
+    candidates = [padded, tuple(spread.get(axis, 1) for axis in range(len(input_shape)))]
     return next((shape for shape in candidates if _fits(shape, endpoint)), None)
 
 
@@ -218,9 +218,9 @@ def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessin
     """Yield a note on an array whose channels were moved, unless its file says where they are."""
     reading = _reading(raw.array.shape, endpoint, raw.layout or steps.layout)
     if reading is not None and reading.moved and not raw.layout:
-        where, wanted = ("last", "first") if reading.moved == (-1, 0) else ("first", "last")
+        where, target = ("last", "first") if reading.moved == (-1, 0) else ("first", "last")
         shapes = f"{raw.array.shape} for input '{endpoint.name}' of {tuple(endpoint.shape)}"
-        yield f"{path}: samples of {shapes} were taken to have their channels {where}, and turned to have them {wanted}"
+        yield f"{path}: samples of {shapes} were taken to have their channels {where}, and turned to have them {target}"
 
 
 def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str, RawArray]]) -> Array | None:
@@ -235,20 +235,20 @@ def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str
     key = next((key for key in (*_LABELS, _BOXES) if key in arrays and key not in inputs), None)
     if key is None:
         return None
-    given, count = arrays[key], len(raw)
-    sizes = f"{given.dtype} of {given.shape} for {count} sample{'s' * (count != 1)}"
+    stored, count = arrays[key], len(raw)
+    sizes = f"{stored.dtype} of {stored.shape} for {count} sample{'s' * (count != 1)}"
     if key == _BOXES:
-        if given.ndim != 3 or given.shape[::2] != (count, len(TRUTH)) or given.dtype.kind not in "fiu":
+        if stored.ndim != 3 or stored.shape[::2] != (count, len(TRUTH)) or stored.dtype.kind not in "fiu":
             row = ", ".join(TRUTH)
             remedy = f"store samples x boxes x 5 numbers: {row}; rows that are none have class -1"
             raise UsageError(f"{path}: '{key}' must hold the boxes of each sample", sizes, remedy)
-        return given.astype(np.float64)
-    if given.dtype.kind not in "iu" or not given.ndim or len(given) != count or _is_one_hot(given):
+        return stored.astype(np.float64)
+    if stored.dtype.kind not in "iu" or not stored.ndim or len(stored) != count or _is_one_hot(stored):
         rule = f"{path}: '{key}' must hold one class number a sample, or one a position of it"
         raise UsageError(rule, sizes, "store integers; of one row for each class the index: labels.argmax(1)")
-    if given.size > count:
-        return given
-    labels = given.reshape(-1)
+    if stored.size > count:
+        return stored
+    labels = stored.reshape(-1)
     known = (labels >= 0).all() and len(np.unique(labels)) > 1
     return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
 

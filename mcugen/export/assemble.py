@@ -12,9 +12,9 @@ from mcugen.export.zipped import zipped
 def package_files(package: Package, format_: Format) -> Files:
     """Return the files of the package as a folder."""
     code = {format_.code + name: text for name, text in package.code.items()}
-    beside = {format_.beside + name: content for name, content in package.beside.items()}
+    companion_files = {format_.beside + name: content for name, content in package.beside.items()}
     return {
-        **({**code, **beside} if format_.carries_code else {}),
+        **({**code, **companion_files} if format_.carries_code else {}),
         **{package.filled(path): package.rendered(template) for path, template in format_.templates.items()},
         **{package.filled(path): content for path, content in format_.made(package).items()},
         "LICENSE": package.licence,

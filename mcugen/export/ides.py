@@ -245,8 +245,8 @@ def _components(parent: ET.Element, package: Package) -> None:
         (component(package), "mcugen", package.version, ("mcugen", package.name, package.version)),
     ):
         keys = dict(zip(("Cclass", "Cgroup", "Csub"), names, strict=True))
-        found = {key: value for key, value in keys.items() if value}
-        element = ET.SubElement(components, "component", {**found, "Cvendor": vendor, "Cversion": version})
+        present = {key: value for key, value in keys.items() if value}
+        element = ET.SubElement(components, "component", {**present, "Cvendor": vendor, "Cversion": version})
         ET.SubElement(element, "package", dict(zip(("vendor", "name", "version"), source, strict=True)))
         infos = ET.SubElement(element, "targetInfos")
         ET.SubElement(infos, "targetInfo", name=package.name)

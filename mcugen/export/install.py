@@ -105,7 +105,7 @@ def _known(target: Path, package: str, force: bool) -> _Manifest:
 
 def _parsed(data: bytes) -> _Manifest:
     document = json.loads(data)
-    hashes = {str(path): tuple(map(str, found)) for path, found in document["files"].items()}
+    hashes = {str(path): tuple(map(str, digests)) for path, digests in document["files"].items()}
     for path in hashes:
         pure = PurePosixPath(path)
         if pure.is_absolute() or not pure.parts or ".." in pure.parts or "\\" in path or ":" in path or "\0" in path:
@@ -164,14 +164,14 @@ def _write(content: bytes, file: IO[bytes]) -> None:
 
 def _put(target: Path, fresh: Path, paths: Sequence[str], removed: Sequence[str]) -> None:
     """Move staged files to their places and remove others; restore everything if any step fails."""
-    done: list[str] = []
+    moved: list[str] = []
     try:
         for path in [*paths, *removed]:
             place, old = target / path, fresh / "old" / path
             if place.exists():
                 old.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place, old)
-            done.append(path)
+            moved.append(path)
             if path in removed:
                 place.unlink()
                 _remove_empty(place.parent, target)
@@ -180,7 +180,7 @@ def _put(target: Path, fresh: Path, paths: Sequence[str], removed: Sequence[str]
                 (fresh / "new" / path).replace(place)
         (fresh / "new" / _FINAL).replace(target / MANIFEST)
     except BaseException:
-        for path in reversed(done):
+        for path in reversed(moved):
             with suppress(OSError):
                 _undo(target / path, fresh / "old" / path, target)
         raise
@@ -204,7 +204,7 @@ def _remove_empty(folder: Path, target: Path) -> None:
 
 
 def _manifest(package: str, hashes: Mapping[str, Iterable[str]]) -> bytes:
-    files = {path: sorted(set(found)) for path, found in sorted(hashes.items())}
+    files = {path: sorted(set(digests)) for path, digests in sorted(hashes.items())}
     document = {"generator": f"mcugen {__version__}", "package": package, "files": files}
     return (json.dumps(document, indent=2) + "\n").encode()
 

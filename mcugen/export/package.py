@@ -165,10 +165,10 @@ class Package:
     @property
     def notes(self) -> list[str]:
         """Return what the project must know or provide."""
-        found = [f"{self.name} calls {library.versions}, which your project brings" for library in self.libraries]
+        texts = [f"{self.name} calls {library.versions}, which your project brings" for library in self.libraries]
         if self.bundle.sections:
-            found.append(f"parts of it lie in memories of their own: see {self.name}_memory.ld")
-        return found
+            texts.append(f"parts of it lie in memories of their own: see {self.name}_memory.ld")
+        return texts
 
     @property
     def licence(self) -> str:

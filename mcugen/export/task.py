@@ -20,7 +20,7 @@ from mcugen.reporting.figures import Report
 
 @dataclass(frozen=True)
 class Packaging:
-    """How to pack a model: the version (MAJOR.MINOR.PATCH), and whether as a zipped file or a folder.
+    """The form of a package: its version (MAJOR.MINOR.PATCH), and whether it is a zipped file or a folder.
 
     `force` overwrites files that were edited, or that mcugen did not write.
     """
@@ -43,8 +43,8 @@ class Exported:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON data."""
-        done = self.installed
-        files = {"written": list(done.written), "removed": list(done.removed), "kept": list(done.kept)}
+        installed = self.installed
+        files = {"written": list(installed.written), "removed": list(installed.removed), "kept": list(installed.kept)}
         return {"format": self.format_.name, **files, "notes": self.notes, "report": self.report.to_json()}
 
 
@@ -63,7 +63,7 @@ def export(compiled: CompiledModel, format_: Format, folder: Path | None, packag
     """Write the package to a folder, by default one named like the model. See `Package` and `install`."""
     package = Package(compiled, packaging.version)
     files = (package_archive if packaging.zipped else package_files)(package, format_)
-    done = install(files, folder or Path(package.name), package.name, force=packaging.force)
-    kept = [f"edited, and kept though the package has it no more: {listed(done.kept)}"] if done.kept else []
+    installed = install(files, folder or Path(package.name), package.name, force=packaging.force)
+    kept = [f"edited, and kept though the package has it no more: {listed(installed.kept)}"] if installed.kept else []
     notes = [*compiled.report.notes, *package.notes, *kept]
-    return Exported(format_, done, notes, [package.filled(step) for step in format_.steps], compiled.report)
+    return Exported(format_, installed, notes, [package.filled(step) for step in format_.steps], compiled.report)

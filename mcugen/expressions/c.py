@@ -45,10 +45,10 @@ _BINDING = {"||": Binding.OR, "&&": Binding.AND, "+": Binding.SUM, "-": Binding.
 _BINDING |= dict.fromkeys("*/%", Binding.PRODUCT) | dict.fromkeys(("&", "|", "^", "<<", ">>"), Binding.BITS)
 
 
-def c_text(expression: Expression, within: Binding = Binding.OR) -> str:
-    """Return the C expression, in parentheses if its precedence is lower than `within`."""
+def c_text(expression: Expression, outer: Binding = Binding.OR) -> str:
+    """Return the C expression, in parentheses if its precedence is lower than `outer`."""
     text, binding = _text(expression)
-    return text if binding >= within else f"({text})"
+    return text if binding >= outer else f"({text})"
 
 
 def c_value(expression: Expression) -> str:
@@ -62,12 +62,12 @@ def _is_truth(e: Expression) -> bool:
     return isinstance(e, Compare) or (isinstance(e, Unary) and e.operator == "!")
 
 
-def _condition(e: Expression, within: Binding = Binding.OR) -> str:
+def _condition(e: Expression, outer: Binding = Binding.OR) -> str:
     """Return the C expression for a place that needs a truth value."""
     if _is_truth(e) or (isinstance(e, Convert) and e.to is DType.BOOL):
-        return c_text(e, within)
+        return c_text(e, outer)
     text = f"{c_text(e, Binding.SUM)} != {_constant(0, DType.UINT32 if e.dtype is DType.BOOL else e.dtype)}"
-    return text if within <= Binding.COMPARE else f"({text})"
+    return text if outer <= Binding.COMPARE else f"({text})"
 
 
 def _text(e: Expression) -> tuple[str, Binding]:

@@ -108,20 +108,20 @@ def _of_arithmetic(operator: str, e: Expression, slopes: Slopes) -> Expression |
 
 def _of_call(function: Function, e: Expression, slopes: Slopes) -> Expression | None:
     """Return the derivative of a function call, by the chain rule."""
-    x, *rest = e.operands
+    x, *other_operands = e.operands
     if function in _STEPS:
         return None
     if function in _CHAIN:
         return _times(_CHAIN[function](x, e), slopes[0])
     zero = Constant(0, e.dtype)
-    dx, *others = (slope or zero for slope in slopes)
+    dx, *other_slopes = (slope or zero for slope in slopes)
     if function == fn.RELU:
         return select(x > 0, dx, zero)
     if function in (fn.MAX, fn.MIN):
-        (y,), (dy,) = rest, others
+        (y,), (dy,) = other_operands, other_slopes
         return select(x > y if function == fn.MAX else x < y, dx, dy)
     if function == fn.CLAMP_REAL and not any(slopes[1:]):
-        low, high = rest
+        low, high = other_operands
         return select(both(x > low, x < high), dx, zero)
     if function == fn.POW:
         return _of_power(e, slopes)

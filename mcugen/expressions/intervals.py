@@ -89,8 +89,8 @@ def _limits(dtype: DType) -> Bounds | None:
 
 
 def _fits(dtype: DType, low: Array, high: Array) -> bool:
-    least, most = dtype.limits
-    return bool(int(low.min()) >= least and int(high.max()) <= most)
+    min_value, max_value = dtype.limits
+    return bool(int(low.min()) >= min_value and int(high.max()) <= max_value)
 
 
 BYTES = 256
@@ -112,9 +112,9 @@ def _entries(table: Array, index: Bounds) -> Bounds | None:
     levels = [(table, table)]
     while (step := 1 << len(levels) - 1) < len(table):
         beyond = np.minimum(np.arange(len(table)) + step, len(table) - 1)
-        (least, most) = levels[-1]
-        levels.append((np.minimum(least, least[beyond]), np.maximum(most, most[beyond])))
+        (lows, highs) = levels[-1]
+        levels.append((np.minimum(lows, lows[beyond]), np.maximum(highs, highs[beyond])))
     level = np.frexp(last - first + 1)[1] - 1
     again = last - (1 << level) + 1
-    least, most = (np.stack(ends) for ends in zip(*levels, strict=True))
-    return np.minimum(least[level, first], least[level, again]), np.maximum(most[level, first], most[level, again])
+    lows, highs = (np.stack(ends) for ends in zip(*levels, strict=True))
+    return np.minimum(lows[level, first], lows[level, again]), np.maximum(highs[level, first], highs[level, again])

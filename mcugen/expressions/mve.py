@@ -120,30 +120,30 @@ def _entry(e: Entry) -> str:
 
 def _is_natural(e: Expression) -> bool:
     """Whether it is never negative."""
-    found = bounds(e, {})
-    return found is not None and bool((found[0] >= 0).all())
+    interval = bounds(e, {})
+    return interval is not None and bool((interval[0] >= 0).all())
 
 
 def _call(e: Call) -> str:
-    value, *rest = e.arguments
-    text, numbers = helium_text(value), [c_text(a, Binding.PREFIX) for a in rest]
+    value, *parameters = e.arguments
+    text, numbers = helium_text(value), [c_text(a, Binding.PREFIX) for a in parameters]
     match e.function:
         case fn.CLAMP:
-            return "vminq_s32(vmaxq_s32({}, {}), {})".format(text, *map(helium_text, rest))
+            return "vminq_s32(vmaxq_s32({}, {}), {})".format(text, *map(helium_text, parameters))
         case fn.SHIFT_RIGHT:
             return f"vshlq_r_s32({text}, -{numbers[0]})"
         case fn.MULTIPLY_HIGH:
-            return f"vmulhq_s32({text}, {helium_text(rest[0])})"
+            return f"vmulhq_s32({text}, {helium_text(parameters[0])})"
         case fn.ROUNDED_DOUBLE_PRODUCT:
-            return f"vqrdmlashq_n_s32({text}, {helium_text(rest[0])}, {numbers[1]})"
+            return f"vqrdmlashq_n_s32({text}, {helium_text(parameters[0])}, {numbers[1]})"
         case fn.FUSED_RATIO:
             return f"vfmaq_n_f32(vmulq_n_f32({text}, {numbers[1]}), {text}, {numbers[0]})"
         case fn.NEAREST:
             return f"vcvtnq_s32_f32({text})"
         case fn.MAX_NUMBER:
-            return f"vmaxnmq_f32({text}, {helium_text(rest[0])})"
+            return f"vmaxnmq_f32({text}, {helium_text(parameters[0])})"
         case fn.MIN_NUMBER:
-            return f"vminnmq_f32({text}, {helium_text(rest[0])})"
+            return f"vminnmq_f32({text}, {helium_text(parameters[0])})"
         case fn.ABS:
             return f"vabsq_f32({text})"
         case fn.EXP:

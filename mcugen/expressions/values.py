@@ -32,8 +32,8 @@ def _divided(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(x / y)
     divisor = np.where(y == 0, np.ones_like(y), y)
-    rest = np.fmod(x, divisor)
-    return np.where(y == 0, 0, (x - rest) // divisor).astype(x.dtype)
+    remainder = np.fmod(x, divisor)
+    return np.where(y == 0, 0, (x - remainder) // divisor).astype(x.dtype)
 
 
 def _rest(x: Array, y: Array) -> Array:
@@ -99,13 +99,13 @@ class Evaluator:
         return values[self._result]
 
 
-def _parts(e: Expression, found: dict[int, Expression]) -> dict[int, Expression]:
+def _parts(e: Expression, parts: dict[int, Expression]) -> dict[int, Expression]:
     """All parts, operands first."""
-    if id(e) not in found:
+    if id(e) not in parts:
         for operand in e.operands:
-            _parts(operand, found)
-        found[id(e)] = e
-    return found
+            _parts(operand, parts)
+        parts[id(e)] = e
+    return parts
 
 
 def apply(e: Expression, *operands: Array) -> Array:

@@ -61,10 +61,10 @@ class Value:
 
     def indices(self) -> dict[Node, list[int]]:
         """Return, for each node that reads this value, the input indices at which the node reads it."""
-        found: dict[Node, list[int]] = {}
+        by_node: dict[Node, list[int]] = {}
         for node, index in self.uses:
-            found.setdefault(node, []).append(index)
-        return found
+            by_node.setdefault(node, []).append(index)
+        return by_node
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
@@ -277,9 +277,9 @@ class Graph:
         """Return whether a value of the graph has this name."""
         return name in self._names
 
-    def fresh_name(self, wanted: str) -> str:
-        """Reserve and return the name `wanted`, with a number appended if another value has it."""
-        return self._names.take(wanted)
+    def fresh_name(self, preferred: str) -> str:
+        """Reserve and return the name `preferred`, with a number appended if another value has it."""
+        return self._names.take(preferred)
 
     def release_name(self, value: Value) -> None:
         """Make the name of a value available to other values. The caller is about to remove the value."""
@@ -463,9 +463,9 @@ class Graph:
 
         for node in body.nodes:
             names, types = [v.name for v in node.outputs], [v.type for v in node.outputs]
-            made = self.add(_apart(node.op), [here(v) for v in node.inputs], node.origin, names=names, types=types)
-            values.update(zip(node.outputs, made.outputs, strict=True))
-        return [found for v in body.outputs if (found := here(v)) is not None]
+            clone = self.add(_apart(node.op), [here(v) for v in node.inputs], node.origin, names=names, types=types)
+            values.update(zip(node.outputs, clone.outputs, strict=True))
+        return [output for v in body.outputs if (output := here(v)) is not None]
 
     def sort(self) -> None:
         """Restore topological order; keep the present order where it is valid (stable, depth first)."""

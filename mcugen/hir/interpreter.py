@@ -52,8 +52,8 @@ def evaluate_samples(
     """Evaluate one node on the inputs of several samples; return the results of each sample."""
     if reference is not None or not isinstance(node.op, Cell):
         return [evaluate_node(node, list(arrays), reference) for arrays in samples]
-    found = node.op.abreast(node.sig, samples)
-    return [evaluate_node(node, list(arrays), lambda *_: next(found)[0]) for arrays in samples]
+    results = node.op.abreast(node.sig, samples)
+    return [evaluate_node(node, list(arrays), lambda *_: next(results)[0]) for arrays in samples]
 
 
 def interpret(

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 class Names:
     """A set of names in use. Finding a free number takes amortized constant time."""
 
-    def __init__(self, taken: Iterable[str] = (), separator: str = ".") -> None:
-        self._taken = set(taken)
+    def __init__(self, used: Iterable[str] = (), separator: str = ".") -> None:
+        self._taken = set(used)
         self._separator = separator
         self._next: dict[str, int] = {}
         """For each name: all of its numbers below this one are in use. The name without a number counts as number 1."""
@@ -22,12 +22,12 @@ class Names:
         """Mark a name as used."""
         self._taken.add(name)
 
-    def take(self, wanted: str) -> str:
-        """Return `wanted`, with a number appended if it is in use, and mark the result as used."""
-        number = self._next.get(wanted, 1)
-        while (name := self._numbered(wanted, number)) in self._taken:
+    def take(self, preferred: str) -> str:
+        """Return `preferred`, with a number appended if it is in use, and mark the result as used."""
+        number = self._next.get(preferred, 1)
+        while (name := self._numbered(preferred, number)) in self._taken:
             number += 1
-        self._next[wanted] = number
+        self._next[preferred] = number
         self._taken.add(name)
         return name
 
@@ -35,9 +35,9 @@ class Names:
         """Make a name available again."""
         self._taken.discard(name)
         self._next.pop(name, None)
-        wanted, _, number = name.rpartition(self._separator)
-        if number.isdecimal() and wanted in self._next:
-            self._next[wanted] = min(self._next[wanted], max(int(number[:9]), 1))
+        base, _, number = name.rpartition(self._separator)
+        if number.isdecimal() and base in self._next:
+            self._next[base] = min(self._next[base], max(int(number[:9]), 1))
 
     def copy(self) -> Names:
         """Return an independent copy."""
@@ -45,5 +45,5 @@ class Names:
         other._next = dict(self._next)
         return other
 
-    def _numbered(self, wanted: str, number: int) -> str:
-        return wanted if number == 1 else f"{wanted}{self._separator}{number}"
+    def _numbered(self, base: str, number: int) -> str:
+        return base if number == 1 else f"{base}{self._separator}{number}"

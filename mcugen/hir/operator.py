@@ -28,24 +28,25 @@ class Signature:
 
     def input(self, index: int) -> TensorType:
         """Return the type of an input that is present."""
-        found = self.inputs[index]
-        assert found is not None
-        return found
+        tensor_type = self.inputs[index]
+        assert tensor_type is not None
+        return tensor_type
 
     @property
     def output(self) -> TensorType:
         """Return the type of the only output."""
-        (found,) = self.outputs
-        return found
+        (tensor_type,) = self.outputs
+        return tensor_type
 
 
 @dataclass(frozen=True)
 class Channels:
-    """How output channels (indices of the last axis) depend on input channels, and the operator for fewer channels.
+    """The dependence of output channels on input channels, and the operator for fewer channels.
 
-    `sources` has one entry for each input: an array that gives, for each output channel, the only input channel that
-    the output channel depends on, or −1 if it depends on none. The entry is None if the input is read as a whole or not
-    channel by channel. Constants listed in `Operator.weight_axes` have their channels on the axis given there.
+    Channels are indices of the last axis. `sources` has one entry for each input: an array that gives, for each output
+    channel, the only input channel that the output channel depends on, or −1 if it depends on none. The entry is None
+    if the input is read as a whole or not channel by channel. Constants listed in `Operator.weight_axes` have their
+    channels on the axis given there.
     """
 
     sources: Sequence[Array | None]
@@ -84,11 +85,11 @@ class RowWindow:
 
 @dataclass(frozen=True)
 class RowForm:
-    """How an operator computes the next `rows` rows of its output: `op`, applied to the rows in its windows.
+    """A way to compute the next `rows` rows of an output: `op`, applied to the rows in its windows.
 
     `windows` has one entry for each input, None if the input is read as a whole. The stride of a window is the distance
     between two steps. With `finish`, `op` adds one row of its first input to the sums in its second input (int32,
-    initially 0), and `finish` computes the output from the sums over all rows.
+    initially 0). Then `finish` computes the output from the sums over all rows.
     """
 
     op: Operator

@@ -59,36 +59,36 @@ class _Reader:
 
     # ------------------------------------------------------------------------------------------- letters
 
-    def fail(self, wanted: str) -> NoReturn:
+    def fail(self, expected: str) -> NoReturn:
         line = self._text.count("\n", 0, self._at) + 1
-        found = self._text[self._at : self._at + 40].partition("\n")[0]
-        raise UsageError(f"line {line} of a graph's text must have {wanted}", f"'{found}'", "see mcugen.hir.printer")
+        text = self._text[self._at : self._at + 40].partition("\n")[0]
+        raise UsageError(f"line {line} of a graph's text must have {expected}", f"'{text}'", "see mcugen.hir.printer")
 
     def get(self, pattern: str) -> str | None:
         """Skip blanks and return the text that matches `pattern` at the present position; None if nothing matches."""
-        found = re.compile(rf"[ \t]*({pattern})").match(self._text, self._at)
-        if found is None:
+        match = re.compile(rf"[ \t]*({pattern})").match(self._text, self._at)
+        if match is None:
             return None
-        self._at = found.end()
-        return found[1]
+        self._at = match.end()
+        return match[1]
 
-    def need(self, pattern: str, wanted: str) -> str:
-        found = self.get(pattern)
-        return self.fail(wanted) if found is None else found
+    def need(self, pattern: str, expected: str) -> str:
+        text = self.get(pattern)
+        return self.fail(expected) if text is None else text
 
     def has(self, text: str) -> bool:
         return self.get(re.escape(text)) is not None
 
     def many(self, item: Callable[[], Any], end: str) -> list[Any]:
         """Parse items separated by commas up to `end`. A comma before `end` is allowed."""
-        found = []
+        items = []
         while not self.has(end):
-            found.append(item())
+            items.append(item())
             if not self.has(",") and not self.has(end):
                 self.fail(f"a comma or '{end}'")
             elif self._text[self._at - len(end) : self._at] == end:
                 break
-        return found
+        return items
 
     def name(self) -> str:
         text = self.need(r'"(?:[^"\\]|\\.)*"|[A-Za-z0-9_./]+', "a name")
@@ -195,8 +195,8 @@ class _Reader:
             self.need("=", "'='")
             return key, self._attribute(family, bodies)
 
-        given = dict(self.many(field, "}")) if self.has("{") else {}
-        op = self._words.made(word, given)
+        attributes = dict(self.many(field, "}")) if self.has("{") else {}
+        op = self._words.made(word, attributes)
         return self.fail(f"attributes of {word}") if op is None else op
 
     def _attribute(self, owner: type, bodies: list[Graph]) -> object:
@@ -223,18 +223,18 @@ class _Reader:
         if self._words.family(word) is not None:
             return self._operator(word, bodies)
         name, _, member = word.partition(".")
-        found = self._class(owner, name)
+        named_class = self._class(owner, name)
         if member:
-            return found[member]
+            return named_class[member]
         self.need(r"\(", "'('")
-        return found(*self.many(lambda: self._attribute(found, bodies), ")"))
+        return named_class(*self.many(lambda: self._attribute(named_class, bodies), ")"))
 
     def _class(self, owner: type, name: str) -> Any:
         """Return the enumeration or dataclass called `name` in the module of `owner` or of one of its base classes."""
         for base in owner.__mro__:
-            found = getattr(sys.modules[base.__module__], name, None)
-            if is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum)):
-                return found
+            candidate = getattr(sys.modules[base.__module__], name, None)
+            if is_dataclass(candidate) or (isinstance(candidate, type) and issubclass(candidate, Enum)):
+                return candidate
         return self.fail(f"an attribute: nothing is called {name}")
 
     # -------------------------------------------------------------------------------- types and constants
@@ -260,9 +260,9 @@ class _Reader:
             axis = int(self.need(r"on axis \d+", "'on axis'").split()[-1])
         if digest:
             numbers = np.random.default_rng(list(digest.encode())).uniform(0.01, 0.1, shape[axis or 0])
-            made = MadeScales(np.float32(numbers).astype(float).tolist())
-            made.digest = digest
-            scales = made
+            digest_scales = MadeScales(np.float32(numbers).astype(float).tolist())
+            digest_scales.digest = digest
+            scales = digest_scales
         self.need(",", "a zero point")
         zero_point = int(self.need(r"-?\d+", "a zero point"))
         self.need(r"\)", "')'")
@@ -296,6 +296,6 @@ def _made(type_: TensorType, digest: str, name: str) -> MadeArray:
         numbers = np.asarray(random.integers(low, high, type_.shape), type_.dtype.numpy)
     else:
         numbers = np.asarray(random.standard_normal(type_.shape)).astype(type_.dtype.numpy)
-    made = numbers.view(MadeArray)
-    made.digest = digest
-    return made
+    array = numbers.view(MadeArray)
+    array.digest = digest
+    return array

@@ -69,8 +69,8 @@ def _name(value: Value | None) -> str:
 
 def _operator(op: Operator, words: Words, bodies: tuple[Graph, ...] = ()) -> tuple[str, str]:
     """Return the name of an operator, and the text of the attributes that neither the name nor a default implies."""
-    word, told = words.of(op)
-    shown = [f for f in fields(op) if f.name not in told and not _is_default(f, getattr(op, f.name))]
+    word, implied = words.of(op)
+    shown = [f for f in fields(op) if f.name not in implied and not _is_default(f, getattr(op, f.name))]
     text = ", ".join(f"{f.name}={_attribute(getattr(op, f.name), words, bodies)}" for f in shown)
     return word, f"{{{text}}}" if text else ""
 
@@ -133,7 +133,7 @@ def _data(data: Array) -> str:
 
 def _listed(texts: Iterable[str], data: Array, source: object) -> str:
     """Return all numbers, or a digest. Data parsed from a digest print as that digest."""
-    told = getattr(source, "digest", "")
-    if told or data.size > MOST_NUMBERS:
-        return told or "#" + hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:12]
+    digest = getattr(source, "digest", "")
+    if digest or data.size > MOST_NUMBERS:
+        return digest or "#" + hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:12]
     return f"[{', '.join(texts)}]"

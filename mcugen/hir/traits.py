@@ -369,13 +369,13 @@ def clamp_of(op: Operator) -> tuple[float, float] | None:
 
 def readers_behind(value: Value, moves: Callable[[Node], bool]) -> list[Node]:
     """Return the nodes that read a value, directly or behind nodes that only move data (`moves`)."""
-    found: dict[Node, None] = {}
+    visited: dict[Node, None] = {}
     stack = list(value.users)
     while stack:
         node = stack.pop()
-        if node in found:
+        if node in visited:
             continue
-        found[node] = None
+        visited[node] = None
         if moves(node):
             stack += [user for v in node.outputs for user in v.users]
-    return [n for n in found if not moves(n)]
+    return [n for n in visited if not moves(n)]

@@ -69,7 +69,7 @@ class DType(Enum):
 
     @cached_property
     def tag(self) -> str:
-        """Return the suffix of the type in kernel names: f32, s8, u8, bf16, f8e5m2, …"""
+        """Return the suffix of the type in kernel names, such as f32, s8, u8, bf16 or f8e5m2."""
         if self is DType.BOOL:
             return "b8"
         short = str(self.value).replace("float", "f").replace("_", "")
@@ -141,7 +141,7 @@ class QuantParams:
 
 
 class Layout(Enum):
-    """Which dimension of a spatial tensor holds the channels."""
+    """The dimension of a spatial tensor that holds the channels."""
 
     NONE = ""
     CHANNELS_FIRST = "NCHW"

@@ -32,19 +32,21 @@ class Verifier:
         Raises:
             VerificationError: An invariant does not hold; the message names the node.
         """
-        found, ends = {node: _facts(node) for node in graph.nodes}, _ends(graph)
-        fresh = [node for node, facts in found.items() if not _same(self._sound.get(node), facts)]
-        order_kept = len(found) == len(self._sound) and all(a is b for a, b in zip(found, self._sound, strict=True))
+        facts_of, ends = {node: _facts(node) for node in graph.nodes}, _ends(graph)
+        fresh = [node for node, facts in facts_of.items() if not _same(self._sound.get(node), facts)]
+        order_kept = len(facts_of) == len(self._sound) and all(
+            a is b for a, b in zip(facts_of, self._sound, strict=True)
+        )
         if not order_kept or fresh or not _same(self._ends, ends):
             _check_structure(graph)
         for node in fresh:
             _check_constants(node)
             _check_types(node)
-        bodies = [body for node in found for body in node.op.bodies]
+        bodies = [body for node in facts_of for body in node.op.bodies]
         self._bodies = {body: self._bodies.get(body, Verifier()) for body in bodies}
         for body, verifier in self._bodies.items():
             verifier.check(body)
-        self._sound, self._ends = found, ends
+        self._sound, self._ends = facts_of, ends
 
 
 def verify_graph(graph: Graph) -> None:
@@ -106,21 +108,21 @@ def _check_constants(node: Node) -> None:
 
 def _check_types(node: Node) -> None:
     for value, expected in zip(node.outputs, _inferred(node), strict=True):
-        found = value.type
-        if found.shape != expected.shape:
-            _fail(node.place, f"%{value.name} has shape {found.shape}, the operator gives {expected.shape}")
-        layouts = {found.layout, expected.layout} - {Layout.NONE}
-        if len(layouts) > 1 and math.prod(found.shape[1:]) != 1:  # one element an image is of either layout
-            _fail(node.place, f"%{value.name} is {found.layout}, the operator gives {expected.layout}")
-        quant = found.quant
+        actual = value.type
+        if actual.shape != expected.shape:
+            _fail(node.place, f"%{value.name} has shape {actual.shape}, the operator gives {expected.shape}")
+        layouts = {actual.layout, expected.layout} - {Layout.NONE}
+        if len(layouts) > 1 and math.prod(actual.shape[1:]) != 1:  # one element an image is of either layout
+            _fail(node.place, f"%{value.name} is {actual.layout}, the operator gives {expected.layout}")
+        quant = actual.quant
         if quant is not None:
-            channels = 1 if quant.axis is None else found.shape[quant.axis]
+            channels = 1 if quant.axis is None else actual.shape[quant.axis]
             if len(quant.scale) != channels:
                 _fail(node.place, f"%{value.name} has {len(quant.scale)} scales")
             if not all(s > 0 for s in quant.scale):
                 _fail(node.place, f"%{value.name} has a scale that is not positive")
-        elif expected.quant is None and found.dtype != expected.dtype:
-            _fail(node.place, f"%{value.name} is {found.dtype.value}, the operator gives {expected.dtype.value}")
+        elif expected.quant is None and actual.dtype != expected.dtype:
+            _fail(node.place, f"%{value.name} is {actual.dtype.value}, the operator gives {expected.dtype.value}")
     if node.op.moves_data and node.outputs[0].type.quant is not None:
         quants = {v.type.quant for v in node.inputs[:1] if v is not None}
         if quants != {node.outputs[0].type.quant}:

@@ -18,22 +18,22 @@ class Words:
         self._known: dict[str, tuple[type[Operator], Fields]] = {}
         for family in _subclasses(Operator):
             self._known[family.__name__] = family, {}
-            for word, told in family.spelled().items():
-                self._known.setdefault(word, (family, told))
+            for word, implied in family.spelled().items():
+                self._known.setdefault(word, (family, implied))
 
     def of(self, op: Operator) -> tuple[str, Fields]:
         """Return the name of an operator, and the attribute values that the name implies."""
-        family, told = self._known.get(op.name, (None, {}))
-        if family is type(op) and all(getattr(op, key) == value for key, value in told.items()):
-            return op.name, told
+        family, implied = self._known.get(op.name, (None, {}))
+        if family is type(op) and all(getattr(op, key) == value for key, value in implied.items()):
+            return op.name, implied
         return type(op).__name__, {}
 
-    def made(self, word: str, given: Fields) -> Operator | None:
+    def made(self, word: str, attributes: Fields) -> Operator | None:
         """Return the operator with this name and these attributes; None if the name or an attribute is unknown."""
-        family, told = self._known.get(word, (None, {}))
-        if family is None or not given.keys() <= {f.name for f in fields(family)} - told.keys():
+        family, implied = self._known.get(word, (None, {}))
+        if family is None or not attributes.keys() <= {f.name for f in fields(family)} - implied.keys():
             return None
-        return family(**told, **given)
+        return family(**implied, **attributes)
 
     def family(self, word: str) -> type[Operator] | None:
         """Return the operator class that a name stands for; None if the name is unknown."""

@@ -70,19 +70,19 @@ class Line:
         return Line.of(ratio, y.q.zero_point - ratio * x.q.zero_point, *y.dtype.limits)
 
     @staticmethod
-    def through(wanted: Array, dtype: DType) -> Line | None:
-        """Return the line, limited at both ends, with wanted[i] (real) at CODES[i]; None without such a line."""
-        y = np.clip(wanted, *dtype.limits)
-        least, most = y.min(), y.max()
-        inside = np.flatnonzero((y > least) & (y < most))
+    def through(values: Array, dtype: DType) -> Line | None:
+        """Return the line, limited at both ends, with values[i] (real) at CODES[i]; None without such a line."""
+        y = np.clip(values, *dtype.limits)
+        low, high = y.min(), y.max()
+        inside = np.flatnonzero((y > low) & (y < high))
         if len(inside) < 2:
             return None
         first, last = inside[0], inside[-1]
         slope = (y[last] - y[first]) / (last - first)
         constant = y[first] - slope * CODES[first]
-        if not np.abs(np.clip(slope * CODES + constant, least, most) - y).max() < _STRAIGHT:
+        if not np.abs(np.clip(slope * CODES + constant, low, high) - y).max() < _STRAIGHT:
             return None
-        return Line.of(slope, constant, round(least), round(most))
+        return Line.of(slope, constant, round(low), round(high))
 
     def expression(self, x: Expression, scalar: Scalar) -> Expression:
         """Return the line at `x`, an int32."""
@@ -240,7 +240,7 @@ class SharedTanh:
         return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
 
     def is_near(self, exact: Array, dtype: DType) -> bool:
-        """Return whether the table gives wanted[i] (real) for CODES[i] well enough."""
+        """Return whether the table gives exact[i] (real) for CODES[i] well enough."""
         inputs = {"x": CODES[:-1], "table": TANH_TABLE}
         arguments = Argument("x", DType.INT16, exact=True), Table("table", DType.INT16)
         actual = evaluate(self.expression(*arguments, _constant), inputs)
@@ -280,23 +280,23 @@ def _constant(value: Param) -> Parameter:
 # --------------------------------------------------------------------------------------------- tables of their own
 
 
-def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:
-    """Return the smallest table that gives wanted[i] (real) for CODES[i] within the goal, else the most accurate one.
+def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
+    """Return the smallest table that gives values[i] (real) for CODES[i] within the goal, else the most accurate one.
 
     Returns:
         How to interpolate the table, and its entries; None if the error of every table exceeds _WORST.
     """
     low, high = dtype.limits
-    wanted = np.nan_to_num(wanted, nan=low)
+    values = np.nan_to_num(values, nan=low)
     span = _BEYOND * (high - low) / 2
-    exact = np.clip(wanted, low, high)
+    exact = np.clip(values, low, high)
     best: tuple[int, Array] | None = None
-    least = _WORST[dtype]
-    for bits, nodes in _candidates(np.clip(wanted, -span, span)):
+    best_error = _WORST[dtype]
+    for bits, nodes in _candidates(np.clip(values, -span, span)):
         reached = np.clip(np.interp(CODES, CODES[:: 1 << bits], nodes), exact.min(), exact.max())
         error = float(np.abs(reached - exact).max())
-        if error <= least:
-            best, least = (bits, nodes), error
+        if error <= best_error:
+            best, best_error = (bits, nodes), error
         if error <= _GOAL[dtype]:
             break
     return None if best is None else _table(*best, exact, dtype)
@@ -335,5 +335,5 @@ def _table(bits: int, nodes: Array, exact: Array, dtype: DType) -> tuple[Segment
     entries = np.rint(nodes * 2.0**fraction).astype(stored)
     low, high, shift = round(float(exact.min())), round(float(exact.max())), bits + fraction
     ends = (entries.astype(np.int64) << bits) + (1 << (shift - 1)) >> shift  # lines reach no farther than their ends
-    within = low <= int(ends.min()) and int(ends.max()) <= high
-    return Segments(bits, shift, low, high, within), entries
+    is_bounded = low <= int(ends.min()) and int(ends.max()) <= high
+    return Segments(bits, shift, low, high, is_bounded), entries

@@ -116,8 +116,8 @@ def _steps(real: Array, quant: QuantParams, dtype: DType) -> Array:
     exact = np.float32 if limits.bits <= 16 else np.float64
     rounded = np.rint(real.astype(np.float32, copy=False) / scale).astype(exact, copy=False)
     # fmax and fmin pass over NaN; the sum turns −0 into 0
-    least, most = (exact(end - quant.zero_point) for end in (int(limits.min), int(limits.max)))
-    steps: Array = np.fmin(np.fmax(rounded, least), most) + exact(0)
+    lowest, highest = (exact(end - quant.zero_point) for end in (int(limits.min), int(limits.max)))
+    steps: Array = np.fmin(np.fmax(rounded, lowest), highest) + exact(0)
     return steps
 
 
@@ -164,8 +164,8 @@ def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
     for _ in range(4):
         error = (m * ((root * root) >> np.uint64(32))) >> np.uint64(32)  # M · R², 28 bits of fraction
         root = (root * (np.uint64(3 << 28) - error)) >> np.uint64(29)
-    found = np.minimum(root, np.uint64(2**31 - 1)).astype(np.int64)
-    return np.where(square == 0, 0, found), np.where(square == 0, 0, half + 1)
+    limited = np.minimum(root, np.uint64(2**31 - 1)).astype(np.int64)
+    return np.where(square == 0, 0, limited), np.where(square == 0, 0, half + 1)
 
 
 _LINE = (np.uint64(2290055013), np.uint64(1308601352))

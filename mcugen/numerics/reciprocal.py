@@ -41,8 +41,8 @@ class Reciprocal:
 
     @staticmethod
     @lru_cache(maxsize=256)
-    def of(scale: float, most: int) -> Reciprocal | None:
-        """Return the reciprocal that quantizes as the division does, for codes up to `most`; None without one."""
+    def of(scale: float, max_code: int) -> Reciprocal | None:
+        """Return the reciprocal that quantizes as the division does, for codes up to `max_code`; None without one."""
         divisor = np.float32(scale)
         if not _LEAST_SCALE < divisor < 1 / _LEAST_SCALE:
             return None
@@ -50,9 +50,9 @@ class Reciprocal:
         inverse = np.float32(exact)
         if inverse > exact:
             inverse = np.nextafter(inverse, np.float32(0))
-        rest = np.float32(exact - np.float64(inverse)) or np.float32(inverse * 2.0**-60)
-        candidates = (Reciprocal(float(inverse), float(r)) for r in (rest, np.nextafter(rest, np.float32(1))))
-        return next((found for found in candidates if found._agrees(divisor, most)), None)
+        remainder = np.float32(exact - np.float64(inverse)) or np.float32(inverse * 2.0**-60)
+        candidates = (Reciprocal(float(inverse), float(r)) for r in (remainder, np.nextafter(remainder, np.float32(1))))
+        return next((candidate for candidate in candidates if candidate._agrees(divisor, max_code)), None)
 
     def ratio(self, x: Array) -> Array:
         """Return f(x) of float32, as a CPU with fused multiply-add computes it."""
@@ -60,14 +60,14 @@ class Reciprocal:
         high, low = x64 * self.inverse, (x * np.float32(self.rest)).astype(np.float64)
         return _rounded_sum(high, low)
 
-    def _agrees(self, divisor: np.float32, most: int) -> bool:
-        """Return whether both step from q to q + 1 at the same floats, for q from 0 to most - 1."""
-        q = np.arange(most, dtype=np.float64)[:, None]
+    def _agrees(self, divisor: np.float32, max_code: int) -> bool:
+        """Return whether both step from q to q + 1 at the same floats, for q from 0 to max_code - 1."""
+        q = np.arange(max_code, dtype=np.float64)[:, None]
         near = ((q + 0.5) * np.float64(divisor)).astype(np.float32)
         x = (near.view(np.int32) + _NEIGHBOURS).astype(np.int32).view(np.float32)
-        wanted, found = (np.rint(ratio) > q for ratio in (x / divisor, self.ratio(x)))
-        is_around = not wanted[:, 0].any() and wanted[:, -1].all()
-        return bool(is_around and (wanted == found).all())
+        divided, approximated = (np.rint(ratio) > q for ratio in (x / divisor, self.ratio(x)))
+        is_around = not divided[:, 0].any() and divided[:, -1].all()
+        return bool(is_around and (divided == approximated).all())
 
 
 def _rounded_sum(high: Array, low: Array) -> Array:

@@ -102,8 +102,8 @@ def requantizer(
     scale = x.q.scales * w.q.scales * factor / out.q.scales
     is_short = sums is None or sum_dtype(sums) is DType.INT32
     is_small = by_weights and sums is not None and sums.max(initial=0) < SMALL_SUM
-    narrow = is_short and x.dtype is out.dtype is DType.INT8 and (w.dtype is DType.INT8 or is_small)
-    return Requantizer.of(scale, out.q.zero_point, sums=None if narrow else sums)
+    is_narrow = is_short and x.dtype is out.dtype is DType.INT8 and (w.dtype is DType.INT8 or is_small)
+    return Requantizer.of(scale, out.q.zero_point, sums=None if is_narrow else sums)
 
 
 def layer_bounds(

@@ -50,12 +50,14 @@ class Feed:
             UsageError: The data cannot be used.
         """
         name = self.endpoint.name
-        found, arrays = read_samples(source, [name], parse_preprocessing(""))
-        raw = [np.ascontiguousarray(sample[name].array) for sample in found]
-        inputs = [{name: self.sample(sample[name].place, array)} for sample, array in zip(found, raw, strict=True)]
+        raw_samples, arrays = read_samples(source, [name], parse_preprocessing(""))
+        raw = [np.ascontiguousarray(sample[name].array) for sample in raw_samples]
+        inputs = [
+            {name: self.sample(sample[name].place, array)} for sample, array in zip(raw_samples, raw, strict=True)
+        ]
         path = source if isinstance(source, Path) else Path("samples")
-        given = tuple(self.stages.stored(array) for array in raw)
-        return Samples(inputs, labels_of(path, arrays, found), raw=given)
+        stored_inputs = tuple(self.stages.stored(array) for array in raw)
+        return Samples(inputs, labels_of(path, arrays, raw_samples), raw=stored_inputs)
 
     def random(self) -> Samples:
         """One seeded sample, for figures that need none in particular."""
@@ -112,15 +114,15 @@ def bind(text: str, endpoints: Sequence[Endpoint]) -> Feed:
     read = read_pipeline(text)
     stages = parse_pipeline(read)
     if len(endpoints) != 1:
-        found = f"{len(endpoints)} inputs"
+        fault = f"{len(endpoints)} inputs"
         raise UsageError(
-            "a model with --input-pipeline must have one input besides states", found, "see --bind, --state"
+            "a model with --input-pipeline must have one input besides states", fault, "see --bind, --state"
         )
     (endpoint,) = endpoints
     real = endpoint.dtype.value == "float32"
     coded = endpoint.quant is not None and len(endpoint.quant.scale) == 1 and endpoint.dtype.value in _ELEMENTS
     if endpoint.sizes or not (real or coded):
-        found = f"{endpoint.dtype.value}{' of sizes that vary' * bool(endpoint.sizes)}, '{endpoint.name}'"
-        raise UsageError("--input-pipeline must make an input of float32, or of codes with one scale", found)
+        fault = f"{endpoint.dtype.value}{' of sizes that vary' * bool(endpoint.sizes)}, '{endpoint.name}'"
+        raise UsageError("--input-pipeline must make an input of float32, or of codes with one scale", fault)
     stages.require(endpoint.shape)
     return Feed(read, stages, endpoint)

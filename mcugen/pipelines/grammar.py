@@ -99,8 +99,10 @@ def parse_pipeline(text: str) -> Stages:
     parts = _parts(text)
     source = parts[0].partition("=")[0].strip() if parts else ""
     if source not in _SOURCES:
-        found = f"'{shortened(parts[0], 80)}'" if parts else "nothing"
-        raise UsageError("an input pipeline must begin with what comes in", found, f"one of: {', '.join(_SOURCES)}")
+        first_part = f"'{shortened(parts[0], 80)}'" if parts else "nothing"
+        raise UsageError(
+            "an input pipeline must begin with what comes in", first_part, f"one of: {', '.join(_SOURCES)}"
+        )
     keys, make = _SOURCES[source]
     return make(**_fields(parts, keys))
 
@@ -140,20 +142,20 @@ def _one_of(*allowed: str) -> Callable[[str], str | None]:
     return lambda value: value if value in allowed else None
 
 
-def _integers(pattern: str, most: int) -> Callable[[str], tuple[int, ...] | None]:
+def _integers(pattern: str, max_value: int) -> Callable[[str], tuple[int, ...] | None]:
     """Positive numbers where the pattern has `N`; what stands in brackets may be absent."""
     form = re.compile(pattern.replace("N", "([1-9][0-9]{0,6})"))
 
     def read(value: str) -> tuple[int, ...] | None:
         match = form.fullmatch(value)
-        found = tuple(int(n) for n in match.groups() if n and n.isdecimal()) if match else (most + 1,)
-        return found if max(found) <= most else None
+        values = tuple(int(n) for n in match.groups() if n and n.isdecimal()) if match else (max_value + 1,)
+        return values if max(values) <= max_value else None
 
     return read
 
 
-def _one(pattern: str, most: int) -> Callable[[str], int | None]:
-    read = _integers(pattern, most)
+def _one(pattern: str, max_value: int) -> Callable[[str], int | None]:
+    read = _integers(pattern, max_value)
     return lambda value: (read(value) or (None,))[0]
 
 
@@ -169,8 +171,8 @@ def _scale(value: str) -> float | None:
 
 
 def _floor(value: str) -> float | None:
-    found = number(value)
-    return found if found is not None and 1e-30 <= found <= 1e6 else None
+    floor = number(value)
+    return floor if floor is not None and 1e-30 <= floor <= 1e6 else None
 
 
 def _bands(kind: str) -> Callable[[str], Bands | None]:

@@ -144,9 +144,9 @@ class ImageStages:
             height, width, layout = 0, 0, ""
         known = self.channels == 1 or bool(layouts)
         if math.prod(shape) != height * width * self.channels or not known or max(height, width) > MOST_PIXELS:
-            found = f"an input of {tuple(shape)} for {self.channels} channel{'s' * (self.channels > 1)}"
+            fault = f"an input of {tuple(shape)} for {self.channels} channel{'s' * (self.channels > 1)}"
             remedy = "say gray or rgb, and resize=WIDTHxHEIGHT, as the model was trained"
-            raise UsageError("an image pipeline must give what the model takes", found, remedy)
+            raise UsageError("an image pipeline must give what the model takes", fault, remedy)
         plane = height * width
         distances = (width, 1, plane) if layout == "chw" else (width * self.channels, self.channels, 1)
         return Picture(height, width, self.channels, distances)
@@ -154,10 +154,10 @@ class ImageStages:
     def require(self, shape: Sequence[int]) -> None:
         """UsageError where the pipeline gives no input of that shape, or has numbers for other channels."""
         self.picture(shape)
-        for key, given in (("mean", self.mean), ("std", self.std)):
-            if len(given) not in (1, self.channels):
-                found = f"{len(given)} for {self.channels}"
-                raise UsageError(f"--input-pipeline: {key} must have one number, or one a channel", found)
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.channels):
+                fault = f"{len(values)} for {self.channels}"
+                raise UsageError(f"--input-pipeline: {key} must have one number, or one a channel", fault)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
         """Convert an image (uint8 [height, width, bytes of a pixel]) to float32 of the input's shape."""
@@ -232,11 +232,11 @@ class ImageStages:
     def _decoded(self, pixels: Array) -> Array:
         """Return the image in the colors that the model reads."""
         wide = pixels.astype(np.int32)
-        given = FORMATS[self.format]
+        pixel_format = FORMATS[self.format]
         if self._colors == "gray" and self.format in _LUMA:
             return wide[..., _LUMA[self.format], None]
-        colors = given.decode(wide)
-        if given.is_gray:
+        colors = pixel_format.decode(wide)
+        if pixel_format.is_gray:
             return np.repeat(colors, self.channels, axis=-1)
         if self._colors == "gray":  # the weights of ITU-R BT.601
             red, green, blue = np.moveaxis(colors, -1, 0)
@@ -280,18 +280,18 @@ def _sides(image: tuple[int, ...], layout: str) -> tuple[int, int]:
     return (image[1], image[2]) if layout == "chw" else (image[0], image[1])
 
 
-def positions(size: int, wanted: int) -> tuple[Array, Array, Array]:
-    """For each of `wanted` pixels the two of `size` that it lies between, and how far, in 2^-FRACTION.
+def positions(size: int, count: int) -> tuple[Array, Array, Array]:
+    """For each of `count` pixels the two of `size` that it lies between, and how far, in 2^-FRACTION.
 
-    Centers lie on centers: pixel o is at (o + 1/2) · size / wanted − 1/2.
+    Centers lie on centers: pixel o is at (o + 1/2) · size / count − 1/2.
     """
-    step = (size << 16) // wanted
-    at = np.clip(np.arange(wanted, dtype=np.int64) * step + (step >> 1) - 32768, 0, (size - 1) << 16)
+    step = (size << 16) // count
+    at = np.clip(np.arange(count, dtype=np.int64) * step + (step >> 1) - 32768, 0, (size - 1) << 16)
     low = at >> 16
     return low, np.minimum(low + 1, size - 1), ((at >> (16 - FRACTION)) & ((1 << FRACTION) - 1)).astype(np.int32)
 
 
-def nearest(size: int, wanted: int) -> Array:
-    """For each of `wanted` pixels the one of `size` that its center lies in."""
-    step = (size << 16) // wanted
-    return (np.arange(wanted, dtype=np.int64) * step + (step >> 1)) >> 16
+def nearest(size: int, count: int) -> Array:
+    """For each of `count` pixels the one of `size` that its center lies in."""
+    step = (size << 16) // count
+    return (np.arange(count, dtype=np.int64) * step + (step >> 1)) >> 16

@@ -123,17 +123,17 @@ def _squares(re: Array, im: Array, turn: Array) -> Array:
     even_re, even_im = re[..., k] + re[..., mirror], im[..., k] - im[..., mirror]
     odd_re, odd_im = re[..., k] - re[..., mirror], im[..., k] + im[..., mirror]
     r, i = _rotated(odd_im, -odd_re, turn[k])  # times -i: a quarter of a turn
-    found = np.empty((*re.shape[:-1], points + 1), np.uint64)
-    found[..., k] = (even_re + r) ** 2 + (even_im + i) ** 2
-    found[..., points - k] = (even_re - r) ** 2 + (even_im - i) ** 2
-    return found
+    power = np.empty((*re.shape[:-1], points + 1), np.uint64)
+    power[..., k] = (even_re + r) ** 2 + (even_im + i) ** 2
+    power[..., points - k] = (even_re - r) ** 2 + (even_im - i) ** 2
+    return power
 
 
 def roots(squares: Array) -> Array:
     """Whole parts of square roots, uint64."""
-    found = np.sqrt(squares.astype(np.float64)).astype(np.uint64)
-    found -= found * found > squares
-    return found + ((found + np.uint64(1)) ** 2 <= squares)
+    root = np.sqrt(squares.astype(np.float64)).astype(np.uint64)
+    root -= root * root > squares
+    return root + ((root + np.uint64(1)) ** 2 <= squares)
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,8 @@ class Filters:
     @property
     def spans(self) -> list[tuple[int, int]]:
         """The first bin of each band, and how many it has."""
-        found = [np.flatnonzero(row) for row in self.weights]
-        return [(int(at[0]), int(at[-1] - at[0] + 1)) if len(at) else (0, 0) for at in found]
+        bins = [np.flatnonzero(row) for row in self.weights]
+        return [(int(at[0]), int(at[-1] - at[0] + 1)) if len(at) else (0, 0) for at in bins]
 
     def sums(self, values: Array) -> tuple[Array, Array]:
         """Weighted sums of uint64 [.., bins], as their upper and lower parts: high · 2^32 + low, uint64 [.., bands]."""
@@ -237,10 +237,10 @@ def logarithms(high: Array, low: Array, silent: int) -> Array:
         value = np.where(small, value << np.uint64(bits), value)
         exponent -= bits * small
     part = ((value >> np.uint64(63 - LOG_BITS)) & np.uint64((1 << LOG_BITS) - 1)).astype(np.int64)
-    index, rest = part // _PART, part % _PART
-    between = (LOG_TABLE[index + 1] - LOG_TABLE[index]) * rest
-    found = (exponent << LOG_BITS) + LOG_TABLE[index] + ((between + _PART // 2) >> (LOG_BITS - 6))
-    return np.where(value == 0, silent, found)
+    index, fraction = part // _PART, part % _PART
+    between = (LOG_TABLE[index + 1] - LOG_TABLE[index]) * fraction
+    logarithm = (exponent << LOG_BITS) + LOG_TABLE[index] + ((between + _PART // 2) >> (LOG_BITS - 6))
+    return np.where(value == 0, silent, logarithm)
 
 
 def cosines(bands: int, count: int) -> Array:

@@ -75,14 +75,14 @@ class StreamStages:
         if self.bands is not None and (
             self.points < 2 or self.transform & (self.transform - 1) or self.transform < self.length
         ):
-            found = f"{self.transform} for frames of {self.length}"
-            raise UsageError(f"{rule}fft must be a power of two of at least 4, not below the frame", found)
+            fault = f"{self.transform} for frames of {self.length}"
+            raise UsageError(f"{rule}fft must be a power of two of at least 4, not below the frame", fault)
         if self.bands is not None and self.dct > self.bands.count:
             raise UsageError(f"{rule}dct must not exceed the bands", f"{self.dct} of {self.bands.count}")
-        for key, given in (("mean", self.mean), ("std", self.std)):
-            if len(given) not in (1, self.features):
-                found = f"{len(given)} for {self.features}"
-                raise UsageError(f"{rule}{key} must have one number, or one a feature", found)
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.features):
+                fault = f"{len(values)} for {self.features}"
+                raise UsageError(f"{rule}{key} must have one number, or one a feature", fault)
 
     @property
     def rate(self) -> int:
@@ -136,9 +136,9 @@ class StreamStages:
     def require(self, shape: Sequence[int]) -> None:
         """UsageError where windows have not as many elements as an input of that shape."""
         if math.prod(shape) != self.frames * self.features:
-            found = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
+            fault = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
             raise UsageError(
-                "a pipeline must give as many numbers as the model takes", found, "see stack, and its features"
+                "a pipeline must give as many numbers as the model takes", fault, "see stack, and its features"
             )
         if self.bands is not None and not self.filters.weights.any():
             raise UsageError("bands must hold bins of the spectrum", "none does", "give a larger fft, or fewer bands")
@@ -189,16 +189,16 @@ class StreamStages:
             UsageError: There are too few samples.
         """
         zeros, scales = self.scales()
-        found = self.window_of(self.features_of(self.samples(place, raw)))
-        real: Array = np.clip(found - zeros, -(2**31), 2**31 - 1).astype(np.float32) * scales
+        last_window = self.window_of(self.features_of(self.samples(place, raw)))
+        real: Array = np.clip(last_window - zeros, -(2**31), 2**31 - 1).astype(np.float32) * scales
         return (real.T if self.features_first else real).reshape(tuple(shape))
 
     def samples(self, place: str, raw: Array) -> Array:
         """Return samples as int16 [n, axes]; there must be enough for a window."""
         flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
-        least = self.length + (self.frames - 1) * self.step
-        if flat.dtype != np.int16 or flat.ndim != 2 or flat.shape[1] != self.axes or len(flat) < least:
-            remedy = f"int16 of [{least:,} or more{f', {self.axes}' if self.axes > 1 else ''}]"
+        min_samples = self.length + (self.frames - 1) * self.step
+        if flat.dtype != np.int16 or flat.ndim != 2 or flat.shape[1] != self.axes or len(flat) < min_samples:
+            remedy = f"int16 of [{min_samples:,} or more{f', {self.axes}' if self.axes > 1 else ''}]"
             raise UsageError(f"{place} must be raw samples of a window at least", f"{raw.dtype} of {raw.shape}", remedy)
         return flat
 
@@ -279,20 +279,20 @@ class StreamStages:
     def tables(self) -> dict[str, Array]:
         """Constants in flash, by their names in C."""
         zeros, scales = self.scales()
-        found = {"feature_zeros": zeros.astype(np.int32), "feature_scales": scales}
+        arrays = {"feature_zeros": zeros.astype(np.int32), "feature_scales": scales}
         if self.bands is None:
-            return found
+            return arrays
         spans, offsets = self.filters.spans, self.filters.offsets
         bands = [(a, n, o) for (a, n), o in zip(spans, offsets, strict=True)]
         weights = np.concatenate([row[a : a + n] for row, (a, n) in zip(self.filters.weights, spans, strict=True)])
-        found |= {
+        arrays |= {
             "window_half": self.half_window.astype(np.int32),
             "turns": np.asarray(turns(self.points)).astype(np.int32),
             "bands": np.array(bands, [("first", np.int16), ("count", np.int16), ("offset", np.int32)]),
             "weights": weights.astype(np.uint16),
             "logarithms": LOG_TABLE.astype(np.int32),
         }
-        return {**found, "cosines": cosines(len(spans), self.dct).astype(np.int32)} if self.dct else found
+        return {**arrays, "cosines": cosines(len(spans), self.dct).astype(np.int32)} if self.dct else arrays
 
     def table_bytes_of(self, element: int) -> int:
         """Return the bytes of constants in flash."""

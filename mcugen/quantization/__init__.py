@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile-guided quantization: a float model and samples in, the same model in integers (QDQ ONNX) out."""
+"""Profile-guided quantization: turn a float model and calibration samples into an integer model (QDQ ONNX)."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice for a model that quantization costs much: only what was tried on some of the samples, and helped."""
+"""Advice for a model that loses much by quantization.
+
+Each piece of advice was tried on some of the samples first, and only advice that helped is given.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,32 @@ from mcugen.quantization.scheme import Scheme
 Sample = Mapping[str, Array]
 
 BETTER_DB = 3.0
-"""Gain in SQNR that a wider type must bring to be advised."""
+"""Gain in SQNR, in dB, that a wider activation type must bring to be advised."""
 
 MORE_DB = 1.0
-"""Gain in SQNR by twice as many samples, from which on still more of them are advised."""
+"""Gain in SQNR, in dB, of twice as many calibration samples from which on still more samples are advised."""
 
 TRIED_SAMPLES = 16
-"""Calibration and evaluation samples of a trial at most, as it is to take little time."""
+"""Largest number of calibration samples, and of evaluation samples, of a trial, so that a trial takes little time."""
 
 MANY_SAMPLES = 100
-"""Calibration samples from which on nobody is asked for more."""
+"""Number of calibration samples from which on the user is not asked for more."""
 
 
 @dataclass(frozen=True)
 class Advisor:
-    """What is tried: other precisions and fewer samples, with weights rounded to nearest.
+    """The trials behind the advice: other precisions, and fewer samples, with weights rounded to nearest.
 
-    `known` are samples to calibrate on, `judged` those to compare outputs on; `is_apart`: these are other samples.
+    Attributes:
+        source: The float model as loaded.
+        options: The options of the compilation.
+        scheme: The quantization scheme that the user chose.
+        wanted: The precisions of single layers, by the name of the layer's output.
+        known: The samples to calibrate on.
+        judged: The samples to compare outputs on.
+        is_apart: Whether `judged` holds other samples than `known`.
+        is_searched: Whether `--precision auto` searches for the layers' precisions.
+        progress: Called before each trial.
     """
 
     source: LoadedModel
@@ -48,7 +60,10 @@ class Advisor:
     progress: Progress = no_progress
 
     def advised(self, quantization: Quantization) -> Quantization:
-        """Return a quantization with tried advice in the note that it costs much, if it has that note."""
+        """Return the quantization with advice appended to its note of a high accuracy loss.
+
+        A quantization without that note is returned unchanged.
+        """
         if not self.known or not self.judged or not any(note.startswith(COSTS_MUCH) for note in quantization.notes):
             return quantization
         advice = "; ".join(self._advice(quantization))
@@ -61,33 +76,36 @@ class Advisor:
             self.progress("trying other precisions and fewer samples", number, len(trials))
             try:
                 yield from trial(quantization)
-            except McugenError:  # this way does not exist for the model
+            except McugenError:  # The model cannot be quantized with the tried scheme.
                 continue
 
     def _wider(self, quantization: Quantization) -> Iterator[str]:
-        """Yield what int16 activations give, and what helps where they do not."""
+        """Yield the SQNR of int16 activations if they help, else what to use instead."""
         if self.scheme.activations is DType.INT16:
             yield "--precision float32 has no such error"
             return
         scheme = replace(self.scheme, activations=DType.INT16, weights=DType.INT8, group=0)
-        now, wide = self._sqnr(quantization), self._sqnr(self._draft(scheme, self._calibration(TRIED_SAMPLES)))
-        if wide < now + BETTER_DB:
-            yield f"--precision int16x8 does not help ({wide:.1f} dB): --precision float32 has no such error"
+        present_db, wider_db = (
+            self._sqnr(quantization),
+            self._sqnr(self._draft(scheme, self._calibration(TRIED_SAMPLES))),
+        )
+        if wider_db < present_db + BETTER_DB:
+            yield f"--precision int16x8 does not help ({wider_db:.1f} dB): --precision float32 has no such error"
             return
         raised = "" if self.is_searched else ", and --precision auto raises only the layers that need it"
-        yield f"--precision int16x8 gives {wide:.1f} dB on {self._count}, not {now:.1f}{raised}"
+        yield f"--precision int16x8 gives {wider_db:.1f} dB on {self._count}, not {present_db:.1f}{raised}"
 
     def _more_samples(self, _found: Quantization) -> Iterator[str]:
-        """Yield that more samples help, if as many as there are help more than half of them."""
+        """Yield advice to give more samples if all samples are clearly better than half of them."""
         if not self.is_apart or not 2 <= len(self.known) < MANY_SAMPLES or self.options.states:
             return
         count = min(len(self.known), TRIED_SAMPLES)
-        half, whole = (self._sqnr(self._draft(self.scheme, self._calibration(n))) for n in (count // 2, count))
-        if whole >= half + MORE_DB:
-            yield f"more samples help: {count} of them give {whole:.1f} dB, {count // 2} give {half:.1f}"
+        half_db, whole_db = (self._sqnr(self._draft(self.scheme, self._calibration(n))) for n in (count // 2, count))
+        if whole_db >= half_db + MORE_DB:
+            yield f"more samples help: {count} of them give {whole_db:.1f} dB, {count // 2} give {half_db:.1f}"
 
     def _calibration(self, count: int) -> Sequence[Sample]:
-        """Return some of the samples; of a stream the first, which belong together."""
+        """Return at most `count` calibration samples: the first ones of a stream, else samples spread over all."""
         places = range(min(count, len(self.known))) if self.options.states else spread(len(self.known), count)
         return [self.known[place] for place in places]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes compute in integers, and which tensors share one scale."""
+"""Assignment of precisions: which nodes compute in integers, and which tensors share one scale."""
 
 from __future__ import annotations
 
@@ -19,19 +19,30 @@ from mcugen.quantization.scheme import Scheme, activation_params
 from mcugen.quantization.weights import plain_codes
 
 MOST_APART = 4.0
-"""Ratio of the ranges of a concatenation and a part that may still share a scale: it costs the part two bits."""
+"""Largest ratio of the ranges of a concatenation and of one input for which both share a scale.
+
+At this ratio the input loses two bits.
+"""
 
 MOST_WIDER = 1.5
-"""The same of an input and what is interpolated: sharing saves time alone, and costs half a bit."""
+"""Largest ratio of the ranges of an interpolation's input and output for which both share a scale.
+
+Sharing only saves time, and costs the output half a bit at this ratio.
+"""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """`precision` by name of a node's first output (absent: it does not compute with reals).
+    """The precision of each node, and the groups of tensors that share a scale.
 
-    `groups` are the tensors that are stored in integers, in sets of equal scale and element type; `dtypes` holds
-    that type by tensor. `reasons` tells why a node stays in float32. `shared` are the layers of equal weights whose
-    inputs and outputs have equal scales, by the names of their outputs.
+    Attributes:
+        precision: The type that a node computes in, by the name of its first output. Nodes that do not compute with
+            reals are absent.
+        groups: The tensors that are stored as integers, in sets of equal scale and element type.
+        dtypes: The element type of each stored tensor, by name.
+        reasons: Why a node stays in float32, by the name of its first output.
+        shared: Sets of layers with equal weights whose inputs share a scale and whose outputs share a scale, by the
+            names of the layers' outputs.
     """
 
     precision: dict[str, DType]
@@ -44,48 +55,53 @@ class Assignment:
 def assign(
     graph: Graph,
     scheme: Scheme,
-    wanted: Mapping[str, DType] | None = None,
+    precisions: Mapping[str, DType] | None = None,
     spans: Mapping[str, float] | None = None,
     states: Mapping[str, str] | None = None,
 ) -> Assignment:
-    """Every node that has an integer form gets it, in `wanted[output]` or else the scheme's type.
+    """Return the assignment in which every node that has an integer form gets it.
 
-    A layer that is wanted in INT32 computes with int16 activations and weights, and readers in float32 get its sums as
-    reals that nothing rounds.
+    A layer whose precision is INT32 computes with int16 activations and weights. Its float32 readers get the int32 sums
+    as reals, without rounding. A node that only moves data takes the type of its neighbours. A cheap node without
+    weights stays in float32 if no neighbour computes in integers. A state has the same type and scale as an output and
+    as an input.
 
-    What only moves data goes along with its neighbours; an island of one cheap node between floats stays float.
-    `spans` are the lengths of the tensors' ranges, as far as known. A state is stored as an output and as the input
-    that keeps it (`states`) alike.
+    Args:
+        graph: The float graph.
+        scheme: The scheme, whose activation type is the default of all nodes.
+        precisions: The precisions that override the default, by the name of a node's first output.
+        spans: The lengths of the tensors' ranges, as far as they are known.
+        states: The input that keeps a state from one call to the next, by the output that gives the state.
     """
-    return _Assigner(graph, scheme, wanted or {}, spans or {}, states or {}).assign()
+    return _Assigner(graph, scheme, precisions or {}, spans or {}, states or {}).assign()
 
 
 class _Assigner:
-    """The decisions while they are made."""
+    """The decisions of one assignment while they are made."""
 
     def __init__(
         self,
         graph: Graph,
         scheme: Scheme,
-        wanted: Mapping[str, DType],
+        precisions: Mapping[str, DType],
         spans: Mapping[str, float],
         states: Mapping[str, str],
     ) -> None:
         inputs = {v.name: v for v in graph.inputs}
         outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
         self.states = [(outputs[output], inputs[kept]) for output, kept in states.items()]
-        self.graph, self.scheme, self.wanted, self.spans = graph, scheme, wanted, spans
+        self.graph, self.scheme, self.wanted, self.spans = graph, scheme, precisions, spans
         self.nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
         self.precision: dict[Node, DType] = {}
         self.reasons: dict[str, str] = {}
         self.unrounded = {n for n in self.nodes if self.wanted.get(n.outputs[0].name) is DType.INT32}
         """Nodes whose sums are not rounded for readers in float32."""
         self.movers = {n for n in self.nodes if n.op.moves_data}
-        """Nodes that work on any type: the neighbours decide."""
+        """Nodes that only move data: their neighbours decide which type they have."""
         self.shared: list[tuple[str, ...]] = []
 
     def assign(self) -> Assignment:
-        """Computing nodes first, then what lies between them."""
+        """Assign the computing nodes first, then the nodes that move data between them."""
         self._leave_wanted_moves()
         self._leave_mixed_joins()
         for node in (n for n in self.nodes if n not in self.movers and n not in self.precision):
@@ -125,7 +141,10 @@ class _Assigner:
                 self._leave(node, AS_WANTED)
 
     def _leave_mixed_joins(self) -> None:
-        """A concatenation of large and small numbers would round the small ones away, for nothing if none computes."""
+        """Leave concatenations of large and small numbers in float32 if no layer with weights reads them.
+
+        A common scale would round the small numbers away, and no computation would become faster.
+        """
         for node in [n for n in self.nodes if n in self.movers and self._small_parts(n)]:
             if node.outputs[0].name in self.wanted:
                 continue
@@ -134,14 +153,14 @@ class _Assigner:
                 self._leave(node, APART)
 
     def _small_parts(self, node: Node) -> list[Value]:
-        """The inputs whose range is too short to share the result's scale."""
-        span, parts = self._span(node.outputs[0]), _activations(node)
-        if span is None or len(parts) < 2:
+        """Return the inputs whose range is too short to share the output's scale."""
+        span, inputs = self._span(node.outputs[0]), _activations(node)
+        if span is None or len(inputs) < 2:
             return []
-        return [v for v in parts if (self._span(v) or span) * MOST_APART < span]
+        return [v for v in inputs if (self._span(v) or span) * MOST_APART < span]
 
     def _span(self, value: Value) -> float | None:
-        """The length of a tensor's range, at most; None if nobody has seen it."""
+        """Return an upper bound of the length of a tensor's range; None if it is unknown."""
         known = self.spans.get(value.name)
         if known is not None or value.producer is None or not value.producer.op.moves_data:
             return known
@@ -149,28 +168,34 @@ class _Assigner:
         return max((s for s in sources if s is not None), default=None) if None not in sources else None
 
     def _readers(self, value: Value) -> list[Node]:
-        """The nodes that compute with a value, wherever it has been moved."""
+        """Return the nodes that compute with a value, directly or behind nodes that move data."""
         return readers_behind(value, self.movers.__contains__)
 
     def _alike(self, node: Node) -> list[Value]:
-        """The tensors of a node that have one scale."""
+        """Return the tensors of a node that must share one scale."""
         if node in self.movers:
-            small = self._small_parts(node)
-            return [*node.outputs, *(v for v in _activations(node) if v not in small)]
+            narrow_inputs = self._small_parts(node)
+            return [*node.outputs, *(v for v in _activations(node) if v not in narrow_inputs)]
         if isinstance(node.op, Interpolating):
             return [node.input(0), node.output] if self._is_as_wide(node) else []
         return node.op.alike(node) if isinstance(node.op, Cell) and _is_cell(node) else []
 
     def _is_as_wide(self, node: Node) -> bool:
-        """Whether input and output may share a scale: all compute in one type with ranges of much the same length."""
+        """Return whether input and output of an interpolation may share a scale.
+
+        All nodes around both tensors must compute in the same integer type, and the ranges must be of similar length.
+        """
         x, y = node.input(0), node.output
         kinds = {self.precision.get(n, DType.FLOAT32) for n in self._ends((x, y))}
-        wide, narrow = self._span(x), self._span(y)
-        as_wide = wide is None or narrow is None or wide <= MOST_WIDER * narrow
+        input_span, output_span = self._span(x), self._span(y)
+        as_wide = input_span is None or output_span is None or input_span <= MOST_WIDER * output_span
         return len(kinds) == 1 and DType.FLOAT32 not in kinds and as_wide
 
     def _groups(self) -> dict[Value, list[Value]]:
-        """float32 activations joined by what only moves data and the like, by a representative."""
+        """Return the float32 activations in groups that share a scale, each group by a representative.
+
+        Nodes that move data, interpolations, recurrent layers, states and shared weights join tensors.
+        """
         groups = shared.Groups(self._span)
         for node in self.nodes:
             alike = self._alike(node)
@@ -180,34 +205,36 @@ class _Assigner:
             groups.join(output, kept)
         integer = [n for n in self.nodes if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
         self.shared = shared.tie([n for n in self.nodes if n in self.movers or n in integer], groups)
-        found: dict[Value, list[Value]] = {}
+        members: dict[Value, list[Value]] = {}
         for value in self.graph.values():
             if not value.is_constant and value.type.dtype is DType.FLOAT32:
-                found.setdefault(groups.root(value), []).append(value)
-        return found
+                members.setdefault(groups.root(value), []).append(value)
+        return members
 
     def _ends(self, members: Iterable[Value]) -> list[Node]:
-        """The nodes that compute with a group's tensors: producers and readers, but for those that move data."""
+        """Return the producers and readers of a group's tensors that compute, that is, do not only move data."""
         ends = [n for v in members for n in (v.producer, *v.users) if n is not None]
         return [n for n in dict.fromkeys(ends) if n not in self.movers]
 
     def _dtype(self, members: Sequence[Value]) -> DType:
         """Return the widest integer type that a neighbour computes with, or float32 if none computes in integers."""
-        found = {self.precision.get(node, DType.FLOAT32) for node in self._ends(members)}
+        dtypes = {self.precision.get(node, DType.FLOAT32) for node in self._ends(members)}
         rounding = [n for n in self._ends(members) if n not in self.unrounded or any(v in n.inputs for v in members)]
         if all(self.precision.get(node, DType.FLOAT32) is DType.FLOAT32 for node in rounding):
             return DType.FLOAT32
-        return next((d for d in (DType.INT16, DType.INT8) if d in found), DType.FLOAT32)
+        return next((d for d in (DType.INT16, DType.INT8) if d in dtypes), DType.FLOAT32)
 
     def _stray(self, groups: Mapping[Value, list[Value]]) -> list[Node]:
-        """Integer nodes without weights that have no integer neighbour: converting costs more than it saves."""
+        """Return integer nodes without weights that have no integer neighbour: converting costs more than they save."""
         neighbours: dict[Node, set[Node]] = {}
         for members in groups.values():
-            ends = [n for n in self._ends(members) if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
-            for node in ends:
-                neighbours.setdefault(node, set()).update(n for n in ends if n is not node)
-        lonely = [n for n, others in neighbours.items() if not others and not weight_axes(n.op)]
-        return [n for n in lonely if not _is_cell(n)]
+            integer_nodes = [
+                n for n in self._ends(members) if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32
+            ]
+            for node in integer_nodes:
+                neighbours.setdefault(node, set()).update(n for n in integer_nodes if n is not node)
+        isolated = [n for n, adjacent in neighbours.items() if not adjacent and not weight_axes(n.op)]
+        return [n for n in isolated if not _is_cell(n)]
 
 
 def _activations(node: Node) -> list[Value]:
@@ -215,7 +242,7 @@ def _activations(node: Node) -> list[Value]:
 
 
 def has_integer_form(node: Node, dtype: DType) -> bool:
-    """Whether the operator's own rule computes this node on tensors of that type, or several nodes do."""
+    """Return whether integer kernels can compute a node on tensors of this type, in one node or in several."""
     if _is_cell(node):
         return True
     scratch = Graph("trial")
@@ -236,7 +263,7 @@ def _is_cell(node: Node) -> bool:
 
 
 def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | None:
-    """Input `index` as it would be stored, with plausible parameters."""
+    """Return input `index` as it would be stored, with plausible quantization parameters."""
     value = node.inputs[index]
     if value is None:
         return None
@@ -260,10 +287,10 @@ def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | No
 
 
 def is_quantized_constant(node: Node, index: int) -> bool:
-    """Whether constant input `index` is data to be stored like an activation (not weights, bias or parameters)."""
+    """Return whether constant input `index` is stored like an activation, not as weights, bias or parameter."""
     value = node.input(index)
-    real = node.op.real_inputs if isinstance(node.op, Quantizable) else ()
-    special = index in weight_axes(node.op) or index == bias_input(node.op) or index in real
-    if special or value.data is None or value.type.dtype is not DType.FLOAT32:
+    real_inputs = node.op.real_inputs if isinstance(node.op, Quantizable) else ()
+    is_parameter = index in weight_axes(node.op) or index == bias_input(node.op) or index in real_inputs
+    if is_parameter or value.data is None or value.type.dtype is not DType.FLOAT32:
         return False
     return value.type.count > 1 and bool(np.isfinite(value.data).all())

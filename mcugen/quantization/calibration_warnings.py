@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with calibration samples: repeated or constant ones, inputs that never change, raw bytes."""
+"""Warnings about calibration samples: repeated or constant samples, inputs that never change, raw bytes."""
 
 from __future__ import annotations
 
@@ -18,62 +18,66 @@ from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import Profile, profile_warnings
 
 LEAST_ELEMENTS = 64
-"""Elements of an input from which on it may be an image or sound in bytes: shorter ones are features that count."""
+"""Smallest number of elements of an input that may be an image or sound in raw bytes.
+
+Shorter inputs are features, which may well be whole numbers.
+"""
 
 BRIGHT, LEAST_LEVELS = 200, 32
-"""What the largest byte must reach at least, and how many different ones there must be, to be called raw bytes."""
+"""Smallest maximum of an input, and smallest number of distinct values, that make it count as raw bytes."""
 
 MAX_BYTE_VALUE = 255.0
 
 SURELY_RAW = 64.0
-"""Ratio of the first layer's sums to its bias up to which the layer expects raw bytes.
+"""Largest ratio of the first layer's sums to its bias for which the layer expects raw bytes.
 
-Of networks that were trained on bytes, ResNet-8 for CIFAR-10 has 2. A network that was trained on numbers from 0 to 1
-has some hundred when it gets bytes: MobileNetV1 for visual wake words has 270.
+ResNet-8 for CIFAR-10, which was trained on bytes, has 2. A network that was trained on numbers from 0 to 1 has some
+hundred when it gets bytes: MobileNetV1 for visual wake words has 270.
 """
 
 MOST_RUN = 64
-"""Samples with labels that tell which scale the network was trained for."""
+"""Largest number of labelled samples on which both scales of the input are compared."""
 
 BETTER_SHARE = 0.05
-"""By what share more of the samples must be classified correctly when they are scaled."""
+"""Share of the samples that must become correct by scaling before the network is taken to expect scaled inputs."""
 
 
 _MOVES = {"Cast", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+"""ONNX operators that leave an input's numbers as they are."""
 _WEIGHTED = {"Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN"}
-"""Operators that leave an input's numbers as they are, and those with weights: all others may scale it."""
+"""ONNX operators with weights. All operators in neither set may scale an input."""
 
 
 def calibration_warnings(
     model: FloatModel, source: onnx.ModelProto, profile: Profile, samples: Samples | None
 ) -> list[str]:
-    """Return a warning for each thing that is wrong with calibration samples.
+    """Return a warning for each problem of the calibration samples.
 
     Args:
         model: The float model.
         source: The model before layers are fused, which shows whether an operator scales an input.
-        profile: What its tensors are on the samples.
-        samples: The samples and labels; None where only their profile is known.
+        profile: The profile of the model's tensors on the samples.
+        samples: The samples and labels; None if only their profile is known.
     """
     warnings = profile_warnings(model, profile)
     if samples is None:
         return warnings
     inputs = [v for v in model.graph.inputs if v.type.dtype is DType.FLOAT32 and v.type.count > 1]
-    own = [v for v in inputs if v.name not in model.states.values() and v.name in samples.inputs[0]]
-    if profile.distinct > 1:  # that all samples are equal is told already
-        warnings += _unchanging(own, samples)
-    unscaled = [value for value in own if _first_operators(source, value.name) <= _WEIGHTED]
+    sampled_inputs = [v for v in inputs if v.name not in model.states.values() and v.name in samples.inputs[0]]
+    if profile.distinct > 1:  # `profile_warnings` has reported samples that are all equal.
+        warnings += _unchanging(sampled_inputs, samples)
+    unscaled = [value for value in sampled_inputs if _first_operators(source, value.name) <= _WEIGHTED]
     return warnings + [text for value in unscaled for text in _raw_bytes(model, value, samples)]
 
 
 def _first_operators(source: onnx.ModelProto, name: str) -> set[str]:
-    """Return the types of the first operators that compute with an input, wherever it has been moved."""
-    moved, operators = {name}, set[str]()
+    """Return the types of the operators that compute with an input, directly or behind operators that move data."""
+    aliases, operators = {name}, set[str]()
     for node in source.graph.node:
-        if moved.isdisjoint(node.input[:1] if node.op_type in _MOVES else node.input):
+        if aliases.isdisjoint(node.input[:1] if node.op_type in _MOVES else node.input):
             continue
         if node.op_type in _MOVES:
-            moved.update(node.output)
+            aliases.update(node.output)
         else:
             operators.add(node.op_type)
     return operators
@@ -89,7 +93,7 @@ def _unchanging(inputs: Sequence[Value], samples: Samples) -> Iterator[str]:
 
 
 def _raw_bytes(model: FloatModel, value: Value, samples: Samples) -> Iterator[str]:
-    """Yield a warning if an input gets whole numbers from 0 to 255, and the network seems to expect others."""
+    """Yield a warning if an input gets whole numbers from 0 to 255 and the network seems to expect other numbers."""
     arrays = [np.asarray(sample[value.name]) for sample in samples.inputs]
     if value.type.count < LEAST_ELEMENTS or not all(_are_bytes(array) for array in arrays):
         return
@@ -112,8 +116,8 @@ def _are_bytes(array: Array) -> bool:
 def _expects_bytes(model: FloatModel, value: Value, layers: Sequence[Node], samples: Samples) -> bool:
     """Return whether labels or biases say that the network was trained on bytes.
 
-    With labels, bytes are right if the network classifies as well by them as by scaled samples. Without any, the sums
-    of the first layers and their biases must be of one size.
+    With labels, bytes are right if the network classifies bytes as well as scaled samples. Without labels, the sums of
+    the first layers and their biases must have the same order of magnitude.
     """
     labels = samples.labels
     if labels is not None and labels.ndim == 1 and len(model.graph.inputs) == 1:
@@ -124,16 +128,16 @@ def _expects_bytes(model: FloatModel, value: Value, layers: Sequence[Node], samp
 
 
 def _gain_by_scaling(model: FloatModel, value: Value, samples_given: Samples) -> float | None:
-    """Return by what share more samples are classified correctly if scaled; None where outputs are no classes."""
-    places = spread(len(samples_given.inputs), MOST_RUN)
-    samples = [samples_given.inputs[place] for place in places]
+    """Return the share of samples that become correct if scaled; None if the outputs are no classes."""
+    indices = spread(len(samples_given.inputs), MOST_RUN)
+    samples = [samples_given.inputs[place] for place in indices]
     scaled = [{**s, value.name: np.asarray(s[value.name] / np.float32(MAX_BYTE_VALUE), np.float32)} for s in samples]
     shares = []
     for inputs in (samples, scaled):
         outputs = run_onnxruntime(model.proto, inputs)
         if samples_given.labels is None or not names_classes(Judged(outputs, outputs)):
             return None
-        shares.append(float((classes(outputs, list(outputs[0])) == samples_given.labels[places]).mean()))
+        shares.append(float((classes(outputs, list(outputs[0])) == samples_given.labels[indices]).mean()))
     return shares[1] - shares[0]
 
 
@@ -144,7 +148,7 @@ def _moments(value: Value, samples: Samples) -> tuple[float, float]:
 
 
 def _sum_to_bias(node: Node, moments: tuple[float, float]) -> float:
-    """Return the ratio of a layer's sums to its biases, the median over output channels; infinity without biases."""
+    """Return the median ratio, over output channels, of a layer's sums to its biases; infinity without biases."""
     mean, variance = moments
     index, axis = next(iter(weight_axes(node.op).items()))
     place = bias_input(node.op)

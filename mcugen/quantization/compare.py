@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The float model and its integer twin side by side, tensor by tensor."""
+"""Comparison of the float model with its integer model, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mcugen.quantization.weights import real_weights
 Sample = Mapping[str, Array]
 
 DEFAULT_SAMPLES = 16
-"""How many samples tell the layers apart: numpy runs the integer model, slowly."""
+"""Default number of samples of a comparison: numpy runs the integer model, which is slow."""
 
 
 def compare_layers(
@@ -39,65 +39,78 @@ def compare_layers(
     threshold_db: float = DIVERGED_DB,
     progress: Callable[[int], None] | None = None,
 ) -> LayerComparison:
-    """Every tensor of the float model by ONNX Runtime, against the generated code's integers (by numpy)."""
+    """Compare each tensor of the float model with the same tensor of the integer model.
+
+    ONNX Runtime runs the float model. The numpy interpreter runs the integer model, with the bits of the generated
+    code.
+
+    Args:
+        quantized: The quantized model.
+        samples: The inputs of both models.
+        threshold_db: The SQNR in dB below which a layer has diverged.
+        progress: Called with the number of finished samples.
+    """
     graph = integer_graph(quantized)
     pairs = {value.name: _Pair() for value, _ in _layers(quantized.model)}
     session = Session(all_tensors(quantized.model))
     names = session.outputs
-    for done, sample in enumerate(samples, 1):
+    for number, sample in enumerate(samples, 1):
         real = session.run(names, sample)
-        found = integer_tensors(graph, sample)
+        integers = integer_tensors(graph, sample)
         for name, pair in pairs.items():
-            integer = found.get(stored_name(name), found.get(name))
+            integer = integers.get(stored_name(name), integers.get(name))
             if integer is not None:
                 pair.add(integer, {**sample, **real}[name])
         if progress:
-            progress(done)
+            progress(number)
     sources = _sources(quantized.model.graph, {name for name, pair in pairs.items() if pair.found})
     rows = [_row(quantized, value, node, pairs[value.name], sources[value]) for value, node in _layers(quantized.model)]
     return compared(rows, len(samples), threshold_db)
 
 
 def integer_graph(quantized: Quantization) -> Graph:
-    """The HIR in integers, before layout: its values are the generated code's to the last bit, in the model's order."""
+    """Return the integer HIR graph before layout passes, in the model's order.
+
+    Its values equal the generated code's bit by bit.
+    """
     graph = import_model(quantized.proto, "integers", registry=quantized.source.registry)
     convert_integers(graph)
     return graph
 
 
 def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
-    """What each value is for one sample, by name; quantized ones as reals."""
-    found: dict[str, Array] = {}
+    """Return the values of all activations for one sample, by name; quantized tensors as reals."""
+    tensors: dict[str, Array] = {}
 
     def keep(node: Node, arrays: list[Array]) -> None:
         present = [v for v in node.inputs if v is not None]
-        found.update((v.name, _real(v, a)) for v, a in zip(present, arrays, strict=True) if not v.is_constant)
+        tensors.update((v.name, _real(v, a)) for v, a in zip(present, arrays, strict=True) if not v.is_constant)
 
     outputs = interpret(graph, as_stored(sample, graph_endpoints(graph)), keep)
     results = {v.name: _real(v, outputs[n]) for n, v in zip(graph.output_names, graph.outputs, strict=True)}
-    return found | results
+    return tensors | results
 
 
 def weights_sqnr_db(weights: Array, codes: Codes) -> float:
-    """Of a layer's weights in integers."""
+    """Return the SQNR in dB of a layer's quantized weights."""
     return sqnr_db(real_weights(codes).reshape(-1), weights.reshape(-1).astype(np.float64))
 
 
 @dataclass
 class _Pair:
-    """One tensor of both models on all samples."""
+    """The values of one tensor in both models, over all samples."""
 
     found: list[Array] = field(default_factory=list)
     wanted: list[Array] = field(default_factory=list)
 
-    def add(self, found: Array, wanted: Array) -> None:
-        self.found.append(found.reshape(-1).astype(np.float64))
-        self.wanted.append(wanted.reshape(-1).astype(np.float64))
+    def add(self, integer: Array, real: Array) -> None:
+        self.found.append(integer.reshape(-1).astype(np.float64))
+        self.wanted.append(real.reshape(-1).astype(np.float64))
 
     def joined(self) -> tuple[Array, Array]:
-        """All elements of both."""
-        none = [np.zeros(0)]
-        return np.concatenate(self.found or none), np.concatenate(self.wanted or none)
+        """Return all elements of the integer model's tensor, and all of the float model's."""
+        empty = [np.zeros(0)]
+        return np.concatenate(self.found or empty), np.concatenate(self.wanted or empty)
 
 
 def _real(value: Value, array: Array) -> Array:
@@ -105,61 +118,64 @@ def _real(value: Value, array: Array) -> Array:
 
 
 def _layers(model: FloatModel) -> Iterator[tuple[Value, Node | None]]:
-    """The tensors that something computes (or the caller gives), with what computes them."""
+    """Yield the inputs and the computed tensors of a model, each with its producer.
+
+    Tensors that a node only moves are left out.
+    """
     for value in model.tensors:
         if value.producer is None or not value.producer.op.moves_data:
             yield value, value.producer
 
 
 def _sources(graph: Graph, known: set[str]) -> dict[Value, list[str]]:
-    """By value: the nearest tensors among `known` that it is made from."""
+    """Return, for each value, the nearest tensors among `known` that it is computed from."""
     sources: dict[Value, list[str]] = {value: [] for value in graph.inputs}
     for node in graph.nodes:
         inputs = [v for v in node.inputs if v is not None and v in sources]
-        found = [[v.name] if v.name in known else sources[v] for v in inputs]
-        made_from = list(dict.fromkeys(name for names in found for name in names))
+        input_sources = [[v.name] if v.name in known else sources[v] for v in inputs]
+        made_from = list(dict.fromkeys(name for names in input_sources for name in names))
         sources |= dict.fromkeys(node.outputs, made_from)
     return sources
 
 
 def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, sources: list[str]) -> LayerError:
-    plan, key = quantized.plan, node.outputs[0].name if node else value.name
+    plan, layer_name = quantized.plan, node.outputs[0].name if node else value.name
     stored = plan.activations.get(value.name)
     low, high = reach(stored) if stored else (None, None)
-    found, wanted = pair.joined()
+    integer, real = pair.joined()
     return LayerError(
         name=value.name,
         origin=list(node.origin) if node else [],
         op=node.op.name if node else "input",
         precision=_precision(plan, node, stored).value,
-        reason=quantized.assignment.reasons.get(key, ""),
+        reason=quantized.assignment.reasons.get(layer_name, ""),
         method=stored.method if stored else "",
         low=low,
         high=high,
-        clipped=clipped_share(wanted, stored) if stored and pair.found else None,
+        clipped=clipped_share(real, stored) if stored and pair.found else None,
         weights_sqnr_db=_weights(plan, node),
-        sqnr_db=bounded(METRICS["sqnr"], sqnr_db(found, wanted)) if pair.found else None,
-        cosine=cosine(found, wanted) if pair.found else None,
-        max_abs_error=bounded(METRICS["max_abs_error"], max_abs_error(found, wanted)) if pair.found else None,
+        sqnr_db=bounded(METRICS["sqnr"], sqnr_db(integer, real)) if pair.found else None,
+        cosine=cosine(integer, real) if pair.found else None,
+        max_abs_error=bounded(METRICS["max_abs_error"], max_abs_error(integer, real)) if pair.found else None,
         sources=sources,
-        histogram=Histogram.of(wanted, found) if pair.found else None,
+        histogram=Histogram.of(real, integer) if pair.found else None,
     )
 
 
 def _precision(plan: Plan, node: Node | None, stored: Stored | None) -> DType:
-    """What a layer computes in; of an input, what it is stored in."""
+    """Return the type that a layer computes in; for an input of the model, the type that it is stored in."""
     if node is not None:
         return plan.precision_of(node)
     return stored.dtype if stored else DType.FLOAT32
 
 
 def reach(stored: Stored) -> tuple[float, float]:
-    """The least and the greatest real that the codes stand for."""
+    """Return the smallest and the largest real that a stored tensor can represent."""
     return code_range(stored.quant, stored.dtype)
 
 
 def clipped_share(real: Array, stored: Stored) -> float:
-    """Of the elements beyond what the codes reach, by more than rounding."""
+    """Return the share of elements that lie beyond the representable range by more than rounding."""
     low, high = reach(stored)
     step = float(stored.quant.scale[0]) / 2
     return float(((real < low - step) | (real > high + step)).mean()) if real.size else 0.0

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Domains of functions: arguments outside make NaN or infinity, and integers that saturate or round may lie there."""
+"""Domains of functions whose value is NaN or infinite for some arguments.
+
+Integers that saturate or round may leave such a domain although the real argument lies in it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ class Domain(Enum):
     INSIDE_ONE = "-1 < x < 1"
 
     def ends(self, margin: float, low: float, high: float) -> tuple[float, float]:
-        """Return the least and the greatest argument, `margin` from an end that is no argument itself.
+        """Return the smallest and the largest argument that is allowed.
 
-        `low` and `high` are the ends of the range: what divides by numbers of one sign stays on that side of 0.
+        Args:
+            margin: The distance to keep from an end that does not belong to the domain.
+            low: The lower end of the argument's range.
+            high: The upper end of the argument's range. Denominators whose range has one sign stay on that side of 0.
         """
         match self:
             case Domain.NOT_NEGATIVE:
@@ -47,7 +53,7 @@ class Domain(Enum):
 
 
 _EPSILON = float(np.finfo(np.float32).eps)
-"""Least distance of two float32 numbers at 1."""
+"""Distance from 1 to the next larger float32 number."""
 
 _OF_UNARY = {
     "Sqrt": Domain.NOT_NEGATIVE,
@@ -61,7 +67,7 @@ _OF_UNARY = {
 
 
 def domain_of(node: Node, value: Value) -> Domain | None:
-    """Return the domain of a layer's function in an input of it; None if the function is finite everywhere."""
+    """Return the domain of a node's function in one of its inputs; None if the function is finite everywhere."""
     if isinstance(node.op, Unary):
         return _OF_UNARY.get(node.op.function)
     if not isinstance(node.op, Binary):
@@ -75,7 +81,10 @@ def domain_of(node: Node, value: Value) -> Domain | None:
 
 
 def _of_power(exponent: Value) -> Domain | None:
-    """Return the domain of a power in its base: roots of negative numbers are none, and 0 has no negative power."""
+    """Return the domain of a power in its base.
+
+    Roots need bases that are not negative, and negative exponents need bases other than 0.
+    """
     if exponent.data is None:
         return Domain.POSITIVE
     exponents = np.asarray(exponent.data, np.float64)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-layer equalization (Nagel et al. 2019): channels of a tensor scaled against each other, for nothing.
+"""Cross-layer equalization (Nagel et al. 2019): channels of a tensor are scaled to similar ranges at no run-time cost.
 
-A channel may be divided by any s > 0 where all layers that write it can divide their weights and biases, all layers
-that read it can multiply theirs, and what lies between commutes with it: f(x / s) = f(x) / s. Tensors that must be
-scaled together, as those of a residual stage, form a space.
+A channel may be divided by any s > 0 under three conditions. All layers that write it can divide their weights and
+biases. All layers that read it can multiply their weights. All nodes between them commute with the scaling: f(x / s) =
+f(x) / s. Tensors that must be scaled together, such as those of a residual stage, form a space.
 
-With a weight scale for each output channel, writers lose nothing by it. Readers do, as their channels' weights then
-differ more (measured: up to 3 dB at the output of an autoencoder); but not if they are depthwise, where the weights of
-an output channel meet one input channel only. So the spaces are scaled that depthwise layers read.
+With a weight scale per output channel, layers that write a space lose no precision. Layers that read it do, because the
+weights of their input channels then differ more (measured: up to 3 dB at the output of an autoencoder). Depthwise
+layers are the exception: the weights of an output channel meet only one input channel. Therefore only spaces that are
+read by depthwise layers alone are scaled.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ _HOMOGENEOUS = (None, (-math.inf, math.inf), (0.0, math.inf))
 """Clamps that commute with positive factors."""
 
 _ROUNDS = 100
+"""Largest number of rounds of the iteration."""
 _CONVERGED = 1e-3
-"""Largest change of a logarithm of a factor in a round."""
+"""Largest change of a factor's logarithm in a round that ends the iteration."""
 
 _DEAD = 1e-6
-"""A channel whose weights are smaller than this, relative to the space's largest, keeps its scale."""
+"""Size of a channel's weights, relative to the largest of the space, below which the channel keeps its scale."""
 
 
 @dataclass
 class _Space:
-    """Tensors whose channels (axis 1) are scaled together, and the nodes at their ends."""
+    """Tensors whose channels (axis 1) are scaled together, and the nodes that write and read them."""
 
     values: list[Value] = field(default_factory=list)
     writers: list[Node] = field(default_factory=list)
@@ -47,20 +49,23 @@ class _Space:
     reads_only_input: bool = True
 
     def can_be_scaled(self, graph: Graph) -> bool:
-        """Whether all ends can take the factors, and are better off."""
+        """Return whether all writers and readers can absorb the factors and gain by them."""
         inside = all(v.producer is not None and not graph.is_output(v) for v in self.values)
         ends = inside and self.reads_only_input and self.writers and self.readers
         return bool(ends) and all(map(_can_divide, self.writers)) and all(map(_is_depthwise, self.readers))
 
 
 def equalize(graph: Graph) -> bool:
-    """Scales the weights around depthwise layers so that a channel's are as large before as behind it."""
+    """Scale the weights around depthwise layers so that each channel's weights are equally large before and behind it.
+
+    Return whether the graph changed.
+    """
     spaces = [space for space in _spaces(graph) if space.can_be_scaled(graph)]
     layers = dict.fromkeys(node for space in spaces for node in (*space.writers, *space.readers))
     before = {node: np.ones(node.output.type.shape[1]) for node in layers}
-    """What the weights and bias of each output channel are divided by."""
+    """Divisors of the weights and bias of each output channel, by layer."""
     behind = {node: np.ones(node.input(0).type.shape[1]) for node in layers}
-    """What the weights of each input channel are multiplied by."""
+    """Factors of the weights of each input channel, by layer."""
     largest = {node: _largest(node) for node in layers}
     for _ in range(_ROUNDS):
         change = 0.0
@@ -80,27 +85,27 @@ def equalize(graph: Graph) -> bool:
 
 
 def _factors(written: Array, read: Array) -> Array:
-    """√(written / read), which makes both equal."""
+    """Return √(written / read) per channel, which makes both sides equal."""
     alive = (written > _DEAD * written.max()) & (read > _DEAD * read.max())
     return np.sqrt(np.where(alive, written, 1.0) / np.where(alive, read, 1.0))
 
 
 def _largest(node: Node) -> Array:
-    """Of the taps: [outputs, inputs of a group]."""
+    """Return the largest weight magnitude over the taps of a kernel, [outputs, inputs of a group]."""
     data = node.input(1).data
     assert data is not None
-    found: Array = np.abs(data.astype(np.float64)).reshape(*data.shape[:2], -1).max(2)
-    return found
+    magnitudes: Array = np.abs(data.astype(np.float64)).reshape(*data.shape[:2], -1).max(2)
+    return magnitudes
 
 
 def _by_weight(node: Node, by_input: Array) -> Array:
-    """One number for each input channel as [outputs, inputs of a group]."""
+    """Return one number per input channel as an array [outputs, inputs of a group]."""
     groups = node.op.groups if isinstance(node.op, Conv) else 1
     return np.repeat(by_input.reshape(groups, -1), node.output.type.shape[1] // groups, 0)
 
 
 def _scale(graph: Graph, node: Node, before: Array, behind: Array) -> None:
-    """New constants: other layers may share the present ones."""
+    """Replace the constants of a node by scaled copies: other layers may share the present constants."""
     factors = _by_weight(node, behind) / before[:, None]
     for index, by in ((1, factors), (2, 1 / before)):
         old = node.inputs[index] if index < len(node.inputs) else None
@@ -111,7 +116,7 @@ def _scale(graph: Graph, node: Node, before: Array, behind: Array) -> None:
 
 
 def _can_divide(node: Node) -> bool:
-    """Whether scaled channels of the result are a matter of the node's constants."""
+    """Return whether the output's channels can be scaled by the node's constants alone."""
     op = node.op
     return (
         type(op) in (Conv, Dense)
@@ -125,14 +130,14 @@ def _can_divide(node: Node) -> bool:
 
 
 def _is_depthwise(node: Node) -> bool:
-    """Whether each output channel reads one input channel, by constant weights."""
+    """Return whether each output channel reads one input channel, with constant weights."""
     weights = node.inputs[1] if type(node.op) is Conv else None
     is_written = weights is not None and weights.is_constant and onnx_form(node.op, node.sig) is not None
     return weights is not None and is_written and weights.type.shape[1] == 1 and weights.type.dtype is DType.FLOAT32
 
 
 def _spaces(graph: Graph) -> list[_Space]:
-    """All float32 activations, joined by the nodes that carry channels through (union-find)."""
+    """Return all float32 activations in spaces, joined by the nodes that pass channels through (union-find)."""
     parent: dict[Value, Value] = {}
 
     def root(value: Value) -> Value:
@@ -158,11 +163,11 @@ def _spaces(graph: Graph) -> list[_Space]:
 
 
 def _carries(node: Node) -> bool:
-    """Whether scaled channels of all inputs give the same channels of the output, scaled."""
-    op, values = node.op, [*node.inputs, *node.outputs]
-    if any(v is None or v.is_constant or v.type.rank < 2 or v.type.dtype is not DType.FLOAT32 for v in values):
+    """Return whether scaling the channels of all inputs scales the same channels of the output."""
+    op, tensors = node.op, [*node.inputs, *node.outputs]
+    if any(v is None or v.is_constant or v.type.rank < 2 or v.type.dtype is not DType.FLOAT32 for v in tensors):
         return False
-    if len({v.type.shape[:2] for v in values if v is not None}) != 1:
+    if len({v.type.shape[:2] for v in tensors if v is not None}) != 1:
         return False
     match op:
         case Binary():

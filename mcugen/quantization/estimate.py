@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantization cost, told at once: both models on a few samples, not those of calibration if there are others."""
+"""Estimate of the accuracy loss of quantization: both models run on a few samples, if possible held-out ones."""
 
 from __future__ import annotations
 
@@ -24,72 +24,85 @@ from mcugen.quantization.samples import halves
 Sample = Mapping[str, Array]
 
 SHARE = 5
-"""One sample of so many is held out,"""
+"""Reciprocal share of held-out samples: one of so many samples is held out."""
 LEAST_HELD, MOST_HELD = 4, 32
-"""and how many at least (else none), and at most."""
+"""Smallest and largest number of held-out samples; none is held out if the smallest is not reached."""
 
 LEAST_HALF = 32
-"""Samples that each half must have where one is to choose precisions by, and one to judge them."""
+"""Smallest number of samples in each half if one half chooses precisions and the other evaluates them."""
 
 LEAST_JUDGED, MOST_JUDGED = 4, 64
+"""Smallest and largest number of evaluation samples."""
 MOST_MACS = 2 * 10**9
-"""Of all samples that are judged: large models get fewer."""
+"""Largest number of multiply-accumulates of all evaluation samples together: large models get fewer samples."""
 
 LEAST_AGREEMENT = 0.9
-"""Below, or below an SQNR of DIVERGED_DB, the user is warned."""
+"""Agreement of the classes below which the user is warned; an SQNR below DIVERGED_DB warns, too."""
 
 COSTS_MUCH = "quantization costs much"
-"""How the note begins that warns then."""
+"""First words of the note that warns of a high accuracy loss."""
 
 EXPLAINED, WORST = 2, 3
-"""Samples that tell the layers apart (numpy computes the integers), and how many layers are named."""
+"""Number of samples that compare the layers (numpy computes the integers), and of layers that are named."""
 
 
 def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
-    """Those to calibrate on, and those to judge by: a fifth, spread over all (of a stream the end), or none of few."""
+    """Return the samples to calibrate on, and the held-out samples to evaluate on.
+
+    A fifth of the samples is held out: spread over all samples, or the end of a stream. Too few samples are all used
+    for calibration.
+    """
     count = min(len(samples) // SHARE, MOST_HELD)
     if count < LEAST_HELD:
         return samples, ()
     if is_stream:
         return samples[:-count], samples[-count:]
-    held = {(2 * i + 1) * len(samples) // (2 * count) for i in range(count)}
-    return [s for i, s in enumerate(samples) if i not in held], [samples[i] for i in sorted(held)]
+    held_indices = {(2 * i + 1) * len(samples) // (2 * count) for i in range(count)}
+    return [s for i, s in enumerate(samples) if i not in held_indices], [samples[i] for i in sorted(held_indices)]
 
 
 def apart(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
-    """Those to choose precisions by, and those to judge them by: a half each (of a stream the end), or none of few."""
-    places, half = range(len(samples)), len(samples) // 2
-    held, known = (places[half:], places[:half]) if is_stream else halves(samples)
-    if min(len(held), len(known)) < LEAST_HALF:
+    """Return the samples to choose precisions by, and the samples to evaluate these precisions on.
+
+    Each part is a half; of a stream, the second half evaluates. With too few samples, all of them choose precisions.
+    """
+    indices, half = range(len(samples)), len(samples) // 2
+    held_indices, known_indices = (indices[half:], indices[:half]) if is_stream else halves(samples)
+    if min(len(held_indices), len(known_indices)) < LEAST_HALF:
         return samples, ()
-    return [samples[i] for i in known], [samples[i] for i in held]
+    return [samples[i] for i in known_indices], [samples[i] for i in held_indices]
 
 
 def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
-    """With what the quantized model loses on some of the samples (of a `kind`), and a note where that is much.
+    """Return a quantization with an estimate of its accuracy loss, and a warning note if the loss is high.
 
-    Unchanged where there are no samples, or no outputs that can be compared: numbers of one shape, not all 0.
+    It is unchanged if there are no samples or no comparable outputs (numbers of equal shape, not all 0).
+
+    Args:
+        quantized: The quantized model.
+        samples: The samples to evaluate on; large models use some of them.
+        kind: What the samples are, for messages: "evaluation", "held out" or "calibration".
     """
     model = quantized.model
-    some = _some(samples, sum(n.op.macs(n.sig) for n in model.graph.nodes), bool(model.states))
-    if not some:
+    evaluated = _some(samples, sum(n.op.macs(n.sig) for n in model.graph.nodes), bool(model.states))
+    if not evaluated:
         return quantized
-    pairs, note = _output_pairs(quantized, some)
-    pairs = replace(pairs, inputs=some)
-    sqnr = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
-    if sqnr == -math.inf:
+    pairs, note = _output_pairs(quantized, evaluated)
+    pairs = replace(pairs, inputs=evaluated)
+    sqnr_db = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
+    if sqnr_db == -math.inf:
         return quantized
     agreement = round(METRICS["agreement"].compute(pairs), 4) if names_classes(pairs) else None
-    noise = round(sqnr, 1) if math.isfinite(sqnr) else None
-    estimate = QuantizationEstimate(len(some), kind, agreement, noise)
-    is_much = sqnr < DIVERGED_DB or (agreement is not None and agreement < LEAST_AGREEMENT)
-    warnings = [_warning(quantized, estimate, with_states(model, some[:EXPLAINED]))] if is_much else []
+    rounded_db = round(sqnr_db, 1) if math.isfinite(sqnr_db) else None
+    estimate = QuantizationEstimate(len(evaluated), kind, agreement, rounded_db)
+    is_much = sqnr_db < DIVERGED_DB or (agreement is not None and agreement < LEAST_AGREEMENT)
+    warnings = [_warning(quantized, estimate, with_states(model, evaluated[:EXPLAINED]))] if is_much else []
     notes = (*quantized.notes, *([note] if note else []), *warnings)
     return replace(quantized, estimate=estimate, notes=notes)
 
 
 def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sample]:
-    """As many as cost little, spread over all; of a stream the first."""
+    """Return as many samples as can be run quickly, spread over all; of a stream, the first ones."""
     count = min(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_JUDGED, MOST_JUDGED)))
     return samples[:count] if is_stream else [samples[i * len(samples) // count] for i in range(count)]
 
@@ -98,6 +111,7 @@ def output_sqnr(quantized: Quantization, samples: Sequence[Sample]) -> float:
     """Return the SQNR of all outputs together against the float model, in dB; infinity without comparable outputs.
 
     Args:
+        quantized: The quantized model.
         samples: Inputs of both models. For a model with states, they are the consecutive steps of one stream.
     """
     pairs, _ = _output_pairs(quantized, samples)
@@ -115,37 +129,49 @@ def _output_pairs(quantized: Quantization, samples: Sequence[Sample]) -> tuple[J
     model = quantized.model
     inputs = [{name: array for name, array in s.items() if name not in model.first_states} for s in samples]
     real = model.reference(inputs)
-    found = run_onnxruntime(_between_reals(quantized), inputs, model.first_states, model.states)
-    return comparable(found, real.outputs, set(model.states)), real.note
+    quantized_outputs = run_onnxruntime(_between_reals(quantized), inputs, model.first_states, model.states)
+    return comparable(quantized_outputs, real.outputs, set(model.states)), real.note
 
 
 def _between_reals(quantized: Quantization) -> onnx.ModelProto:
-    """The quantized model with real inputs and outputs."""
+    """Return the quantized model with real inputs and outputs."""
     plan, model = quantized.plan, quantized.model
     if not model.states and not plan.scheme.integer_io:
         return quantized.proto
     return write_qdq(replace(model, states={}), replace(plan, scheme=replace(plan.scheme, integer_io=False)))
 
 
-def comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
-    """The outputs that are numbers, of one shape in both models; what is kept is seen by nobody."""
-    both = [(name, [(a[name], b[name]) for a, b in zip(found, real, strict=True)]) for name in found[0]]
+def comparable(quantized: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
+    """Return the outputs that are numbers of equal shape in both models, without states, which no caller sees.
+
+    Args:
+        quantized: The outputs of the quantized model, sample by sample.
+        real: The outputs of the float model, sample by sample.
+        states: The names of outputs that are states.
+    """
+    array_pairs = [(name, [(a[name], b[name]) for a, b in zip(quantized, real, strict=True)]) for name in quantized[0]]
     names = [
         name
-        for name, pairs in both
+        for name, pairs in array_pairs
         if name not in states and all(a.shape == b.shape and a.dtype.kind in "fiu" for a, b in pairs)
     ]
-    return Judged([{n: o[n] for n in names} for o in found], [{n: o[n] for n in names} for o in real])
+    return Judged([{n: o[n] for n in names} for o in quantized], [{n: o[n] for n in names} for o in real])
 
 
 def sqnr_of(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
-    """Of all outputs of a model without states together against the float one's, in dB."""
+    """Return the SQNR in dB of all outputs together against the float model, for a model without states.
+
+    Args:
+        model: The float model.
+        proto: The quantized model.
+        samples: The inputs of both models.
+    """
     pairs = comparable(run_onnxruntime(proto, samples), model.reference(samples).outputs, set())
     return METRICS["sqnr"].compute(pairs) if pairs.names else math.inf
 
 
 def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: Sequence[Sample]) -> str:
-    """Return one line with the worst layers; what helps is told once it was tried (mcugen.quantization.advice)."""
+    """Return one line with the worst layers. `mcugen.quantization.advice` adds remedies once they were tried."""
     layers = compare_layers(quantized, samples).worst_first[:WORST]
     worst = ", ".join(f"'{layer.name}' ({layer.quality:.1f} dB)" for layer in layers)
     return f"{COSTS_MUCH}: {estimate}; the worst layers: {worst}"
@@ -154,7 +180,13 @@ def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: S
 def judged_samples(
     held: Sequence[Sample], known: Sequence[Sample], data: Samples | None
 ) -> tuple[Sequence[Sample], str]:
-    """What to judge by, and what it is: evaluation data if given, else what was held out, else what there is."""
+    """Return the samples to evaluate on and their kind: evaluation data, else held-out, else calibration samples.
+
+    Args:
+        held: The held-out samples; may be empty.
+        known: The calibration samples.
+        data: The user's evaluation data; None if there are none.
+    """
     if data is not None:
         return data.inputs, "evaluation"
     return (held, "held out") if held else (known, "calibration")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers' weights take 4 bits: those that together add least noise to the outputs, within a budget of bytes."""
+"""Choice of layers with 4-bit weights: the least noise at the outputs within a budget of flash bytes."""
 
 from __future__ import annotations
 
@@ -22,50 +22,57 @@ from mcugen.quantization.sensitivity import MOST_MACS, judged_tensors, power
 from mcugen.quantization.weights import HALVINGS, in_flash, real_weights, stored_bits
 
 WIDE_SHARE = 0.2
-"""Of all weights, those that drop out, too: so many may keep 8 bits."""
+"""Largest share of all weights (unused ones included) that may keep 8 bits."""
 
 STEPS = 1024
-"""Sizes that are told apart where it is chosen which weights have 8 bits."""
+"""Number of size steps of the knapsack problem that chooses the layers with 8-bit weights."""
 
 NEAR = 2.0
-"""Times the least noise, as the sum of the layers' own tells it: what they make together may differ as much."""
+"""Largest ratio of a finalist's estimated noise to the least one.
+
+The estimate adds up the layers' separate noises; their joint noise may differ by as much.
+"""
 
 FINALISTS = 4
-"""Ways that get weights of their own, of which that is taken which then leaves least noise: layers behind those of
-4 bits make good what these lose, which no layer's own noise tells.
+"""Number of choices whose weights are rounded by the samples; the choice that then has least noise is taken.
+
+Layers behind others with 4-bit weights make up for their errors, which no layer's separate noise shows.
 """
 
 BYTES = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
-"""Of a weight, but for its share of a group's scale."""
+"""Bytes per weight by type, without the weight's share of a group's scale."""
 
 LEAST_BITS = 2.0
-"""That a code may take of a weight on average."""
+"""Smallest average number of bits per weight that compression is asked for."""
 
 MOST_SAMPLES = 32
-"""By which a layer's noise is told."""
+"""Largest number of samples by which a layer's noise is measured."""
 
 
 def candidates(model: FloatModel, plan: Plan) -> list[Node]:
-    """The layers of 8-bit activations, recurrent ones too, that ONNX Runtime computes with these very weights."""
-    stored = {t.name for t in model.proto.graph.initializer}
+    """Return the layers with 8-bit activations whose weights are initializers of the ONNX model.
+
+    Recurrent layers are among them.
+    """
+    initializer_names = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
-    return [n for n in [*layers, *cells(model, plan)] if all(v.name in stored for v in weights_of(n))]
+    return [n for n in [*layers, *cells(model, plan)] if all(v.name in initializer_names for v in weights_of(n))]
 
 
 def weights_of(node: Node) -> list[Value]:
-    """The constants of a layer that may have few bits."""
+    """Return the constants of a layer that may have fewer than 8 bits."""
     if isinstance(node.op, Cell):
         return [node.input(index) for index in node.op.matrices]
     return [node.input(index) for index in weight_axes(node.op)]
 
 
 def count(node: Node) -> int:
-    """Weights of a layer."""
+    """Return the number of weights of a layer."""
     return sum(v.type.count for v in weights_of(node))
 
 
 def cells(model: FloatModel, plan: Plan) -> list[Node]:
-    """Recurrent layers of 8-bit activations, whose weights have 4 bits where that is asked for."""
+    """Return the recurrent layers with 8-bit activations, whose weights have 4 bits where the user asks for that."""
     nodes = [n for n in model.graph.nodes if plan.precision_of(n) is DType.INT8]
     return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
@@ -73,61 +80,88 @@ def cells(model: FloatModel, plan: Plan) -> list[Node]:
 def promising(
     model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]
 ) -> list[list[str]]:
-    """Up to FINALISTS ways to let all but WIDE_SHARE of the layers' weights keep 4 bits, of which `plan` has the codes.
+    """Return up to FINALISTS choices of layers that keep 4-bit weights, the most promising first.
 
-    Names of layers, the most promising first.
+    Args:
+        model: The float model.
+        plan: A plan in which all of `layers` have 4-bit weights.
+        layers: The layers to choose from. All but WIDE_SHARE of their weights keep 4 bits.
+        samples: The samples by which the noise of each layer is measured.
+
+    Returns:
+        Each choice as names of the layers' outputs.
     """
     sizes = {n: count(n) for n in layers}
     return ways(weight_noise(model, plan, layers, samples), sizes, WIDE_SHARE * sum(sizes.values()), FINALISTS)
 
 
-def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, most: int) -> list[list[str]]:
-    """Names of layers that keep weights of 4 bits, of those whose `noise` is known: up to so many ways, the best first.
+def ways(noise: Mapping[Node, float], sizes: Mapping[Node, int], room: float, max_choices: int) -> list[list[str]]:
+    """Return up to `max_choices` choices of layers that keep 4-bit weights, the best first.
 
-    So many weights as there is `room` for return to 8 bits: of those layers that together add most noise to the
-    outputs, where each is thought to add what it does by itself. No way promises more than NEAR times the least noise.
+    The other layers return to 8 bits: those that together add most noise to the outputs and fit in `room`. The noise of
+    several layers is estimated as the sum of their separate noises. No choice has more than NEAR times the least noise.
+
+    Args:
+        noise: The noise that each layer with 4-bit weights adds to the outputs by itself.
+        sizes: The number of weights of each layer.
+        room: The number of weights that may return to 8 bits.
+        max_choices: The largest number of choices.
+
+    Returns:
+        Each choice as names of the layers' outputs.
     """
     layers, values = list(noise), list(noise.values())
-    found = most_valuable(values, [sizes[n] for n in layers], room, most)
-    left = [sum(v for i, v in enumerate(values) if i not in wide) for wide in found]
-    near = [wide for wide, rest in zip(found, left, strict=True) if rest <= NEAR * left[0]]
-    return [[n.outputs[0].name for i, n in enumerate(layers) if i not in wide] for wide in near]
+    subsets = most_valuable(values, [sizes[n] for n in layers], room, max_choices)
+    remaining = [sum(v for i, v in enumerate(values) if i not in wide) for wide in subsets]
+    finalists = [
+        wide for wide, remaining_noise in zip(subsets, remaining, strict=True) if remaining_noise <= NEAR * remaining[0]
+    ]
+    return [[n.outputs[0].name for i, n in enumerate(layers) if i not in wide] for wide in finalists]
 
 
-def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, most: int = 1) -> list[set[int]]:
-    """Which of the things are worth most together and have room together, in up to so many ways, the best first.
+def most_valuable(values: Sequence[float], sizes: Sequence[int], room: float, max_subsets: int = 1) -> list[set[int]]:
+    """Return the subsets of greatest value that fit in the room: up to `max_subsets` of them, the best first.
 
-    The knapsack problem by dynamic programming, exact to a share of 1 / STEPS of the room: of all choices those are
-    kept to which fewer than `most` smaller ones are equal or superior.
+    This is the knapsack problem, solved by dynamic programming. It is exact to a share of 1 / STEPS of the room. A
+    partial choice is kept if fewer than `max_subsets` smaller ones are equal or superior to it.
+
+    Args:
+        values: The value of each item.
+        sizes: The size of each item.
+        room: The largest total size.
+        max_subsets: The largest number of subsets.
+
+    Returns:
+        Each subset as indices of items.
     """
     step = max(room / STEPS, 1.0)
     front: list[tuple[int, float, int]] = [(0, 0.0, 0)]
     for index, (value, size) in enumerate(zip(values, sizes, strict=True)):
-        taken = [(s + math.ceil(size / step), v + value, way | 1 << index) for s, v, way in front]
-        fitting = [*front, *(each for each in taken if each[0] * step <= room)]
-        front = _superior(sorted(fitting, key=lambda each: (each[0], -each[1])), most)
-    best = sorted(front, key=lambda each: -each[1])[:most]
-    return [{index for index in range(len(sizes)) if way >> index & 1} for _, _, way in best]
+        extended = [(s + math.ceil(size / step), v + value, mask | 1 << index) for s, v, mask in front]
+        fitting = [*front, *(choice for choice in extended if choice[0] * step <= room)]
+        front = _superior(sorted(fitting, key=lambda choice: (choice[0], -choice[1])), max_subsets)
+    best = sorted(front, key=lambda choice: -choice[1])[:max_subsets]
+    return [{index for index in range(len(sizes)) if mask >> index & 1} for _, _, mask in best]
 
 
-def _superior(choices: Sequence[tuple[int, float, int]], most: int) -> list[tuple[int, float, int]]:
-    """Those of the choices, by size, that are worth more than all but fewer than `most` before them."""
+def _superior(choices: Sequence[tuple[int, float, int]], max_choices: int) -> list[tuple[int, float, int]]:
+    """Return the choices, sorted by size, whose value fewer than `max_choices` choices before them reach."""
     kept, best = [], list[float]()
-    for each in choices:
-        if len(best) < most or each[1] > best[0]:
-            (heapq.heappush if len(best) < most else heapq.heapreplace)(best, each[1])
-            kept.append(each)
+    for choice in choices:
+        if len(best) < max_choices or choice[1] > best[0]:
+            (heapq.heappush if len(best) < max_choices else heapq.heapreplace)(best, choice[1])
+            kept.append(choice)
     return kept
 
 
 def stored_share(model: FloatModel, plan: Plan) -> float:
-    """Bytes of all layers' weights that lie in flash, relative to a byte for each of them."""
+    """Return the bytes of all weights in flash, relative to one byte for each weight."""
     layers = [n for n in model.graph.nodes if weights_of(n)]
     return sum(stored_bytes(n, plan) for n in layers) / max(sum(counted(n, plan) for n in layers), 1)
 
 
 def stored_bytes(node: Node, plan: Plan) -> float:
-    """Of a layer's weights, and of the scales of groups."""
+    """Return the bytes of a layer's weights in flash, including the scales of groups."""
     size, codes = counted(node, plan), plan.layers.get(node.outputs[0].name)
     if plan.precision_of(node) is DType.FLOAT32:
         return 4.0 * size
@@ -137,106 +171,140 @@ def stored_bytes(node: Node, plan: Plan) -> float:
 
 
 def counted(node: Node, plan: Plan) -> int:
-    """Weights of a layer in flash: without those that drop out, as far as the plan's codes tell."""
+    """Return the number of a layer's weights in flash, without unused ones if the plan holds its quantized weights."""
     codes = plan.layers.get(node.outputs[0].name)
     return count(node) if codes is None else in_flash(codes).size
 
 
 def weights_in_flash(model: FloatModel, plan: Plan) -> int:
-    """Of all layers."""
+    """Return the number of weights of all layers in flash."""
     return sum(counted(n, plan) for n in model.graph.nodes)
 
 
 def room_for_wide(model: FloatModel, plan: Plan, share: float) -> float:
-    """How many of the weights that have 4 bits in `plan` may have 8 within a share of a byte for each.
+    """Return how many weights with 4 bits in `plan` may have 8 bits, within a budget of bytes.
 
-    Negative where 4 bits are too much already.
+    The result is negative if even 4 bits for all of them take too much.
+
+    Args:
+        model: The float model.
+        plan: The plan with 4-bit weights.
+        share: The budget, relative to one byte per weight.
     """
     return 2 * weights_in_flash(model, plan) * (share - stored_share(model, plan))
 
 
 def codable(model: FloatModel, plan: Plan) -> list[Node]:
-    """The layers of 8-bit weights of which a code may take fewer bits."""
+    """Return the layers with 8-bit weights, which can be compressed."""
     integer = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     return [n for n in integer if plan.weights_of(n) is DType.INT8]
 
 
 def even_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
-    """Bits of a code, the same for all layers that may have one, so that weights take a share of a byte each.
+    """Return equal bits per weight for all layers that can be compressed, so that all weights meet a budget.
 
-    Empty where others take too much.
+    Args:
+        model: The float model.
+        plan: The plan without compression.
+        share: The budget, relative to one byte per weight.
+
+    Returns:
+        The bits by the name of the layer's output; empty if the other layers take too much.
     """
     layers = codable(model, plan)
     coded, total = sum(counted(n, plan) for n in layers), weights_in_flash(model, plan)
-    others = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
-    bits = 8 * (share * total - others) / max(coded, 1)
+    other_bytes = sum(stored_bytes(n, plan) for n in model.graph.nodes if weights_of(n) and n not in layers)
+    bits = 8 * (share * total - other_bytes) / max(coded, 1)
     return {n.outputs[0].name: bits for n in layers} if bits >= LEAST_BITS else {}
 
 
 def allotted(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
-    """As many bits altogether as in `plan`, so that layers add least noise, of which each adds so much with these.
+    """Return the bits per weight of each layer that add least noise with as many bits altogether as in `plan`.
 
-    Noise of a weight falls by four with each bit, and is best the same for all layers ("reverse water-filling").
+    The noise of a weight falls by a factor of 4 with each bit, and is best equal for all layers ("reverse
+    water-filling").
+
+    Args:
+        noise: The noise that each layer adds to the outputs with the bits that it has in `plan`.
+        plan: The plan with the present bits.
     """
     layers, sizes = list(noise), np.array([counted(n, plan) for n in noise], float)
-    given = np.array([plan.code_bits[n.outputs[0].name] for n in layers])
-    wanted = given + np.log2(np.maximum([noise[n] for n in layers], 1e-30) / np.maximum(sizes, 1)) / 2
-    low, high = LEAST_BITS - wanted.max(), 8 - wanted.min()
+    present_bits = np.array([plan.code_bits[n.outputs[0].name] for n in layers])
+    ideal_bits = present_bits + np.log2(np.maximum([noise[n] for n in layers], 1e-30) / np.maximum(sizes, 1)) / 2
+    low, high = LEAST_BITS - ideal_bits.max(), 8 - ideal_bits.min()
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        is_more = sizes @ np.clip(wanted + middle, LEAST_BITS, 8) > sizes @ given
+        is_more = sizes @ np.clip(ideal_bits + middle, LEAST_BITS, 8) > sizes @ present_bits
         low, high = (low, middle) if is_more else (middle, high)
-    found = np.clip(wanted + low, LEAST_BITS, 8)
-    return dict(plan.code_bits) | {n.outputs[0].name: float(b) for n, b in zip(layers, found, strict=True)}
+    bits = np.clip(ideal_bits + low, LEAST_BITS, 8)
+    return dict(plan.code_bits) | {n.outputs[0].name: float(b) for n, b in zip(layers, bits, strict=True)}
 
 
 def narrowest(model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], share: float) -> list[str]:
-    """Of the layers that have 2 bits in `plan`, those that keep them: others return to 4, as many as there is room for
-    within a share of a byte for each weight, of those that add most noise.
+    """Return the layers that keep 2-bit weights; the others return to 4 bits.
+
+    The layers that add most noise return to 4 bits, as many as fit in the budget.
+
+    Args:
+        model: The float model.
+        plan: A plan in which the candidate layers have 2-bit weights.
+        samples: The samples by which the noise of each layer is measured.
+        share: The budget, relative to one byte per weight.
     """
     layers = [n for n in candidates(model, plan) if n.outputs[0].name in plan.two_bits]
     codes = {n: plan.layers[n.output.name] for n in layers}
     noise = weight_noise(model, plan, layers, samples)
-    more = [round(c.weights.size * BYTES[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()]
+    extra_bytes = [
+        round(c.weights.size * BYTES[DType.INT2] - 4 * c.scales.size * bool(c.group)) for c in codes.values()
+    ]
     room = weights_in_flash(model, plan) * (share - stored_share(model, plan))
-    (back,) = most_valuable([noise[n] for n in layers], more, room)
-    return [n.output.name for i, n in enumerate(layers) if i not in back]
+    (widened,) = most_valuable([noise[n] for n in layers], extra_bytes, room)
+    return [n.output.name for i, n in enumerate(layers) if i not in widened]
 
 
 def weight_noise(
     model: FloatModel, plan: Plan, layers: Sequence[Node], samples: Sequence[Mapping[str, Array]]
 ) -> dict[Node, float]:
-    """What each layer's codes, and nothing else, add to the outputs, relative to their signal: the mean of them all."""
+    """Return the noise power that each layer's quantized weights alone add to the outputs, relative to the signal.
+
+    The value is the mean over all outputs.
+
+    Args:
+        model: The float model.
+        plan: The plan with the quantized weights.
+        layers: The layers to measure.
+        samples: The samples to choose from; large models run on fewer.
+    """
     outputs = judged_tensors(model)
     macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * max(len(layers), 1)
-    most = int(np.clip(MOST_MACS // max(macs, 1), 1, MOST_SAMPLES))
-    used = [samples[i] for i in spread(len(samples), most)]
+    num_samples = int(np.clip(MOST_MACS // max(macs, 1), 1, MOST_SAMPLES))
+    chosen = [samples[i] for i in spread(len(samples), num_samples)]
     session = Session(_with_free_weights(model, layers, outputs), literal=False, threads=1)
-    exact = [session.run(outputs, sample) for sample in used]
-    signal = {name: max(sum(power(found[name]) for found in exact), 1e-300) for name in outputs}
+    references = [session.run(outputs, sample) for sample in chosen]
+    signal = {name: max(sum(power(tensors[name]) for tensors in references), 1e-300) for name in outputs}
     noise = {}
     for node in layers:
-        given = _given(node, plan)
-        found = [session.run(outputs, {**sample, **given}) for sample in used]
-        pairs = [(n, a[n].astype(np.float64) - b[n]) for a, b in zip(found, exact, strict=True) for n in outputs]
+        constants = _given(node, plan)
+        tensors = [session.run(outputs, {**sample, **constants}) for sample in chosen]
+        pairs = [(n, a[n].astype(np.float64) - b[n]) for a, b in zip(tensors, references, strict=True) for n in outputs]
         noise[node] = sum(power(error) / signal[n] for n, error in pairs) / max(len(outputs), 1)
     return noise
 
 
 def _given(node: Node, plan: Plan) -> dict[str, Array]:
-    """A layer's constants as its codes have them."""
+    """Return a layer's constants as the reals that its quantized weights represent."""
     if isinstance(node.op, Cell):
         return rounded_weights(node, plan)
     return {v.name: real_weights(plan.layers[node.output.name]) for v in weights_of(node)}
 
 
 def _with_free_weights(model: FloatModel, layers: Sequence[Node], outputs: Sequence[str]) -> onnx.ModelProto:
-    """The float model, whose outputs these tensors are, and whose layers' weights a caller may give."""
+    """Return the float model with these tensors as outputs, and with the layers' weights as optional inputs."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    given = {value.name for node in layers for value in weights_of(node)}
+    weight_names = {value.name for node in layers for value in weights_of(node)}
     for tensor in proto.graph.initializer:
-        if tensor.name in given:
+        if tensor.name in weight_names:
             proto.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization-aware fine-tuning: weights and biases learn, on samples alone, to make up for what codes lose.
+"""Quantization-aware fine-tuning of weights and biases, on samples without labels.
 
-The quantized model is to give what the float one gives (distillation: no labels are needed). Each step runs the float
-graph with the tensors and weights that integers would be, and moves real weights behind the codes by the gradients, as
-if rounding were not there (straight-through estimator: Bengio et al., 2013). Gradients are those of
-mcugen.ops.gradient: whatever can learn on a device is fine-tuned, too. Steps are Adam's, in units of the codes.
+The quantized model learns to give what the float model gives (distillation). Each step runs the float graph with
+tensors and weights rounded as in integers. It moves the real weights behind the quantized ones by their gradients, as
+if rounding were not there (straight-through estimator: Bengio et al., 2013). The gradients are those of
+mcugen.ops.gradient, so whatever can learn on a device can be fine-tuned. The steps are Adam's, in units of the weights'
+scales.
 """
 
 from __future__ import annotations
@@ -36,21 +37,24 @@ from mcugen.quantization.sensitivity import judged_tensors
 from mcugen.quantization.weights import nearest_codes, real_weights
 
 BATCH = 8
-"""Samples of a step."""
+"""Number of samples of a training step."""
 
 RATE = 0.01
-"""Of the step of a code, or of a tensor, that weights, or biases, move in a step, at first."""
+"""Initial learning rate, in scales of a weight or, for a bias, of the output tensor."""
 
 MOMENTUM, DECAY = 0.9, 0.99
-"""Of Adam's moments."""
+"""Decay rates of Adam's first and second moment."""
 
 ENOUGH_DB = 25.0
-"""Outputs of such an SQNR need no fine-tuning, unless another is asked for."""
+"""SQNR of the outputs, in dB, from which on fine-tuning is not needed, unless the user sets another limit."""
 
 
 @dataclass
 class _Learned:
-    """A layer's weights, or its bias: `value` are reals, of which steps are thought in `unit`."""
+    """The weights or the bias of a layer while they are trained.
+
+    `value` are the reals, `unit` is the scale in which step sizes are given, `first` and `second` are Adam's moments.
+    """
 
     value: Array
     unit: Array | float
@@ -58,9 +62,15 @@ class _Learned:
     second: float = 0.0
 
     def step(self, gradient: Array, count: int, rate: float) -> None:
-        """One of Adam's, in units, with one second moment for all, so that weights move as far as their gradients say.
+        """Make one step of Adam, with one second moment for all elements.
 
-        Else those whose gradients are mere noise move as fast as others, and their codes go to and fro.
+        So weights move as far as their gradients say. With separate second moments, weights whose gradients are mere
+        noise would move as fast as the others, and their quantized values would go to and fro.
+
+        Args:
+            gradient: The gradient of the loss by the value.
+            count: The number of this step, from 1.
+            rate: The learning rate, in units.
         """
         scaled = gradient * self.unit
         self.first = MOMENTUM * self.first + (1 - MOMENTUM) * scaled
@@ -70,45 +80,63 @@ class _Learned:
 
 
 def finetuned(
-    maker: Quantizer, found: Quantization, epochs: int, least: float | None, progress: Callable[[int, int], None]
+    quantizer: Quantizer,
+    quantization: Quantization,
+    epochs: int,
+    min_sqnr: float | None,
+    progress: Callable[[int, int], None],
 ) -> Quantization:
-    """With better codes, if there are any, and a note of what was won on samples that taught nothing.
+    """Return the quantization with fine-tuned weights if they are better, and a note of the gain on held-out samples.
 
-    Nothing is done where `found` is estimated to have an SQNR of `least` dB. Refusal where an operator has no
-    derivative, UsageError for too few samples, and for models of streams or of integers at their borders.
+    Args:
+        quantizer: The quantizer of the model.
+        quantization: The quantization to start from.
+        epochs: The number of passes over the training samples.
+        min_sqnr: The SQNR in dB from which on `quantization` is good enough; None for ENOUGH_DB.
+        progress: Called with the number of finished samples, and with their total.
+
+    Raises:
+        Refusal: An operator has no derivative.
+        UsageError: There are too few samples, or the model has states or integer inputs and outputs.
     """
-    if maker.model.states or maker.scheme.integer_io:
+    if quantizer.model.states or quantizer.scheme.integer_io:
         raise UsageError("fine-tuning is for models of reals without states", "another", "leave out --finetune")
-    taught, judged = hold_out(maker.samples, False)
-    if not judged:
-        found_few = f"{len(maker.samples)} samples"
+    training_samples, held_out = hold_out(quantizer.samples, False)
+    if not held_out:
+        found_few = f"{len(quantizer.samples)} samples"
         raise UsageError("fine-tuning needs samples to learn by, and others", found_few, "give 20 or more")
-    known, enough = found.estimate, ENOUGH_DB if least is None else least
-    if known is not None and (known.sqnr_db is None or known.sqnr_db >= enough):
-        note = f"not fine-tuned: {known} is enough ({enough:g} dB: see --min-sqnr)"
-        return replace(found, notes=(*found.notes, note))
-    before = sqnr_of(maker.model, found.proto, judged)
-    best, most = found, before
-    lesson = _Lesson(maker, found.plan)
+    estimate, limit_db = quantization.estimate, ENOUGH_DB if min_sqnr is None else min_sqnr
+    if estimate is not None and (estimate.sqnr_db is None or estimate.sqnr_db >= limit_db):
+        note = f"not fine-tuned: {estimate} is enough ({limit_db:g} dB: see --min-sqnr)"
+        return replace(quantization, notes=(*quantization.notes, note))
+    before_db = sqnr_of(quantizer.model, quantization.proto, held_out)
+    best_quantization, best_db = quantization, before_db
+    lesson = _Lesson(quantizer, quantization.plan)
     with one_thread():
         for epoch in range(epochs):
-            lesson.epoch(taught, epoch, epochs, progress)
-            made = maker.with_codes(found, lesson.codes())
-            reached = sqnr_of(maker.model, made.proto, judged)
-            best, most = (made, reached) if reached > most else (best, most)
-    taken = f"{epochs} epoch{'s' * (epochs > 1)} of {len(taught)} samples"
-    told = f"{taken}, {before:.1f} to {most:.1f} dB on {len(judged)} others"
-    note = f"fine-tuned: {told}" if best is not found else f"not fine-tuned: {told} that did not learn"
-    return replace(best, notes=(*best.notes, note))
+            lesson.epoch(training_samples, epoch, epochs, progress)
+            candidate = quantizer.with_codes(quantization, lesson.codes())
+            candidate_db = sqnr_of(quantizer.model, candidate.proto, held_out)
+            best_quantization, best_db = (
+                (candidate, candidate_db) if candidate_db > best_db else (best_quantization, best_db)
+            )
+    training = f"{epochs} epoch{'s' * (epochs > 1)} of {len(training_samples)} samples"
+    outcome = f"{training}, {before_db:.1f} to {best_db:.1f} dB on {len(held_out)} others"
+    note = (
+        f"fine-tuned: {outcome}"
+        if best_quantization is not quantization
+        else f"not fine-tuned: {outcome} that did not learn"
+    )
+    return replace(best_quantization, notes=(*best_quantization.notes, note))
 
 
 class _Lesson:
-    """The graph of outputs and gradients, and what is learned."""
+    """The graph of outputs and gradients, and the weights and biases that are trained."""
 
-    def __init__(self, maker: Quantizer, plan: Plan) -> None:
-        self.plan, self.model = plan, maker.model
-        graph = self.graph = maker.model.graph.copy()
-        outputs = judged_tensors(maker.model)
+    def __init__(self, quantizer: Quantizer, plan: Plan) -> None:
+        self.plan, self.model = plan, quantizer.model
+        graph = self.graph = quantizer.model.graph.copy()
+        outputs = judged_tensors(quantizer.model)
         self.references, rounded = _rounded(graph, plan)
         layers = [n for n in graph.nodes if n.outputs[0].name in plan.layers]
         self.layers = {n.outputs[0].name: _inputs_of(graph, n, plan.layers[n.outputs[0].name]) for n in layers}
@@ -124,7 +152,10 @@ class _Lesson:
         self._differentiate({name: rounded.get(name) for name in outputs})
 
     def _differentiate(self, outputs: Mapping[str, Value | None]) -> None:
-        """The graph gives the gradients by all that is learned, of the squared error of outputs, rounded or not."""
+        """Make the graph compute the gradients of the squared output error by all trained constants.
+
+        `outputs` maps the name of each judged tensor to its rounded value; None if it is not rounded.
+        """
         graph = self.graph
         values = {v.name: v for v in graph.values()}
         places = [(name, rounded or values[name]) for name, rounded in outputs.items()]
@@ -135,58 +166,67 @@ class _Lesson:
         errors = [graph.add(Binary("Sub"), [v, by_name[self.targets[name]]]).output for name, v in kept]
         seeded = [(v, error) for (_, v), error in zip(kept, errors, strict=True)]
         by = [by_name[name] for name in self.learned]
-        found = gradients_of_several(graph, seeded, by)
-        graph.outputs, graph.output_names = found, list(self.learned)
+        gradients = gradients_of_several(graph, seeded, by)
+        graph.outputs, graph.output_names = gradients, list(self.learned)
         graph.sort()
 
     def epoch(self, samples: Sequence[Sample], number: int, epochs: int, progress: Callable[[int, int], None]) -> None:
-        """All samples once, in an order of their own."""
+        """Train on all samples once, in an order that depends on the epoch's number.
+
+        Args:
+            samples: The training samples.
+            number: The number of the epoch, from 0.
+            epochs: The number of all epochs, over which the learning rate falls to 0.
+            progress: Called with the number of finished samples of all epochs, and with their total.
+        """
         exact = self._exact(samples)
         order = np.random.default_rng(number).permutation(len(samples))
         total = epochs * len(samples)
         for start in range(0, len(order), BATCH):
-            some = order[start : start + BATCH]
+            indices = order[start : start + BATCH]
             rate = RATE * (1 + math.cos(math.pi * (number * len(samples) + start) / total)) / 2
-            self._step([(samples[i], exact[i]) for i in some], rate)
-            progress(number * len(samples) + start + len(some), total)
+            self._step([(samples[i], exact[i]) for i in indices], rate)
+            progress(number * len(samples) + start + len(indices), total)
 
     def _step(self, batch: Sequence[tuple[Sample, Sample]], rate: float) -> None:
         self.steps += 1
         values = self._values()
         sums: dict[str, Array | float] = dict.fromkeys(self.learned, 0.0)
         for sample, exact in batch:
-            wanted = {self.targets[name]: exact[name] for name in self.targets}
-            found = interpret(self.graph, {**sample, **values, **wanted}, references=self.references)
-            for name, gradient in found.items():
+            targets = {self.targets[name]: exact[name] for name in self.targets}
+            gradients = interpret(self.graph, {**sample, **values, **targets}, references=self.references)
+            for name, gradient in gradients.items():
                 sums[name] = sums[name] + gradient.astype(np.float64)
-        for name, each in self.learned.items():
-            each.step(np.asarray(sums[name]), self.steps, rate)
+        for name, learned in self.learned.items():
+            learned.step(np.asarray(sums[name]), self.steps, rate)
 
     def _exact(self, samples: Sequence[Sample]) -> list[dict[str, Array]]:
-        """What the float model gives."""
+        """Return the outputs of the float model for each sample."""
         session = Session(all_tensors(self.model), literal=False, threads=1)
         return [session.run(list(self.targets), sample) for sample in samples]
 
     def _values(self) -> dict[str, Array]:
-        """Weights as codes have them, and biases."""
-        values = {name: each.value.astype(np.float32) for name, each in self.learned.items()}
+        """Return the weights as their quantized values represent them, and the biases."""
+        values = {name: learned.value.astype(np.float32) for name, learned in self.learned.items()}
         for layer, codes in self.codes().items():
             values[self.layers[layer][0].name] = real_weights(codes)
         return values
 
     def codes(self) -> dict[str, Codes]:
-        """The nearest to what was learned."""
+        """Return the quantized weights that are nearest to the trained ones, by layer."""
         return {name: self._codes(name, self.plan.layers[name]) for name in self.layers}
 
     def _codes(self, name: str, codes: Codes) -> Codes:
         weights, bias = self.layers[name]
         learned = self.learned[weights.name]
-        moved = codes.bias if bias is None or bias.name not in self.learned else self.learned[bias.name].value
-        return replace(nearest_codes(codes, learned.value), bias=None if moved is None else moved.astype(np.float32))
+        bias_values = codes.bias if bias is None or bias.name not in self.learned else self.learned[bias.name].value
+        return replace(
+            nearest_codes(codes, learned.value), bias=None if bias_values is None else bias_values.astype(np.float32)
+        )
 
 
 def _inputs_of(graph: Graph, node: Node, codes: Codes) -> tuple[Value, Value | None]:
-    """A layer's weights and bias, as inputs of the graph."""
+    """Return a layer's weights and bias as new inputs of the graph."""
     ((index, _),) = weight_axes(node.op).items()
     place = bias_input(node.op)
     has_bias = codes.bias is not None and place is not None and len(node.inputs) > place
@@ -195,17 +235,18 @@ def _inputs_of(graph: Graph, node: Node, codes: Codes) -> tuple[Value, Value | N
 
 def _as_input(graph: Graph, node: Node, index: int) -> Value:
     value = node.input(index)
-    given = graph.add_input(f"{node.outputs[0].name}.{index}.learned", value.type)
-    node.set_input(index, given)
-    return given
+    new_input = graph.add_input(f"{node.outputs[0].name}.{index}.learned", value.type)
+    node.set_input(index, new_input)
+    return new_input
 
 
 def _rounded(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dict[str, Value]]:
-    """Behind each tensor of integers a node that rounds it, and what it does; to derivatives it does nothing.
+    """Add a node behind each tensor that is stored as integers, which rounds it and has the derivative 1.
 
-    Also, by the tensors' names, what they are behind it.
+    Returns:
+        The functions that compute the new nodes, and their outputs by the names of the rounded tensors.
     """
-    found: dict[Node, Reference] = {}
+    references: dict[Node, Reference] = {}
     rounded: dict[str, Value] = {}
     precise = {n.outputs[0].name for n in graph.nodes if plan.precision_of(n) is DType.FLOAT32}
     for value in list(graph.values()):
@@ -216,10 +257,10 @@ def _rounded(graph: Graph, plan: Plan) -> tuple[dict[Node, Reference], dict[str,
         node = graph.add(Reshape(value.type.shape), [value])
         for user, indices in users:
             user.read_at(indices, node.output)
-        found[node], rounded[value.name] = _rounding(stored), node.output
-    return found, rounded
+        references[node], rounded[value.name] = _rounding(stored), node.output
+    return references, rounded
 
 
 def _rounding(stored: Stored) -> Reference:
-    """What is left of reals once they were stored."""
+    """Return a function that rounds reals as a stored tensor does."""
     return lambda _node, arrays: [through(arrays[0], stored.quant, stored.dtype)]

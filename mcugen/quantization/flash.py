@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights of 4 and of 8 bits take in flash, once channels that need not be computed are gone; which these are."""
+"""Flash size of quantized weights after constant channels were removed, and which channels are constant."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mcugen.quantization.qdq import stored_name
 
 @dataclass(frozen=True)
 class Stored:
-    """Bytes by layer, by the name of its output; and how many channels were dropped."""
+    """The bytes of each layer's weights, by the name of the layer's output, and the number of removed channels."""
 
     layers: Mapping[str, int]
     dropped: int
 
     @staticmethod
     def of(graph: Graph) -> Stored:
-        """Of an imported model, which is optimized in place."""
+        """Return the flash use of an imported model, which is optimized in place."""
         optimize(graph)
         layers = {
             node.output.name: sum(
@@ -37,27 +37,31 @@ class Stored:
         return Stored(layers, graph.dropped.channels)
 
     def of_layer(self, name: str) -> int:
-        """Bytes of a layer of the float model; 0 if it is gone."""
+        """Return the bytes of a layer of the float model; 0 if the layer was removed."""
         return self.layers.get(stored_name(name), self.layers.get(name, 0))
 
     @property
     def nbytes(self) -> int:
-        """Of all layers."""
+        """Return the bytes of the weights of all layers."""
         return sum(self.layers.values())
 
 
 def constants_of(graph: Graph, tensors: Iterable[str]) -> dict[str, Array]:
-    """By name of a tensor of the float model: of each channel the only real that it holds, or NaN.
+    """Return the real that each constant channel holds, else NaN, by the name of the float model's tensor.
 
-    Of an imported model, which is changed in place; of tensors with no such channel nothing.
+    Tensors without constant channels are left out.
+
+    Args:
+        graph: The imported quantized model, which is changed in place.
+        tensors: The names of tensors of the float model.
     """
     names = {stored_name(name): name for name in tensors}
-    found = {}
+    constants = {}
     for value, codes in find_constant_channels(graph).items():
         quant, is_last = value.type.quant, value.type.layout is Layout.CHANNELS_LAST or value.type.rank == 2
         if value.name in names and quant is not None and quant.axis is None and is_last and not np.isnan(codes).all():
-            found[names[value.name]] = (codes - quant.zero_point) * quant.scale[0]
-    return found
+            constants[names[value.name]] = (codes - quant.zero_point) * quant.scale[0]
+    return constants
 
 
 def _bytes(codes: Array) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model that is quantized: fused float32, as ONNX for ONNX Runtime and as HIR for decisions, with equal names."""
+"""The fused float32 model that is quantized: as ONNX for ONNX Runtime, as HIR for decisions, with equal names."""
 
 from __future__ import annotations
 
@@ -32,28 +32,32 @@ from mcugen.quantization.onnx_writer import OnnxWriter
 from mcugen.quantization.weights import give_biases
 
 OPSET_INT16 = 21
-"""The first operator set whose QuantizeLinear knows int16 and weights of 4 bits."""
+"""First opset whose QuantizeLinear has int16 and 4-bit weights."""
 
 TOLERANCE = 1e-3
-"""Of the fused model's outputs, relative to their range; what BN folding and equalization change is rounding."""
+"""Largest error of the fused model's outputs relative to their range.
+
+Folding of batch normalization and equalization change nothing but the rounding.
+"""
 
 
 @dataclass
 class FloatModel:
-    """The values of `graph` that `proto` has as well bear the same names and numbers there.
+    """The fused float model in two forms, ONNX (`proto`) and HIR (`graph`).
 
-    `oracle` is the user's model, which other programs get to compute the outputs that are right.
+    Tensors that both have bear the same name and hold the same numbers. `oracle` is the user's model, which other
+    programs run to compute the correct outputs.
     """
 
     proto: onnx.ModelProto
     graph: Graph
     oracle: OracleModel
     states: Mapping[str, str] = field(default_factory=dict)
-    """Inputs by the outputs that they keep from one call to the next."""
+    """The input that keeps a state from one call to the next, by the output that gives the state."""
 
     @cached_property
     def with_int16(self) -> FloatModel:
-        """Return the same model in an operator set that quantizes to int16."""
+        """Return the same model in an opset that quantizes to int16."""
         opset = standard_opset(self.proto)
         if opset is None or opset >= OPSET_INT16:
             return self
@@ -61,9 +65,9 @@ class FloatModel:
 
     @property
     def first_states(self) -> dict[str, Array]:
-        """What the inputs that hold states are at first: zeros."""
-        kept = [v for v in self.graph.inputs if v.name in self.states.values()]
-        return {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in kept}
+        """Return the initial value of each input that holds a state: zeros."""
+        state_inputs = [v for v in self.graph.inputs if v.name in self.states.values()]
+        return {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in state_inputs}
 
     def reference(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
@@ -78,10 +82,12 @@ class FloatModel:
 
     @property
     def tensors(self) -> list[Value]:
-        """The float32 activations that both have, inputs among them, in order."""
-        named = {name for node in self.proto.graph.node for name in node.output} | {v.name for v in self.graph.inputs}
-        known = (v for v in self.graph.values() if not v.is_constant and v.name in named)
-        return [v for v in known if v.type.dtype is DType.FLOAT32 and v.type.count]
+        """Return the float32 activations that are in both forms, inputs included, in order."""
+        written_names = {name for node in self.proto.graph.node for name in node.output} | {
+            v.name for v in self.graph.inputs
+        }
+        written = (v for v in self.graph.values() if not v.is_constant and v.name in written_names)
+        return [v for v in written if v.type.dtype is DType.FLOAT32 and v.type.count]
 
 
 def build_float_model(
@@ -92,19 +98,31 @@ def build_float_model(
     equalized: bool = True,
     states: Mapping[str, str] | None = None,
     registry: Registry = BUILT_IN,
-    given: onnx.ModelProto | None = None,
+    original: onnx.ModelProto | None = None,
 ) -> FloatModel:
-    """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change.
+    """Import a checked float model, fuse it, and write it as ONNX again.
 
-    `given` is the model as the user gave it, unless that is `model` itself.
+    Args:
+        model: The float model.
+        name: The name of the graph.
+        dims: The sizes of symbolic dimensions.
+        bound: The values of inputs that become constants.
+        equalized: Whether to equalize the ranges of channels.
+        states: The input that keeps a state from one call to the next, by the output that gives the state.
+        registry: The importers of operators.
+        original: The model as the user gave it, if that differs from `model`.
+
+    Raises:
+        UnsupportedError: The model is quantized already, or ONNX Runtime cannot run it.
+        VerificationError: The fused model computes other outputs.
     """
     composed: Composed = {}
-    oracle = OracleModel(given or model, model, bound or {})
+    oracle = OracleModel(original or model, model, bound or {})
     model = even_out(model) if equalized else model
     with cpu_seconds("import"):
         graph = import_model(model, name, dims, bound, composed=composed, registry=registry)
         _drop_sizes(graph)
-        fold_dequantized(graph)  # of weights alone
+        fold_dequantized(graph)  # Models with quantized weights and real activations count as float models.
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
         remedy = "compile it as it is, or quantize the float model that it stems from"
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
@@ -122,8 +140,16 @@ def build_float_model(
 def in_known_operators(
     model: onnx.ModelProto, dims: Mapping[str, int] | None, bound: Mapping[str, Array] | None, registry: Registry
 ) -> onnx.ModelProto:
-    """The model with what are layers as such (bodies, steps that are written out), and with what ONNX Runtime does not
-    know in the operators that it consists of.
+    """Return the model in operators that ONNX Runtime knows.
+
+    Layers that the importer composes of loop bodies or unrolled steps become single nodes. Operators that ONNX Runtime
+    does not know are replaced by the operators that they consist of.
+
+    Args:
+        model: The checked model.
+        dims: The sizes of symbolic dimensions.
+        bound: The values of inputs that become constants.
+        registry: The importers of operators.
     """
     if not any(_has_body(node) or _is_unknown(node) for node in model.graph.node) and not may_be_steps(model):
         return model
@@ -141,14 +167,14 @@ def _is_unknown(node: onnx.NodeProto) -> bool:
 
 
 def _drop_sizes(graph: Graph) -> None:
-    """Takes out the outputs that tell computed sizes: the importer will add them to the quantized model, too."""
+    """Remove the outputs that report computed sizes: the importer will add them to the quantized model as well."""
     sizes = {size_output(symbol) for symbol in graph.sizes or {}}
-    kept = [(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True) if n not in sizes]
-    graph.output_names, graph.outputs = [n for n, _ in kept], [v for _, v in kept]
+    kept_outputs = [(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True) if n not in sizes]
+    graph.output_names, graph.outputs = [n for n, _ in kept_outputs], [v for _, v in kept_outputs]
 
 
 def all_tensors(model: FloatModel) -> onnx.ModelProto:
-    """The float model with every tensor among its outputs."""
+    """Return the float model with every tensor among its outputs."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     present = {v.name for v in (*proto.graph.output, *proto.graph.input)}
@@ -159,13 +185,13 @@ def all_tensors(model: FloatModel) -> onnx.ModelProto:
 
 
 def _with_constants(model: onnx.ModelProto, bound: Mapping[str, Array]) -> onnx.ModelProto:
-    """The model with bound inputs as initializers."""
+    """Return the model with bound inputs as initializers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    kept = [v for v in copy.graph.input if v.name not in bound]
+    free_inputs = [v for v in copy.graph.input if v.name not in bound]
     types = {v.name: v.type.tensor_type.elem_type for v in copy.graph.input}
     del copy.graph.input[:]
-    copy.graph.input.extend(kept)
+    copy.graph.input.extend(free_inputs)
     for name, array in bound.items():
         dtype = onnx.helper.tensor_dtype_to_np_dtype(types[name])
         copy.graph.initializer.append(numpy_helper.from_array(np.asarray(array).astype(dtype), name))
@@ -173,27 +199,33 @@ def _with_constants(model: onnx.ModelProto, bound: Mapping[str, Array]) -> onnx.
 
 
 def _random(value: Value, random: np.random.Generator) -> Array:
-    """Standard normal reals; integers 0 and 1, which are indices wherever there are two elements."""
+    """Return standard normal reals; for integers 0 and 1, which are valid indices wherever there are two elements."""
     shape, dtype = value.type.shape, value.type.dtype
-    drawn = random.integers(0, 2, shape) if dtype.is_integer or dtype is DType.BOOL else random.standard_normal(shape)
-    return np.asarray(drawn, dtype.value)
+    numbers = random.integers(0, 2, shape) if dtype.is_integer or dtype is DType.BOOL else random.standard_normal(shape)
+    return np.asarray(numbers, dtype.value)
 
 
 def _check_same(fused: FloatModel) -> None:
-    """A second, dumber program: the user's model and the fused one compute the same for a random sample."""
+    """Check that the user's model and the fused one compute the same outputs for a random sample.
+
+    Another program runs both models, so that an error in the fusion cannot hide.
+    """
     random = np.random.default_rng(0)
     sample = {v.name: _random(v, random) for v in fused.graph.inputs}
     try:
-        (wanted,) = run_oracle(fused.oracle, [sample]).outputs
+        (expected,) = run_oracle(fused.oracle, [sample]).outputs
     except VerificationError as error:
         remedy = "export with an opset and operators that ONNX Runtime knows"
         raise UnsupportedError("quantization needs ONNX Runtime to run the model", error.found, remedy) from error
-    (found,) = run_onnxruntime(fused.proto, [sample])
+    (fused_outputs,) = run_onnxruntime(fused.proto, [sample])
     for name in fused.graph.output_names:
-        a, b = wanted[name].astype(np.float64), found[name].astype(np.float64).reshape(wanted[name].shape)
-        known = np.isfinite(a)
-        worst = np.abs(a[known] - b[known]).max(initial=0.0)
-        span = np.abs(a[known]).max(initial=0.0)
-        if not worst <= TOLERANCE * max(span, 1e-6):
-            reason = f"output '{name}' differs by {worst:.3g} of {span:.3g}"
+        expected_output, fused_output = (
+            expected[name].astype(np.float64),
+            fused_outputs[name].astype(np.float64).reshape(expected[name].shape),
+        )
+        is_finite = np.isfinite(expected_output)
+        worst = np.abs(expected_output[is_finite] - fused_output[is_finite]).max(initial=0.0)
+        magnitude = np.abs(expected_output[is_finite]).max(initial=0.0)
+        if not worst <= TOLERANCE * max(magnitude, 1e-6):
+            reason = f"output '{name}' differs by {worst:.3g} of {magnitude:.3g}"
             raise VerificationError("the fused model must compute what the model computes", reason, "report this bug")

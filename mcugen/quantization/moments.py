@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First and second moments of a layer's inputs: all that rounding its weights needs to know of the data."""
+"""First and second moments of a layer's inputs: all that the rounding of its weights needs to know of the samples."""
 
 from __future__ import annotations
 
@@ -8,23 +8,33 @@ import numpy as np
 from mcugen.hir.types import Array
 
 UNCORRELATED = 1 / 3
-"""Rows without correlations, by depth, that are thought to have been seen too: few samples show chance correlations."""
+"""Virtual rows without correlations, relative to the depth, which are added to the rows that were seen.
+
+A few samples show correlations by chance; these rows shrink them.
+"""
 
 UNSEEN = 0.01
-"""Variance that every input is thought to have, relative to the mean: what was never seen may come all the same."""
+"""Variance that is assumed for every input, relative to the mean variance: samples may miss values that will occur."""
 
 
 ENOUGH, APART = 50, 0.01
-"""Samples by which a mean is believed in full, if their own means vary by that share of the mean's square."""
+"""Number of samples that fully trust a mean error, and the variance that their means must have.
+
+The variance is relative to the squared mean; samples of less variance hardly differ.
+"""
 
 LEAST_VARIANCE = 1e-3
-"""Of all inputs together, relative to their energy, whatever rounding left of it where samples are much the same."""
+"""Smallest variance of all inputs together, relative to their energy.
+
+Rounding errors may leave less where the samples hardly differ.
+"""
 
 
 class Moments:
-    """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them.
+    """Sums over the rows that a layer reads (`Weighted.unfolded`).
 
-    If `crossed`, also of their products, which `compensation` needs.
+    The rows are x in the float model and x̂ in the quantized one. With `crossed`, the sums of products of both are kept
+    as well, which `compensation` needs.
     """
 
     def __init__(self, crossed: bool = False) -> None:
@@ -38,10 +48,16 @@ class Moments:
         self._cross: Array | float = 0.0
 
     def add(self, real: Array, seen: Array, samples: int = 1) -> None:
-        """One sample, or the means of several: [groups, rows, depth] of both."""
+        """Add the rows of one sample, or the mean rows of several samples.
+
+        Args:
+            real: The rows of the float model, [groups, rows, depth].
+            seen: The rows of the quantized model, of the same shape.
+            samples: The number of samples behind the rows.
+        """
         self._samples += samples
         self._count += seen.shape[1]
-        seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
+        seen = np.ascontiguousarray(seen, np.float64)  # Sums in float32 round differently on other CPUs.
         total = seen.sum(1)
         self._apart += float(np.square(total / seen.shape[1]).sum())
         self._real = self._real + real.sum(1, np.float64)
@@ -52,46 +68,47 @@ class Moments:
 
     @property
     def real(self) -> Array:
-        """E[x]: [groups, depth]."""
+        """Return E[x], [groups, depth]."""
         return np.asarray(self._real) / self._count
 
     @property
     def seen(self) -> Array:
-        """E[x̂]: [groups, depth]."""
+        """Return E[x̂], [groups, depth]."""
         return np.asarray(self._seen) / self._count
 
     @property
     def trust(self) -> float:
-        """The share of a mean error that a bias should mend: none by one sample, which says nothing of the next.
+        """Return the share of a mean error that a bias should correct.
 
-        A mean over n samples is off by an n-th of the variance between samples, and that of one sample is all that
-        there is. However many rows a sample has, they are of one image, one voice, one machine; and so are samples
-        that hardly differ.
+        It is 0 for one sample, which says nothing of the next. The mean over n samples is wrong by one n-th of the
+        variance between samples, and one sample shows no variance. Many rows of one sample do not help: they come from
+        one image, one voice or one machine. The same holds for samples that hardly differ.
         """
         mean = float(np.square(self.seen).sum())
         varies = self._apart / self._samples - mean >= APART * mean
         return 1.0 if self._samples >= ENOUGH and varies else 1 - 1 / self._samples
 
     def gram(self, centred: bool) -> Array:
-        """E[x̂ x̂ᵀ], [groups, depth, depth]; if centred, without what the bias mends: `trust` of E[x̂] E[x̂]ᵀ.
+        """Return E[x̂ x̂ᵀ], [groups, depth, depth].
 
-        Correlations are shrunk as far as the rows are few, and no input is thought constant.
+        If centred, the part that the bias corrects is subtracted: `trust` times E[x̂] E[x̂]ᵀ. Correlations are shrunk
+        if there are few rows, and no input is assumed to be constant.
         """
         gram = np.asarray(self._square, np.float64) / self._count
-        least = LEAST_VARIANCE * np.trace(gram, axis1=1, axis2=2)
+        min_energy = LEAST_VARIANCE * np.trace(gram, axis1=1, axis2=2)
         if centred:
             gram = gram - self.trust * self.seen[:, :, None] * self.seen[:, None, :]
         depth = gram.shape[-1]
         kept = self._count / (self._count + UNCORRELATED * depth)
         gram *= kept + (1 - kept) * np.eye(depth)
-        energy = np.maximum(np.trace(gram, axis1=1, axis2=2), least) / depth
+        energy = np.maximum(np.trace(gram, axis1=1, axis2=2), min_energy) / depth
         result: Array = gram + UNSEEN * energy[:, None, None] * np.eye(depth)
         return result
 
     def compensation(self, centred: bool) -> Array:
-        """A = E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth]: by x̂, weights w + w A come nearest to what w gives by x.
+        """Return A = E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth].
 
-        If centred, but for a constant, which the bias mends.
+        On x̂, the weights w + w A come nearest to what w gives on x. If centred, constant errors are left to the bias.
         """
         cross = np.asarray(self._cross, np.float64) / self._count
         if centred:

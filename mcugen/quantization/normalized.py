@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels of normalizations evened out, for nothing, where some are far larger than others, as in transformers.
+"""Equalization of the channels behind normalizations, as transformers need it, at no run-time cost.
 
-One scale would serve these alone. What a normalization gives is known without samples: 0 with variance 1, times its
-scales, plus its biases. Both are divided, and the weights of all that reads them multiplied, by factors that leave as
-much in the one as in the other: SmoothQuant (Xiao et al. 2023), with equal shares.
+If some channels are far larger than the others, one scale for all serves only these. The output range of a
+normalization is known without samples: mean 0 and variance 1, times its scales, plus its biases. Scales and biases are
+divided by a factor per channel, and the weights of all readers are multiplied by it. The factors leave the same range
+in activations and weights: SmoothQuant (Xiao et al. 2023) with equal shares.
 """
 
 from __future__ import annotations
@@ -20,42 +21,46 @@ from mcugen.hir.types import Array
 NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 
 REACH = 3.0
-"""Of normalized numbers, in standard deviations."""
+"""Assumed largest magnitude of normalized numbers, in standard deviations."""
 
 OUTLYING = 4.0
-"""Times the median channel that the largest must reach, else nothing changes, as weights lose by it."""
+"""Smallest ratio of the largest channel to the median one for which a normalization is changed.
+
+The weights of its readers become harder to quantize, so smaller ratios are not worth it.
+"""
 
 LEAST = 1e-6
-"""Of the largest: channels below are nothing to divide by."""
+"""Size of a channel relative to the largest below which the channel keeps its scale, to avoid a division by almost 0.
+"""
 
 
 def even_out(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that computes the same; the model itself where no normalization has such channels."""
+    """Return an equivalent model with equalized normalizations; the model itself if no normalization needs that."""
     graph = model.graph
     constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
-    given = {v.name for v in graph.input}
-    constants = {name: tensor for name, tensor in constants.items() if name not in given}
+    input_names = {v.name for v in graph.input}
+    constants = {name: tensor for name, tensor in constants.items() if name not in input_names}
     results = {v.name for v in graph.output}
-    found: dict[tuple[int, int], Array] = {}
-    """By place of the node and index of the input: the new constant."""
+    new_constants: dict[tuple[int, int], Array] = {}
+    """The new constants, by the place of the node and the index of the input."""
     for place, node in enumerate(graph.node):
         if node.op_type in NORMALIZATIONS and node.output[0] not in results:
-            found |= _evened(graph.node, place, constants)
-    if not found:
+            new_constants |= _evened(graph.node, place, constants)
+    if not new_constants:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for (place, index), array in found.items():
-        name = f"{made.graph.node[place].input[index]}.evened{place}"
-        made.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-        made.graph.node[place].input[index] = name
-    return made
+    equalized = onnx.ModelProto()
+    equalized.CopyFrom(model)
+    for (place, index), array in new_constants.items():
+        name = f"{equalized.graph.node[place].input[index]}.evened{place}"
+        equalized.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+        equalized.graph.node[place].input[index] = name
+    return equalized
 
 
 def _evened(
     nodes: Sequence[onnx.NodeProto], place: int, constants: Mapping[str, TensorProto]
 ) -> dict[tuple[int, int], Array]:
-    """The constants of a normalization and of what reads it, as they should be; none where they stay."""
+    """Return the new constants of a normalization and its readers, by node and input; empty if they stay unchanged."""
     affine = {i: name for i, name in enumerate(nodes[place].input) if i and name}
     readers = [i for i, node in enumerate(nodes) if nodes[place].output[0] in reads(node)]
     weights = {i: _weights(nodes[i], nodes[place].output[0], constants) for i in readers}
@@ -73,13 +78,13 @@ def _evened(
         return {}
     alive = (written > LEAST * written.max()) & (read > LEAST * read.max())
     factors = np.sqrt(np.where(alive, written, 1.0) / np.where(alive, read, 1.0))
-    found = {(place, i): array / factors for i, array in arrays.items()}
+    new_constants = {(place, i): array / factors for i, array in arrays.items()}
     scaled = {i: w * factors[:, None] for i, w in by_input.items()}
-    return found | {(i, 1): w.T if _is_transposed(nodes[i]) else w for i, w in scaled.items()}
+    return new_constants | {(i, 1): w.T if _is_transposed(nodes[i]) else w for i, w in scaled.items()}
 
 
 def _weights(node: onnx.NodeProto, x: str, constants: Mapping[str, TensorProto]) -> Array | None:
-    """The constant weights of a fully connected layer that reads x, as [inputs, outputs]; None of all else."""
+    """Return the constant weights of a fully connected layer that reads `x`, [inputs, outputs]; None otherwise."""
     is_dense = node.op_type in ("MatMul", "Gemm") and list(node.input).count(x) == 1 and node.input[0] == x
     tensor = constants.get(node.input[1]) if is_dense else None
     if tensor is None or len(tensor.dims) != 2 or _attribute(node, "transA"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HIR back to ONNX: what passes have fused is written as new nodes, all else is taken over from the source model."""
+"""Conversion of HIR back to ONNX: fused nodes are written anew, all other nodes are copied from the source model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mcugen.hir.types import Array, DType
 
 
 class OnnxWriter:
-    """Writes `graph` as nodes whose tensors bear the names of its values.
+    """A writer of `graph` as ONNX nodes whose tensors have the names of its values.
 
-    A node with an `onnx_form` becomes that; another is a slice of `source`: the nodes that lead from the tensors
-    written so far to its outputs, which bear the same names there.
+    A node with an `onnx_form` is written in that form. Any other node is copied from `source`: the nodes that compute
+    its outputs, which have the same names there, from tensors written so far.
     """
 
     def __init__(self, source: onnx.ModelProto, graph: Graph) -> None:
@@ -35,11 +35,11 @@ class OnnxWriter:
         self._names = Names((*self._stored, *self._producers, *self.written, *graph.output_names), "_")
         self._copied: set[int] = set()
         self._made: set[str] = set()
-        """Results of the nodes taken over."""
+        """Results of the copied nodes."""
         self._computing = {node.origin[0] for node in graph.nodes if node.origin and not node.op.moves_data}
 
     def write(self) -> onnx.ModelProto:
-        """The model: inputs of fixed shape, nodes in topological order, no dead ones."""
+        """Return the model: inputs of fixed shape, nodes in topological order, without dead nodes."""
         for value in self.graph.inputs:
             self.made(value)
         for node in self.graph.nodes:
@@ -63,51 +63,67 @@ class OnnxWriter:
     # ------------------------------------------------------------------------------------ what writers refine
 
     def read(self, value: Value, reader: Node | None) -> str:
-        """The tensor that `reader` (None: the caller of the model) takes for an activation."""
+        """Return the name of the tensor that `reader` (None: the caller of the model) reads for an activation."""
         return value.name
 
     def constant(self, value: Value, reader: Node, index: int) -> str:
-        """The tensor that `reader` takes for a constant."""
+        """Return the name of the tensor that `reader` reads for its constant input.
+
+        Args:
+            value: The constant.
+            reader: The node that reads it.
+            index: The index of the input.
+        """
         assert value.data is not None
         return self.store(value.name, value.data)
 
     def made(self, value: Value) -> None:
-        """Called when the nodes for a value (or an input of the graph) are written."""
+        """Handle that the nodes of a value were written, or that an input of the graph is available."""
 
     def replacement(self, node: Node) -> bool:
-        """Whether the writer has written this node in a way of its own."""
+        """Return whether a subclass has written this node in its own form."""
         return False
 
     def input_dtype(self, value: Value) -> DType:
-        """The element type of an input of the model."""
+        """Return the element type of an input of the model."""
         return value.type.dtype
 
     def output(self, name: str, value: Value) -> tuple[str, DType]:
-        """The tensor that the caller of the model gets, and its element type."""
+        """Return the name and the element type of the tensor that the caller of the model gets."""
         return self.read(value, None), value.type.dtype
 
     # ---------------------------------------------------------------------------------------------- primitives
 
-    def fresh(self, wanted: str) -> str:
-        """`wanted`, numbered if a tensor is called so already."""
-        return self._names.take(wanted)
+    def fresh(self, preferred: str) -> str:
+        """Return `preferred`, with a number appended if a tensor has this name already."""
+        return self._names.take(preferred)
 
-    def store(self, wanted: str, array: Array) -> str:
-        """An initializer with these numbers; its name is `wanted` where that is free."""
-        known = self.initializers.get(wanted) or self._stored.get(wanted)
-        if known is not None:
-            present = numpy_helper.to_array(known)
-            same = (
-                present.dtype == array.dtype and present.shape == array.shape and present.tobytes() == array.tobytes()
+    def store(self, preferred: str, array: Array) -> str:
+        """Add an initializer with these numbers and return its name, which is `preferred` if that is free."""
+        stored = self.initializers.get(preferred) or self._stored.get(preferred)
+        if stored is not None:
+            stored_array = numpy_helper.to_array(stored)
+            is_equal = (
+                stored_array.dtype == array.dtype
+                and stored_array.shape == array.shape
+                and stored_array.tobytes() == array.tobytes()
             )
-            name = wanted if same else self.fresh(wanted)
+            name = preferred if is_equal else self.fresh(preferred)
         else:
-            name = self.fresh(wanted)
+            name = self.fresh(preferred)
         self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
-        """Appends a node with one output and returns the output's name."""
+        """Append a node with one output and return the output's name.
+
+        Args:
+            op_type: The ONNX operator.
+            inputs: The names of the inputs.
+            output: The name of the output.
+            name: The name of the node; empty for a name derived from the output.
+            attributes: The attributes of the node.
+        """
         self._names.add(output)
         self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
         return output
@@ -115,17 +131,17 @@ class OnnxWriter:
     # ------------------------------------------------------------------------------------------------- details
 
     def _write_node(self, node: Node) -> None:
-        made = all(value.name in self._made for value in node.outputs)  # with another result of a node taken over
-        ways = (self._write_anew, self._write_slices)
-        if not (made or any(write(node) for write in (reversed(ways) if prefers_source(node.op) else ways))):
-            return  # it has no name in the source: readers are slices that begin before it
+        is_copied = all(value.name in self._made for value in node.outputs)  # A copied node may have several results.
+        writers = (self._write_anew, self._write_slices)
+        if not (is_copied or any(write(node) for write in (reversed(writers) if prefers_source(node.op) else writers))):
+            return  # The value has no name in the source: its readers are copied together with what computes it.
         for value in node.outputs:
             if value.name in self._names:
                 self.written[value.name] = value
                 self.made(value)
 
     def _write_anew(self, node: Node) -> bool:
-        """In nodes of its own, where all that it reads is written."""
+        """Write a node in its own form, if all its inputs are written."""
         if not all(v is None or v.is_constant or v.name in self.written for v in node.inputs):
             return False
         return self.replacement(node) or self._write_form(node)
@@ -141,7 +157,7 @@ class OnnxWriter:
         clamp = clamp_of(node.op)
         first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
         if node.op.moves_data and first in self._computing:
-            first = ""  # the name belongs to what computes between data movements
+            first = ""  # The name belongs to the computing node between the data movements.
         if clamp is None:
             self.add(op_type, inputs, name, first, **attributes)
             return True
@@ -164,14 +180,14 @@ class OnnxWriter:
         return self.constant(value, node, index) if value.is_constant else self.read(value, node)
 
     def _write_slices(self, node: Node) -> bool:
-        known = [value for value in node.outputs if value.name in self._producers]
-        for value in known:
+        named_outputs = [value for value in node.outputs if value.name in self._producers]
+        for value in named_outputs:
             if value.name not in self.written:
                 self._copy(value.name, node)
-        return bool(known)
+        return bool(named_outputs)
 
     def _copy(self, name: str, reader: Node | None) -> None:
-        """Takes over what computes a tensor of the source from tensors written so far (depth first)."""
+        """Copy the source nodes that compute a tensor from tensors written so far (depth first)."""
         stack = [name]
         while stack:
             tensor = stack[-1]
@@ -181,9 +197,9 @@ class OnnxWriter:
                     self.initializers[tensor] = self._stored[tensor]
                 stack.pop()
                 continue
-            waiting = [n for n in reads(step) if self._is_missing(n)]
-            if waiting:
-                stack += waiting
+            missing = [n for n in reads(step) if self._is_missing(n)]
+            if missing:
+                stack += missing
                 continue
             self._copied.add(id(step))
             copy = onnx.NodeProto()
@@ -199,9 +215,9 @@ class OnnxWriter:
         return name in self._stored if step is None else id(step) not in self._copied
 
     def _connect(self, copy: onnx.NodeProto, reader: Node | None) -> None:
-        """Inputs from what is written; outputs that are written already get names of no importance."""
-        spare = [name for name in copy.output if name in self.written]
-        renamed = {name: self.fresh(f"{name}_unused") for name in spare}
+        """Connect a copied node's inputs to written tensors, and rename its outputs that exist already."""
+        redundant = [name for name in copy.output if name in self.written]
+        renamed = {name: self.fresh(f"{name}_unused") for name in redundant}
         for index, name in enumerate(copy.output):
             copy.output[index] = renamed.get(name, name)
         self._made.update(copy.output)
@@ -212,7 +228,7 @@ class OnnxWriter:
     def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
-        if value.name not in self.written:  # what the source's own nodes make of what is written
+        if value.name not in self.written:  # The source's own nodes compute the output from written tensors.
             self._copy(name, None)
             return name, value.type.dtype
         return self.output(name, value)
@@ -232,22 +248,25 @@ class OnnxWriter:
 
 
 def tensor_info(name: str, dtype: DType, shape: Sequence[int]) -> onnx.ValueInfoProto:
-    """The declaration of an input or output."""
+    """Return the declaration of an input or output."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)), shape)
 
 
 def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
-    """Lets nodes that stem from one of the source be told apart, as ONNX Runtime demands."""
-    taken = Names(separator="_")
+    """Make the names of nodes distinct by numbers, as ONNX Runtime demands.
+
+    Several nodes may come from one source node and bear its name.
+    """
+    names = Names(separator="_")
     for node in nodes:
         if node.name:
-            node.name = taken.take(node.name)
+            node.name = names.take(node.name)
 
 
 def _live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    wanted, live = set(outputs), []
+    needed, live = set(outputs), []
     for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            wanted.update(reads(node))
+        if needed.intersection(node.output):
+            needed.update(reads(node))
             live.append(node)
     return live[::-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of all decisions: how each tensor, layer and weight is stored."""
+"""The quantization plan: how each tensor, layer and weight is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugen.quantization.scheme import Scheme, activation_params
 
 @dataclass(frozen=True)
 class Stored:
-    """An activation in integers, and where its range [low, high] comes from."""
+    """The integer storage of an activation, with its range [low, high] and the method that chose the range."""
 
     dtype: DType
     quant: QuantParams
@@ -26,9 +26,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class Codes:
-    """Symmetric weights of a layer in the shape of the float ones, and the real bias that goes with them.
+    """The quantized weights of a layer, in the shape of the float weights, and the layer's real bias.
 
-    Codes of INT4 and INT2 take a byte each here, too. With a `group`, scales are [outputs, groups] of so many inputs.
+    Weights are symmetric. Those of INT4 and INT2 take a byte each here, too. With a `group`, `scales` have the shape
+    [outputs, groups], for groups of so many inputs.
     """
 
     weights: Array
@@ -40,24 +41,30 @@ class Codes:
 
     @property
     def steps(self) -> Array:
-        """The scale of each weight, to broadcast against them."""
+        """Return the scale of each weight, in a shape that broadcasts against the weights."""
         if self.group:
             return np.repeat(self.scales, self.group, 1)[:, : self.weights.shape[1]]
         return self.scales.reshape([-1 if a == self.axis else 1 for a in range(self.weights.ndim)])
 
     @property
     def quant(self) -> QuantParams:
-        """Of weights without groups: one scale for each index of `axis`, or one in all."""
+        """Return the parameters of weights without groups: one scale per index of `axis`, or a single scale."""
         return QuantParams(tuple(map(float, self.scales)), 0, self.axis if len(self.scales) > 1 else None)
 
 
 @dataclass
 class Plan:
-    """`activations` by tensor name, `layers` by output name; nodes in neither compute in float32.
+    """The decisions of a quantization. Nodes without an entry in `precision` compute in float32.
 
-    `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32; `few_bits` are layers, by that name,
-    whose weights have 4 bits, `two_bits` those whose weights have 2, `wide_weights` those whose weights have 16.
-    `compensated`: weights make good a part of what layers before have lost, though they have 8 bits.
+    Attributes:
+        scheme: The quantization scheme.
+        activations: How activations are stored, by tensor name.
+        layers: The quantized weights, by the name of the layer's output.
+        precision: INT8, INT16 or FLOAT32, by the name of a node's first output.
+        few_bits: The names of the layers with 4-bit weights.
+        two_bits: The names of the layers with 2-bit weights.
+        wide_weights: The names of the layers with int16 weights.
+        compensated: Whether 8-bit weights, too, compensate a part of the errors of earlier layers.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -69,31 +76,39 @@ class Plan:
     wide_weights: frozenset[str] = frozenset()
     compensated: bool = False
     code_bits: Mapping[str, float] = field(default_factory=dict)
-    """Of layers with weights of 8 bits, by name: what a code (compressed_weights) may take on average of each."""
+    """Bits per weight, on average, that compressed 8-bit weights of a layer may take (compressed_weights), by layer."""
     shared: Mapping[str, int] = field(default_factory=dict)
-    """The number of the set of layers whose weights and scales are equal, by name: they have the same codes."""
+    """Number of the set of layers with equal weights and scales, by layer. Layers of a set share their weights."""
     constants: Mapping[str, Array] = field(default_factory=dict)
-    """Of channels that hold one real with weights of 8 bits, that real, else NaN, by tensor name: those of fewer bits
-    leave them so."""
+    """The real that a channel holds if it is constant with 8-bit weights, else NaN, by tensor name.
+
+    Weights of fewer bits keep these channels constant.
+    """
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    """Ranges within layers that have such (`Cell.internals`): by name of the first output, and by role."""
+    """Ranges of tensors inside layers (`Cell.internals`), by the name of the layer's first output and by role."""
     noise: float | None = None
-    """Of what outputs are judged by, relative to its signal, on the samples that coarse weights were rounded by."""
+    """Noise power of the judged tensors relative to their signal, on the samples that rounded the weights.
+
+    It is known for weights of fewer bits only.
+    """
     moments: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Second moments of what matrices of cells with weights of 4 bits read, [1, K, K]: likewise; "x" is the input."""
+    """Second moments, [1, K, K], of the inputs of recurrent layers' matrices with 4-bit weights, by layer and role.
+
+    The role "x" is the layer's input.
+    """
 
     @property
     def is_coarse(self) -> bool:
-        """Whether some weights have fewer than 8 bits, or take fewer by a code."""
+        """Return whether some weights have fewer than 8 bits, or fewer by compression."""
         return bool(self.few_bits or self.two_bits or self.code_bits)
 
     @property
     def compensates(self) -> bool:
-        """Whether weights make good a part of what layers before have lost."""
+        """Return whether weights compensate a part of the errors of earlier layers."""
         return self.compensated or self.is_coarse
 
     def precision_of(self, node: Node) -> DType:
-        """What a node computes in."""
+        """Return the type that a node computes in."""
         return self.precision.get(node.outputs[0].name, DType.FLOAT32)
 
     def weights_of(self, node: Node) -> DType:
@@ -105,29 +120,29 @@ class Plan:
         return DType.INT4 if node.outputs[0].name in self.few_bits else DType.INT8
 
     def code_bits_of(self, node: Node) -> float | None:
-        """What a code of a layer's weights may take on average; None: they need none."""
+        """Return the average bits per weight of a layer's compressed weights; None if they are not compressed."""
         return self.code_bits.get(node.outputs[0].name) if self.weights_of(node) is DType.INT8 else None
 
     def shares(self, node: Node) -> tuple[int, DType] | None:
-        """What a layer has in common with those of the same codes; None: it has its own."""
+        """Return the key of the set of layers with the same quantized weights as this one; None without such a set."""
         number = self.shared.get(node.outputs[0].name)
         return None if number is None else (number, self.weights_of(node))
 
     def quant(self, name: str, dtype: DType) -> QuantParams:
-        """Of a stored activation as a reader that computes in `dtype` gets it."""
+        """Return the parameters of a stored activation for a reader that computes in `dtype`."""
         stored = self.activations[name]
         return stored.quant if dtype is stored.dtype else activation_params(stored.low, stored.high, dtype, self.scheme)
 
     def quant_of(self, value: Value, dtype: DType) -> QuantParams:
-        """The same of a tensor that may have been moved, and be unknown to the float model."""
+        """Return the parameters of a value like `quant`, also for a moved tensor that the float model does not have."""
         return self.quant(self._source(value).name, dtype)
 
     def stored_as(self, value: Value) -> Stored | None:
-        """Return how a tensor, or what it was moved from, is stored in integers; None if it stays real."""
+        """Return how a tensor, or the tensor that it was moved from, is stored in integers; None if it stays real."""
         return self.activations.get(self._source(value).name)
 
     def _source(self, value: Value) -> Value:
-        """Return the tensor that another was moved from, if only that is known to the float model."""
+        """Return the tensor that a value was moved from, if the float model has only that tensor."""
         while value.name not in self.activations and value.producer is not None and value.producer.op.moves_data:
             value = value.producer.input(0)
         return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers of a quantized model do not compute in its main type, and why: for stderr and the report alike."""
+"""The layers of a quantized model that do not compute in its main type, and why, for stderr and the report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mcugen.quantization.scheme import code_range
 
 
 def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
-    """Return the layers that compute in float32 in a model that came quantized.
+    """Return the layers that compute in float32 in a model that was quantized by another tool.
 
     Args:
         graph: The optimized graph.
@@ -47,14 +47,14 @@ def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
 
 
 def other_precisions(quantization: Quantization, because: Mapping[str, PrecisionReason]) -> tuple[OtherPrecision, ...]:
-    """Return the layers of a model that mcugen quantized which do not compute in the type that was asked for.
+    """Return the layers of a model quantized by mcugen that do not compute in the requested type.
 
-    The integer graph is asked, too, as a layer with an integer form may turn out to have none for its constants.
+    The integer graph is checked, too, because a layer with an integer form may have none for its constants.
 
     Args:
         quantization: The quantized model.
-        because: Why layers have a type of their own, by the names of their results; of layers that were asked for by
-            name it says nothing.
+        because: Why mcugen chose a layer's type, by the name of the layer's result. Layers whose type the user chose by
+            name have no entry.
     """
     main, assigned = quantization.plan.scheme.activations, quantization.assignment
     in_float = set(float_layers(_optimized(quantization)))
@@ -83,16 +83,16 @@ def _optimized(quantization: Quantization) -> Graph:
 
 
 def searched(quantization: Quantization, known: Mapping[str, DType]) -> dict[str, PrecisionReason]:
-    """Return the reason of the layers that a search raised: all that have another type than the `known` ones say."""
+    """Return the reason of each layer that the search raised: its type is not the main one, and is not in `known`."""
     main = quantization.plan.scheme.activations
     raised = {n: d for n, d in quantization.assignment.precision.items() if d is not main and n not in known}
     return {name: PrecisionReason(name, dtype.value, SEARCHED, REMEDIES[SEARCHED]) for name, dtype in raised.items()}
 
 
 def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:
-    """Return the range that each real input was calibrated for: of an integer one what its values reach.
+    """Return the range that each real input was calibrated for; for a quantized input, the range of its integers.
 
-    States are no inputs of samples.
+    Inputs that hold states are left out.
     """
     inputs = [v for v in quantization.model.graph.inputs if v.name not in quantization.model.states.values()]
     tensors, stored = quantization.profile.tensors, quantization.plan.activations
@@ -105,7 +105,7 @@ def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, floa
 
 
 def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Return the range of each real input that a model quantizes, and only that, by what its integers reach."""
+    """Return the range of each real input that the model quantizes before any other use, as its integers cover it."""
     ranges: dict[str, tuple[float, float]] = {}
     for value in (v for v in graph.inputs if v.type.dtype is DType.FLOAT32):
         readers = readers_behind(value, lambda node: node.op.moves_data)
@@ -117,7 +117,7 @@ def quantized_inputs(graph: Graph) -> dict[str, tuple[float, float]]:
 
 
 def _first_quantized(node: Node) -> tuple[QuantParams, DType] | None:
-    """Return what a node quantizes its only input to, before it does anything else with it."""
+    """Return how a node quantizes its only input before it does anything else with it; None if it does not."""
     if isinstance(node.op, Quantize) and node.output.type.quant is not None:
         return node.output.type.q, node.output.type.dtype
     first = node.op.steps[0] if isinstance(node.op, Stack) and len(node.inputs) == 1 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was seen of each tensor while a model ran on calibration samples: independent of any quantization scheme."""
+"""Profile of a model's tensors on calibration samples, independent of any quantization scheme."""
 
 from __future__ import annotations
 
@@ -20,30 +20,36 @@ from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.samples import Sample, numbered
 
 BINS = 2048
-"""Of each histogram: eight for each code of int8."""
+"""Number of bins of a histogram: eight for each int8 value."""
 
 FEW = 10
-"""Samples below which the user is told, and ranges get a margin: the next sample will reach further than these did."""
+"""Number of distinct samples below which the user is warned and ranges get a margin.
+
+With so few, the next sample will exceed the ranges that were seen.
+"""
 
 FOLDS = 2
-"""Parts of the samples that are profiled for themselves: what one of them suggests is judged by the others."""
+"""Number of parts of the samples with profiles of their own: a range suggested by one part is judged on the other."""
 
 ABREAST = 32
-"""Samples that recurrent layers compute side by side."""
+"""Number of samples that recurrent layers compute together."""
 
 MOST_KEPT = 2**25
-"""Elements of tensors that are kept from the first look for the second; other samples are run again."""
+"""Largest number of tensor elements that are kept from the first pass for the second; other samples run again."""
 
 TOLD = 0.05
-"""Share of constant or repeated samples above which the user is told."""
+"""Share of constant or repeated samples above which the user is warned."""
 
 
 @dataclass(frozen=True)
 class TensorProfile:
-    """`lows`, `highs`: extremes of each sample, in an order of their own (a stream's in time).
+    """The values of one tensor over all samples.
 
-    `histogram`: counts in equal bins over all of them. `means`: of each index of axis 1 (of a vector: of axis 0), over
-    samples and all other axes.
+    Attributes:
+        lows: The smallest value of each sample. Samples are sorted by content, those of a stream by time.
+        highs: The largest value of each sample.
+        histogram: Counts in equal bins from the smallest to the largest value of all samples.
+        means: The mean of each index of axis 1 (of a vector: axis 0) over samples and all other axes.
     """
 
     lows: tuple[float, ...]
@@ -53,36 +59,41 @@ class TensorProfile:
 
     @property
     def low(self) -> float:
-        """The least value."""
+        """Return the smallest value."""
         return min(self.lows)
 
     @property
     def high(self) -> float:
-        """The greatest value."""
+        """Return the largest value."""
         return max(self.highs)
 
     @cached_property
     def edges(self) -> Array:
-        """Where bins begin and end (all at the same place if every element is the same), not to be written to."""
+        """Return the edges of the bins, which are all equal if every element is the same. Do not write to them."""
         return np.linspace(self.low, self.high, len(self.histogram) + 1)
 
     @cached_property
     def counts(self) -> Array:
-        """The histogram as float64, not to be written to."""
+        """Return the histogram as float64. Do not write to it."""
         return np.asarray(self.histogram, np.float64)
 
     @cached_property
     def filled(self) -> tuple[Array, Array]:
-        """The middles of all bins that are not empty, and their counts, not to be written to."""
+        """Return the centres of all bins that are not empty, and their counts. Do not write to them."""
         used = self.counts > 0
         return ((self.edges[1:] + self.edges[:-1]) / 2)[used], self.counts[used]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Of the float model with this fingerprint, on so many samples.
+    """The profile of a float model's tensors on calibration samples.
 
-    `folds`: of every FOLDS-th sample, from each of the first on; none where samples are few, or not known any more.
+    Attributes:
+        sha256: The fingerprint of the float model.
+        samples: The number of samples.
+        tensors: The profile of each tensor, by name.
+        folds: The profiles on every FOLDS-th sample, from each of the first FOLDS on. Empty if there are few samples,
+            or if the profile was read from a file.
     """
 
     sha256: str
@@ -92,39 +103,42 @@ class Profile:
 
     @property
     def distinct(self) -> int:
-        """How many samples differ from all others in the extremes of some tensor; at least 1."""
+        """Return the number of samples that differ from each other in the extremes of some tensor; at least 1."""
         ends = [side for tensor in self.tensors.values() for side in (tensor.lows, tensor.highs)]
         return max(len(set(zip(*ends, strict=True))), 1)
 
 
 def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
-    """Return a line for each reason why these samples say little."""
-    count, different = profile.samples, profile.distinct
+    """Return a line for each reason why the samples say little."""
+    count, num_distinct = profile.samples, profile.distinct
     notes = profile_warnings(model, profile)
-    if different < FEW:
-        description = f"{different} {'different ' * (different < count)}sample{'s' * (different != 1)}"
+    if num_distinct < FEW:
+        description = f"{num_distinct} {'different ' * (num_distinct < count)}sample{'s' * (num_distinct != 1)}"
         notes.append(f"calibrated by {description}: ranges and weights are guesses by so few; give 100 or more")
     return notes
 
 
 def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
-    """Return a line for each thing that is wrong with these samples."""
-    count, different = profile.samples, profile.distinct
+    """Return a line for each problem of the samples."""
+    count, num_distinct = profile.samples, profile.distinct
     inputs_given = [v for v in model.graph.inputs if v.type.count > 1 and v.name not in model.states.values()]
     inputs = [profile.tensors[v.name] for v in inputs_given if v.name in profile.tensors]
     flat = sum(all(t.lows[i] == t.highs[i] for t in inputs) for i in range(count)) if inputs else 0
     notes = []
     if flat > TOLD * count:
-        what = f"{flat} of {count} calibration samples are constant: each has one number everywhere"
-        notes.append(f"{what}; check how they were recorded and read")
-    if count - different > TOLD * count:
-        what = f"{count - different} of {count} calibration samples repeat others, and count for nothing"
-        notes.append(f"{what}; give samples that differ")
+        problem = f"{flat} of {count} calibration samples are constant: each has one number everywhere"
+        notes.append(f"{problem}; check how they were recorded and read")
+    if count - num_distinct > TOLD * count:
+        problem = f"{count - num_distinct} of {count} calibration samples repeat others, and count for nothing"
+        notes.append(f"{problem}; give samples that differ")
     return notes
 
 
 def fingerprint(model: FloatModel) -> str:
-    """SHA-256 of what decides about activations: the inputs' shapes and all constants, as fused and equalized."""
+    """Return the SHA-256 of what determines the activations.
+
+    That is the shapes of all values and all constants, as they are after fusion and equalization.
+    """
     digest = hashlib.sha256()
     for value in model.graph.values():
         digest.update(f"{value.name}: {value.type}\n".encode())
@@ -134,32 +148,50 @@ def fingerprint(model: FloatModel) -> str:
 
 
 def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> Profile:
-    """Looks at every sample twice: for extremes and means, then for histograms. An error for NaN or infinity."""
+    """Profile all tensors in two passes over the samples: extremes and means, then histograms.
+
+    Args:
+        model: The float model.
+        samples: The calibration samples.
+        progress: Called with the number of finished steps and with their total, two for each sample.
+
+    Raises:
+        ModelError: A constant makes a tensor NaN or infinite.
+        UsageError: A sample makes a tensor NaN or infinite.
+    """
     observer = _Observer(model)
     seen: dict[str, _Extremes] = {}
     in_order = list(enumerate(samples)) if model.states else numbered(samples)
-    for done, (index, tensors) in enumerate(observer.look(in_order), 1):
+    for number, (index, tensors) in enumerate(observer.look(in_order), 1):
         for name, array in tensors:
             if not np.isfinite(array).all():
                 raise _not_finite(model, name, index)
             seen.setdefault(name, _Extremes()).add(array)
-        progress(done, 2 * len(samples))
+        progress(number, 2 * len(samples))
     spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
     counts = {name: np.zeros((FOLDS, BINS), np.int64) for name in seen}
-    for done, (_, tensors) in enumerate(observer.look(in_order)):
+    for number, (_, tensors) in enumerate(observer.look(in_order)):
         for name, array in tensors:
-            counts[name][done % FOLDS] += histogram(array, *spans[name])
-        progress(len(samples) + done + 1, 2 * len(samples))
+            counts[name][number % FOLDS] += histogram(array, *spans[name])
+        progress(len(samples) + number + 1, 2 * len(samples))
     profiled = {name: extremes.profile(counts[name].sum(0)) for name, extremes in seen.items()}
     whole = Profile(fingerprint(model), len(samples), profiled)
     if whole.distinct < FEW:
         return whole
-    folds = [{name: each.fold(k, counts[name][k]) for name, each in seen.items()} for k in range(FOLDS)]
+    folds = [
+        {name: tensor_extremes.fold(k, counts[name][k]) for name, tensor_extremes in seen.items()} for k in range(FOLDS)
+    ]
     return replace(whole, folds=folds)
 
 
 def histogram(array: Array, low: float, high: float) -> Array:
-    """Counts in BINS equal bins of [low, high], of elements that lie there."""
+    """Return the counts of elements in BINS equal bins.
+
+    Args:
+        array: The elements, all in [low, high].
+        low: The lower end of the first bin.
+        high: The upper end of the last bin; if it equals `low`, all elements are in the first bin.
+    """
     if high == low:
         return np.bincount([0], [array.size], BINS).astype(np.int64)
     place = (array.reshape(-1).astype(np.float64) - low) * (BINS / (high - low))
@@ -167,7 +199,7 @@ def histogram(array: Array, low: float, high: float) -> Array:
 
 
 def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
-    """The profile of all their elements together; there are no means, as channels need not correspond."""
+    """Return the profile of all tensors' elements together, without means, as their channels need not correspond."""
     if len(tensors) == 1:
         return tensors[0]
     lows, highs = (np.asarray([getattr(t, side) for t in tensors]) for side in ("lows", "highs"))
@@ -177,7 +209,7 @@ def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
 
 
 def _rebinned(tensor: TensorProfile, low: float, high: float) -> Array:
-    """The histogram over a range that contains the tensor's own; elements lie evenly within a bin."""
+    """Return the histogram over a range that holds the tensor's own, as if elements were evenly spread within a bin."""
     if tensor.low == tensor.high:
         counts: Array = histogram(np.asarray(tensor.low), low, high) * sum(tensor.histogram)
         return counts
@@ -188,27 +220,30 @@ def _rebinned(tensor: TensorProfile, low: float, high: float) -> Array:
 
 @dataclass
 class _Extremes:
-    """Of one tensor, sample by sample."""
+    """The extremes of one tensor by sample, and the sum of its means."""
 
     lows: list[float] = field(default_factory=list)
     highs: list[float] = field(default_factory=list)
     total: Array | float = 0.0
 
     def add(self, array: Array) -> None:
-        """Takes the extremes and the means by channel of one more sample."""
+        """Add the extremes and the means by channel of one sample."""
         self.lows.append(float(array.min()))
         self.highs.append(float(array.max()))
         axis = min(1, array.ndim - 1)
-        others = tuple(a for a in range(array.ndim) if a != axis)
-        self.total = self.total + array.mean(others, dtype=np.float64)
+        other_axes = tuple(a for a in range(array.ndim) if a != axis)
+        self.total = self.total + array.mean(other_axes, dtype=np.float64)
 
     def profile(self, counts: Array) -> TensorProfile:
-        """The profile of all samples so far, with the histogram `counts`."""
+        """Return the profile of all samples so far, with the histogram `counts`."""
         means = np.atleast_1d(self.total) / len(self.lows)
         return TensorProfile(tuple(self.lows), tuple(self.highs), tuple(counts.tolist()), tuple(means.tolist()))
 
     def fold(self, number: int, counts: Array) -> TensorProfile:
-        """Of one fold, whose `counts` are in the bins of all: it reaches to the ends of its own first and last."""
+        """Return the profile of one fold, whose `counts` have the bins of all samples.
+
+        The range of the fold ends at the edges of its first and its last bin that is not empty.
+        """
         edges, (used,) = np.linspace(min(self.lows), max(self.highs), BINS + 1), counts.nonzero()
         first, last = int(used[0]), int(used[-1]) + 1
         lows, highs = np.asarray(self.lows[number::FOLDS]), np.asarray(self.highs[number::FOLDS])
@@ -218,7 +253,7 @@ class _Extremes:
 
 
 class _Observer:
-    """The float model with every tensor among its outputs."""
+    """A run of the float model that gives every tensor, and keeps the tensors of some samples for the second pass."""
 
     def __init__(self, model: FloatModel) -> None:
         self.model = model
@@ -231,51 +266,58 @@ class _Observer:
         self._room = MOST_KEPT
 
     def look(self, samples: Sequence[tuple[int, Sample]]) -> Iterator[tuple[int, list[tuple[str, Array]]]]:
-        """Every tensor that is not empty, by the samples' indices."""
-        for at in range(0, len(samples), self._abreast):
-            some = samples[at : at + self._abreast]
-            known = {index: self._kept.pop(index) for index, _ in some if index in self._kept}
-            new = [(index, sample) for index, sample in some if index not in known]
-            for (index, _), made in zip(new, self._tensors([sample for _, sample in new]), strict=True):
-                known[index] = made
-                size = sum(array.size for _, array in made)
+        """Yield the index of each sample with all its tensors that are not empty."""
+        for start in range(0, len(samples), self._abreast):
+            batch = samples[start : start + self._abreast]
+            tensors_of = {index: self._kept.pop(index) for index, _ in batch if index in self._kept}
+            new_samples = [(index, sample) for index, sample in batch if index not in tensors_of]
+            for (index, _), tensors in zip(
+                new_samples, self._tensors([sample for _, sample in new_samples]), strict=True
+            ):
+                tensors_of[index] = tensors
+                size = sum(array.size for _, array in tensors)
                 if size <= self._room:
                     self._room -= size
-                    self._kept[index] = made
-            yield from ((index, known.pop(index)) for index, _ in some)
+                    self._kept[index] = tensors
+            yield from ((index, tensors_of.pop(index)) for index, _ in batch)
 
     def _tensors(self, samples: Sequence[Sample]) -> Iterator[list[tuple[str, Array]]]:
-        """The same of samples that were not looked at."""
-        found = [{n: s[n] for n in self.inputs} | self.session.run(self.computed, s) for s in samples]
-        for tensors, inner in zip(found, internal_tensors(self.model, samples, found), strict=True):
+        """Yield the tensors of samples by running the model."""
+        computed = [{n: s[n] for n in self.inputs} | self.session.run(self.computed, s) for s in samples]
+        for tensors, inner in zip(computed, internal_tensors(self.model, samples, computed), strict=True):
             yield [(name, array) for name, array in (tensors | inner).items() if array.size]
 
 
 def internal_tensors(
     model: FloatModel, samples: Sequence[Sample], known: Sequence[Mapping[str, Array]]
 ) -> list[dict[str, Array]]:
-    """What layers compute within (`Cell.internals`), as `<first output>.<role>`: known to no runtime but ours.
+    """Return the tensors inside layers (`Cell.internals`) for each sample, named `<first output>.<role>`.
 
-    It computes all other nodes, too, where a layer reads what is not among the `known` tensors.
+    No other runtime gives these tensors. If a layer reads a tensor that is not in `known`, all nodes are computed.
+
+    Args:
+        model: The float model.
+        samples: The inputs of the model.
+        known: The tensors of each sample that were computed before.
     """
-    found: list[dict[str, Array]] = [{} for _ in samples]
+    by_sample: list[dict[str, Array]] = [{} for _ in samples]
     cells = [node for node in model.graph.nodes if isinstance(node.op, Cell)]
     read = [[v for v in node.inputs if v is not None] for node in cells]
     if not all(v.is_constant or v.name in tensors for tensors in known for values in read for v in values):
-        for sample, inner in zip(samples, found, strict=True):
+        for sample, inner in zip(samples, by_sample, strict=True):
             interpret(model.graph, sample, partial(_observe, inner))
-        return found
+        return by_sample
     for node, values in zip(cells, read, strict=True):
         assert isinstance(node.op, Cell)
-        given = [[t[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values] for t in known]
-        for inner, (_, internals) in zip(found, node.op.abreast(node.sig, given), strict=True):
+        operands = [[t[v.name].reshape(v.type.shape) if v.data is None else v.data for v in values] for t in known]
+        for inner, (_, internals) in zip(by_sample, node.op.abreast(node.sig, operands), strict=True):
             inner |= _named(node, internals)
-    return found
+    return by_sample
 
 
-def _observe(found: dict[str, Array], node: Node, arrays: list[Array]) -> None:
+def _observe(observed: dict[str, Array], node: Node, arrays: list[Array]) -> None:
     if isinstance(node.op, Cell):
-        found |= _named(node, node.op.internals(node.sig, *arrays))
+        observed |= _named(node, node.op.internals(node.sig, *arrays))
 
 
 def _named(node: Node, internals: Mapping[str, Array]) -> dict[str, Array]:
@@ -283,13 +325,13 @@ def _named(node: Node, internals: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _not_finite(model: FloatModel, name: str, sample: int) -> McugenError:
-    """Whose fault it is: that of a constant which is read there, or that of the samples."""
+    """Return the error for a NaN or infinite tensor: a constant that its producer reads is bad, or else a sample."""
     producer = next((v.producer for v in model.graph.values() if v.name == name), None)
     place = f"{producer.place}: '{name}'" if producer else f"'{name}'"
     constants = {v.name: v.data for v in (producer.inputs if producer else ()) if v is not None and v.data is not None}
-    bad = next((name for name, data in constants.items() if not np.isfinite(data).all()), None)
-    if bad is not None:
+    bad_constant = next((name for name, data in constants.items() if not np.isfinite(data).all()), None)
+    if bad_constant is not None:
         rule = f"{place} must be finite to be quantized"
-        return ModelError(rule, f"NaN or infinity in the constant '{bad}'", "train or export the model again")
+        return ModelError(rule, f"NaN or infinity in the constant '{bad_constant}'", "train or export the model again")
     remedy = "check the calibration samples and how they are preprocessed"
     return UsageError(f"{place} must be finite on every sample", f"NaN or infinity on sample {sample}", remedy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles as JSON: written once, read for every scheme that is tried."""
+"""Profiles as JSON files: written once, read for every scheme that is tried."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import BINS, Profile, TensorProfile, fingerprint
 
 VERSION = 1
-"""Of the format; readers refuse all others."""
+"""Version of the format; a file of another version is refused."""
 
 _MOST_COUNT = 2**53
-"""Of a bin: what float64 holds exactly."""
+"""Largest count of a bin: float64 holds integers up to here exactly."""
 
 _MOST_REAL = 1e39
-"""Beyond float32, and beyond every comparison with NaN."""
+"""Magnitude that all reals must stay below, larger than any float32 number; NaN fails the comparison, too."""
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """A JSON object, a line a tensor."""
+    """Write a profile as a JSON object, with one line per tensor."""
     tensors = (f"  {json.dumps(name)}: {json.dumps(vars(tensor))}" for name, tensor in profile.tensors.items())
     head = f'"version": {VERSION},\n"sha256": {json.dumps(profile.sha256)},\n"samples": {profile.samples},\n'
     write_text(path, "{\n" + head + '"tensors": {\n' + ",\n".join(tensors) + "\n}\n}\n")
 
 
 def read_profile(path: Path, model: FloatModel) -> Profile:
-    """A profile of `model`. UsageError if it is one of another model, or none at all."""
+    """Read a profile of `model`.
+
+    Raises:
+        UsageError: The file holds the profile of another model, or no profile.
+    """
     try:
         profile = _profile(json.loads(read_bounded(path, PROFILE_BYTES)))
     except OSError as error:
@@ -47,12 +51,12 @@ def read_profile(path: Path, model: FloatModel) -> Profile:
     return profile
 
 
-def _refused(path: Path, found: str) -> UsageError:
-    return UsageError(f"{path}: must be a profile", found, "write it with `mcugen profile`")
+def _refused(path: Path, fault: str) -> UsageError:
+    return UsageError(f"{path}: must be a profile", fault, "write it with `mcugen profile`")
 
 
 def _profile(document: Any) -> Profile:
-    """ValueError says what is wrong."""
+    """Return the profile in a JSON document; a ValueError says what is wrong with it."""
     _require(isinstance(document, dict), "no JSON object")
     _require(document.get("version") == VERSION, f"version {document.get('version')!r}, not {VERSION}")
     sha256, samples, tensors = (document.get(key) for key in ("sha256", "samples", "tensors"))
@@ -80,6 +84,6 @@ def _reals(name: str, key: str, entry: Any) -> tuple[float, ...]:
     return tuple(map(float, entry))
 
 
-def _require(condition: bool, found: str) -> None:
+def _require(condition: bool, fault: str) -> None:
     if not condition:
-        raise ValueError(found)
+        raise ValueError(fault)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantized model as standard ONNX: QuantizeLinear and DequantizeLinear around float operators (QDQ)."""
+"""Quantized models as ONNX: a QuantizeLinear and a DequantizeLinear around float operators (QDQ)."""
 
 from __future__ import annotations
 
@@ -24,45 +24,44 @@ from mcugen.quantization.scheme import activation_params, code_range
 
 
 def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
-    """Return the model with every decision of `plan` in it, in an operator set that has the types of the plan."""
+    """Return the model with every decision of `plan` in it, in an opset that has the types of the plan."""
     has_int16 = any(stored.dtype is DType.INT16 for stored in plan.activations.values())
     return _QdqWriter(model.with_int16 if has_int16 or DType.INT16 in plan.precision.values() else model, plan).write()
 
 
 def _stored_codes(codes: Codes) -> Array:
-    """Return a layer's quantized weights in the type that ONNX stores.
-
-    Weights of 2 bits are stored in 4, because ONNX Runtime knows no smaller type.
-    """
+    """Return a layer's weights in the type that ONNX stores: int4 also for 2-bit weights, which ONNX Runtime lacks."""
     has_few_bits = codes.dtype in (DType.INT4, DType.INT2)
     return codes.weights.astype(ml_dtypes.int4) if has_few_bits else codes.weights
 
 
 def stored_name(name: str) -> str:
-    """What the codes of a tensor are called."""
+    """Return the name of a tensor's quantized values."""
     return f"{name}_quantized"
 
 
 _REAL_ENDS = (float(np.finfo(np.float32).tiny), -math.inf, math.inf)
-"""Margin and range of real arguments that layers in integers lead to: of a quotient, nothing is known."""
+"""Margin and range of real arguments behind integer layers: nothing is known of a quotient."""
 
 
 class _QdqWriter(OnnxWriter):
-    """Each tensor that an integer layer makes is quantized at once; readers see it dequantized."""
+    """A writer that quantizes the result of each integer layer at once; readers get it dequantized."""
 
     def __init__(self, model: FloatModel, plan: Plan) -> None:
         super().__init__(model.proto, model.graph)
         self.plan = plan
         self.kept = {*model.states, *model.states.values()}
-        """Inputs and outputs that are states: codes, so that none is converted between calls."""
+        """Inputs and outputs that are states. They are passed as integers, so that nothing is converted between calls.
+        """
         self._stored_as: dict[tuple[str, DType], str] = {}
-        """What reads as real the tensor that is stored in that type."""
+        """The dequantized tensor, by the name of the value and the type that it is stored in."""
         self._rounded = self._behind_integers()
-        """Values that depend on results of layers in integers."""
+        """Values that depend on results of integer layers."""
         self._codes: dict[str, str] = {}
-        """The codes behind a tensor that was dequantized."""
+        """The quantized tensor behind each dequantized one."""
         self._within: dict[tuple[str, float, float], str] = {}
-        """Tensors within the domain of what reads them, by its ends; by ± the margin around 0."""
+        """Tensors limited to the domain of a function, by source tensor and ends; ± the margin for domains without 0.
+        """
 
     def _behind_integers(self) -> set[Value]:
         reachable: set[Value] = set()
@@ -72,11 +71,11 @@ class _QdqWriter(OnnxWriter):
         return reachable
 
     def input_dtype(self, value: Value) -> DType:
-        """That of the codes, if the caller passes codes."""
+        """Return the type of an input of the model: the integer type if the caller passes quantized values."""
         return self.plan.activations[value.name].dtype if self._is_coded_input(value) else value.type.dtype
 
     def output(self, name: str, value: Value) -> tuple[str, DType]:
-        """The codes, if the caller wants codes and the tensor has some."""
+        """Return the tensor that the caller gets: the quantized one if the caller wants integers and it exists."""
         tensor, dtype = super().output(name, value)
         stored = self.plan.activations.get(value.name)
         if stored is None or not self._is_coded(name):
@@ -86,14 +85,14 @@ class _QdqWriter(OnnxWriter):
         return (self._codes[tensor], stored.dtype) if tensor in self._codes else (tensor, dtype)
 
     def _is_coded(self, name: str) -> bool:
-        """Whether an input or output is to be codes."""
+        """Return whether an input or output of the model is passed as integers."""
         return self.plan.scheme.integer_io or name in self.kept
 
     def _is_coded_input(self, value: Value) -> bool:
         return self._is_coded(value.name) and value.producer is None and value.name in self.plan.activations
 
     def made(self, value: Value) -> None:
-        """Stores the result of an integer layer."""
+        """Quantize the result of an integer layer, or dequantize an input that is passed as integers."""
         producer = value.producer
         if self._is_coded_input(value):
             stored = self.plan.activations[value.name]
@@ -109,7 +108,7 @@ class _QdqWriter(OnnxWriter):
             self._convert(value, self.plan.activations[value.name].dtype, value.name)
 
     def read(self, value: Value, reader: Node | None) -> str:
-        """The real tensor, or what became of it in the reader's type, within the domain of the reader's function."""
+        """Return the real tensor, or its form in the reader's type, limited to the domain of the reader's function."""
         tensor = self._read(value, reader)
         domain = None if reader is None or value.is_constant else domain_of(reader, value)
         if reader is None or domain is None:
@@ -119,11 +118,11 @@ class _QdqWriter(OnnxWriter):
         return self._within_domain(tensor, domain, value, reader)
 
     def _within_domain(self, tensor: str, domain: Domain, value: Value, reader: Node) -> str:
-        """Return dequantized arguments of a function, those outside of its domain moved to its end.
+        """Return dequantized arguments of a function, with those outside of its domain moved to its end.
 
-        Saturation and rounding lead out of the domain: a sum that saturates is negative before a square root, and a
-        small denominator becomes 0. Half a step stands for what is rounded to the end. Codes are checked by the type
-        that the reader gets; quotients in integers saturate by themselves.
+        Saturation and rounding leave the domain: a sum that saturates can be negative before a square root, and a small
+        denominator becomes 0. An argument that is rounded to an excluded end becomes half a step. The limits follow
+        from the type that the reader gets. Quotients in integers saturate by themselves.
         """
         stored = self.plan.stored_as(value)
         if stored is None:
@@ -138,7 +137,7 @@ class _QdqWriter(OnnxWriter):
         return self._limited(tensor, lower if low < lower else -math.inf, upper if high > upper else math.inf)
 
     def _limited(self, tensor: str, lower: float, upper: float) -> str:
-        """Return the tensor limited to finite ends."""
+        """Return the tensor clamped to the finite ends."""
         if math.isinf(lower) and math.isinf(upper):
             return tensor
         if (tensor, lower, upper) not in self._within:
@@ -162,17 +161,17 @@ class _QdqWriter(OnnxWriter):
 
     def _read(self, value: Value, reader: Node | None) -> str:
         stored = self.plan.activations.get(value.name)
-        wanted = self._precision(reader)
-        main = self._stored_as.get((value.name, stored.dtype)) if stored else None
-        if stored is None or (main is None and wanted is DType.FLOAT32):
+        precision = self._precision(reader)
+        dequantized = self._stored_as.get((value.name, stored.dtype)) if stored else None
+        if stored is None or (dequantized is None and precision is DType.FLOAT32):
             return value.name
-        if wanted is DType.FLOAT32 or (main is not None and wanted is stored.dtype):
-            return main or value.name
-        known = self._stored_as.get((value.name, wanted))
-        return known or self._convert(value, wanted, main or value.name)
+        if precision is DType.FLOAT32 or (dequantized is not None and precision is stored.dtype):
+            return dequantized or value.name
+        converted = self._stored_as.get((value.name, precision))
+        return converted or self._convert(value, precision, dequantized or value.name)
 
     def constant(self, value: Value, reader: Node, index: int) -> str:
-        """Weights as codes, biases in the unit of the products, other tensors like activations."""
+        """Return weights as integers, biases in the scale of the products, and other constants like activations."""
         precision = self._precision(reader)
         if precision is DType.FLOAT32 or value.type.dtype is not DType.FLOAT32:
             return super().constant(value, reader, index)
@@ -190,40 +189,43 @@ class _QdqWriter(OnnxWriter):
         return self._dequantized(value.name, quantize(value.data, quant, precision), quant)
 
     def replacement(self, node: Node) -> bool:
-        """Cells in integers are several nodes."""
+        """Write a recurrent layer in integers, which takes several nodes."""
         precision = self._precision(node)
         if precision is DType.FLOAT32 or not isinstance(node.op, Cell):
             return False
         inputs = ["" if v is None or v.is_constant else self.read(v, node) for v in node.inputs]
         outputs = [v.name for v in node.outputs]
-        found = expand(node, inputs, outputs, *decisions(node, self.plan))
-        if found is None:
+        expanded = expand(node, inputs, outputs, *decisions(node, self.plan))
+        if expanded is None:
             return False
-        self.nodes += found[0]
-        self.initializers |= {tensor.name: tensor for tensor in found[1]}
+        self.nodes += expanded[0]
+        self.initializers |= {tensor.name: tensor for tensor in expanded[1]}
         return True
 
     def _bias(self, reader: Node, bias: Array, scales: Array) -> str:
-        """int32 in units of input scale · weight scale; of a multiple of it where they do not fit (16-bit input)."""
+        """Return a bias in int32 in units of input scale · weight scale.
+
+        The unit is doubled until the bias fits in int32, as may be needed for 16-bit inputs.
+        """
         unit = self._params(reader.input(0), reader).scales * scales
-        unit = np.resize(unit, bias.shape).astype(np.float32).astype(np.float64)  # groups may share scales
+        unit = np.resize(unit, bias.shape).astype(np.float32).astype(np.float64)  # Groups may share scales.
         while np.abs(bias / unit).max(initial=0.0) >= 2**31 - 1:
             unit = unit * 2
         codes = np.rint(bias / unit).astype(np.int32)
         return self._dequantized(f"{reader.output.name}.bias", codes, QuantParams(tuple(map(float, unit)), 0, 0))
 
     def _params(self, value: Value, reader: Node) -> QuantParams:
-        """Of the activation as the reader gets it."""
+        """Return the parameters of an activation as the reader gets it."""
         return self.plan.quant_of(value, self._precision(reader))
 
     def _precision(self, node: Node | None) -> DType:
         return DType.FLOAT32 if node is None else self.plan.precision_of(node)
 
     def _convert(self, value: Value, dtype: DType, source: str) -> str:
-        """Quantizes `source`, which holds the reals of `value`, and dequantizes it for readers."""
-        main = dtype is self.plan.activations[value.name].dtype
+        """Quantize `source`, which holds the reals of `value`, and dequantize it for readers."""
+        is_main_type = dtype is self.plan.activations[value.name].dtype
         quant = self.plan.quant(value.name, dtype)
-        name = value.name if main else f"{value.name}_{dtype.value}"
+        name = value.name if is_main_type else f"{value.name}_{dtype.value}"
         params = self._stored_params(name, quant, dtype.numpy)
         codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)))
         real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a float model and samples to a quantized one: fuse, profile, place, choose ranges, refine weights, write."""
+"""Quantization of a float model: fuse, profile, assign precisions, choose ranges, round weights, write QDQ ONNX."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from mcugen.quantization.weights import takes_two_bits
 
 Sample = Mapping[str, Array]
 Group = tuple[tuple[str, ...], DType]
-"""Tensors that share a range, and how they are stored."""
+"""The tensors that share a range, and the type that they are stored in."""
 Progress = Callable[[str, int, int], None]
-"""What is done, how many steps of it, of how many."""
+"""Callback for progress: the name of the phase, the number of finished steps, and the number of all steps."""
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Progress that is shown nowhere."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """A quantized model, and how it came about. `proto` computes what `source`, a float model, computes."""
+    """A quantized model and how it came about. `proto` computes what the float model `source` computes."""
 
     source: LoadedModel
     model: FloatModel
@@ -61,30 +61,30 @@ class Quantization:
     plan: Plan
     proto: onnx.ModelProto
     notes: tuple[str, ...] = ()
-    """What was taken for granted of model and samples, and what quantization cost where that is much."""
+    """Assumptions about model and samples, and the accuracy loss of quantization if it is high."""
     estimate: QuantizationEstimate | None = None
-    """What quantization cost, where that was asked (mcugen.quantization.estimate)."""
+    """The accuracy loss of quantization, if it was estimated (mcugen.quantization.estimate)."""
     calibration_sha256: str | None = None
-    """Of the samples that ranges come from, where they are known."""
+    """SHA-256 of the samples that ranges come from, if they are known."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with samples, and what to do: told even where progress is not."""
+    """Problems of the samples, each with a remedy. They are shown even if progress is not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
-    """Layers that do not compute in the type that was asked for; `notes` names them, too."""
+    """Layers that do not compute in the requested type; `notes` names them as well."""
 
     @property
     def loaded(self) -> LoadedModel:
-        """The quantized model under the name of the float one."""
+        """Return the quantized model under the name of the float model."""
         return replace(self.source, proto=self.proto, given=self.proto)
 
     def describe(self) -> str:
-        """For the banner of the generated code."""
+        """Return a description for the banner of the generated code."""
         scheme = self.plan.scheme
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == scheme.activations.value)
         if scheme.weights is DType.INT4:
             precision = next(key for key, group in FEW_BITS.items() if group == scheme.group)
-        others = Counter(d for d in self.assignment.precision.values() if d is not scheme.activations)
+        other_types = Counter(d for d in self.assignment.precision.values() if d is not scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
-        parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]
+        parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in other_types.items()]
         if self.plan.few_bits and scheme.weights is not DType.INT4:
             count = len(self.plan.few_bits)
             parts.append(f"{count} layer{'s' * (count > 1)} with weights of 4 bits")
@@ -96,21 +96,21 @@ class Quantization:
 
 
 MOST_KEPT = 8
-"""Quantized models that are remembered: all ways that `auto` chooses from."""
+"""Largest number of quantized models that are kept: all candidates that `auto` chooses from."""
 
 NARROWLY = 0.998
-"""Of a share of bytes, what is aimed at where that was missed by a little."""
+"""Factor to aim below a budget of bytes that was narrowly missed."""
 
 MOST_RETURNS = 3
-"""Times that layers may return to 8 bits because of what others do."""
+"""Largest number of rounds in which layers return to 8 bits because other layers did."""
 
 
 @dataclass
 class Quantizer:
-    """Quantizes one model, as often as needed, with other precisions for single layers.
+    """A quantizer of one model, which can run with different precisions for single layers.
 
-    `samples` may be empty where there is a `profile`: then ranges are judged by the profile alone, and weights are
-    rounded to nearest.
+    `samples` may be empty if there is a `profile`. Then ranges are judged by the profile alone, and weights are rounded
+    to nearest.
     """
 
     source: LoadedModel
@@ -120,243 +120,296 @@ class Quantizer:
     profile: Profile
     progress: Progress = no_progress
     compensates: bool = False
-    """Whether weights of 8 bits, too, make good a part of what layers before have lost."""
+    """Whether 8-bit weights, too, compensate a part of the errors of earlier layers."""
     code_bits: Mapping[str, float] = field(default_factory=dict)
-    """By layer, what a code may take of each weight of 8 bits on average."""
+    """Average bits per weight that compressed 8-bit weights of a layer may take, by the name of the layer's output."""
     _choices: dict[Group, Choice] = field(default_factory=dict, init=False)
-    """Of groups that are not `_own`."""
+    """Ranges of groups that are not in `_own`."""
     _made: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(default_factory=dict, init=False)
-    """What was made last without known weights, as it is asked for again."""
+    """The last quantizations without known weights, by the requested precisions: they are requested again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
-    """What weights of 4 bits add to the outputs, by what was asked for."""
+    """Noise that layers with 4-bit weights add to the outputs, by the requested precisions."""
     _even: dict[tuple[frozenset[tuple[str, DType]], float, bool], tuple[Plan, dict[Node, float]] | None] = field(
         default_factory=dict, init=False
     )
-    """The same of codes of as many bits for all, by what was asked for and the share of bytes."""
+    """Plan with equal bits per weight for all compressed layers, and the noise of each of them.
+
+    The key is the requested precisions, the share of bytes, and whether weights compensate. None stands for an
+    impossible budget.
+    """
     _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
-    """What was found last, by layers' precision."""
+    """Channels that are constant with 8-bit weights, for the precisions that were requested last."""
     _rounded_plans: dict[tuple[frozenset[Any] | bool, ...], Plan] = field(default_factory=dict, init=False)
 
     def quantize(
-        self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
+        self, precisions: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
     ) -> Quantization:
-        """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers.
+        """Quantize the model.
 
-        INT4 is the precision of int8 activations and of weights of 4 bits, as far as the layer bears them; INT2 that of
-        weights of 2 bits, which large fully connected layers and convolutions may have: UsageError for others.
+        INT4 means int8 activations with 4-bit weights, as far as the layer can have them. INT2 means 2-bit weights,
+        which only large fully connected layers and convolutions can have.
 
-        Weights are those of `known`, where given: another precision of activations needs no others.
+        Args:
+            precisions: The precisions of single layers, by the name of the layer's output; the scheme's for all others.
+            known: Quantized weights to use instead of rounding anew. Another precision of activations needs no others.
+
+        Raises:
+            UsageError: A name is no layer's, or a layer cannot have 2-bit weights.
         """
-        layers = dict(wanted or {})
+        layers = dict(precisions or {})
         if known is not None:
             return self._quantize(layers, known)
-        asked = frozenset(layers.items()), frozenset(self.code_bits.items()), self.compensates
-        if asked not in self._made:
-            made = self._quantize(layers, None)
+        key = frozenset(layers.items()), frozenset(self.code_bits.items()), self.compensates
+        if key not in self._made:
+            quantization = self._quantize(layers, None)
             while len(self._made) >= MOST_KEPT:
                 del self._made[next(iter(self._made))]
-            self._made[asked] = made
-        return self._made[asked]
+            self._made[key] = quantization
+        return self._made[key]
 
-    def draft(self, wanted: Mapping[str, DType]) -> Quantization:
-        """The same with weights rounded to nearest, which takes no time: of the size that it will have, nearly."""
-        assignment, plan = self._planned(wanted)
+    def draft(self, precisions: Mapping[str, DType]) -> Quantization:
+        """Quantize the model quickly, with weights rounded to nearest: the size is almost that of the final model."""
+        assignment, plan = self._planned(precisions)
         plan = self._nearest(plan)
         return Quantization(self.source, self.model, self.profile, assignment, plan, self._written(plan))
 
-    def _quantize(self, wanted: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
-        assignment, plan = self._planned(wanted)
+    def _quantize(self, precisions: Mapping[str, DType], known: Mapping[str, Codes] | None) -> Quantization:
+        assignment, plan = self._planned(precisions)
         if known is None:
-            plan = self._refined(self._with_few_bits(plan, wanted))
+            plan = self._refined(self._with_few_bits(plan, precisions))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = self._written(plan)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
 
-    def _planned(self, wanted: Mapping[str, DType]) -> tuple[Assignment, Plan]:
-        """All but the weights, whose types are those of `wanted`."""
-        self._require_layers(wanted)
-        assignment = self._assigned(wanted)
+    def _planned(self, precisions: Mapping[str, DType]) -> tuple[Assignment, Plan]:
+        """Return the assignment, and the plan with everything but the weights themselves; their types are decided."""
+        self._require_layers(precisions)
+        assignment = self._assigned(precisions)
         plan = self._plan(assignment)
         plan.code_bits = self.code_bits
         cells = [node.outputs[0].name for node in few_bits.cells(self.model, plan)]
-        able = [*self.bearing_few_bits(plan), *cells]
-        plan.few_bits = frozenset(n for n in able if wanted.get(n) is DType.INT4)
-        plan.two_bits = self._with_two_bits(plan, wanted)
+        capable = [*self.bearing_few_bits(plan), *cells]
+        plan.few_bits = frozenset(n for n in capable if precisions.get(n) is DType.INT4)
+        plan.two_bits = self._with_two_bits(plan, precisions)
         weighted = {n.outputs[0].name for n in self.model.graph.nodes if weight_axes(n.op)}
         plan.wide_weights = frozenset(
-            n for n in weighted if wanted.get(n) is DType.INT32 and plan.precision[n] is DType.INT16
+            n for n in weighted if precisions.get(n) is DType.INT32 and plan.precision[n] is DType.INT16
         )
         return assignment, plan
 
-    def _assigned(self, wanted: Mapping[str, DType]) -> Assignment:
-        """What layers compute in, as they are wanted, and the groups of tensors that follow."""
+    def _assigned(self, precisions: Mapping[str, DType]) -> Assignment:
+        """Return the type that each node computes in, and the groups of tensors that follow."""
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        computed = {name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in wanted.items()}
+        computed = {
+            name: DType.INT8 if dtype in (DType.INT4, DType.INT2) else dtype for name, dtype in precisions.items()
+        }
         return assign(self.model.graph, self.scheme, computed, spans, self.model.states)
 
-    def _with_two_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> frozenset[str]:
-        """The layers whose weights are to take 2 bits. UsageError for those that do not."""
-        able = {n.outputs[0].name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
-        asked = frozenset(name for name, dtype in wanted.items() if dtype is DType.INT2)
-        if asked - able:
-            remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(able)) or 'no layer of this model'}"
+    def _with_two_bits(self, plan: Plan, precisions: Mapping[str, DType]) -> frozenset[str]:
+        """Return the layers whose weights shall have 2 bits.
+
+        Raises:
+            UsageError: The user asked for 2 bits in a layer that cannot have them.
+        """
+        capable = {n.outputs[0].name for n in few_bits.candidates(self.model, plan) if takes_two_bits(n)}
+        requested = frozenset(name for name, dtype in precisions.items() if dtype is DType.INT2)
+        if requested - capable:
+            remedy = f"take w4a8 there; w2a8 goes with: {', '.join(sorted(capable)) or 'no layer of this model'}"
             rule = "weights of 2 bits are for large fully connected layers and convolutions"
-            raise UsageError(rule, f"'{min(asked - able)}'", remedy)
-        return asked
+            raise UsageError(rule, f"'{min(requested - capable)}'", remedy)
+        return requested
 
     def bearing_few_bits(self, plan: Plan) -> list[str]:
-        """The layers whose weights may take 4 bits."""
+        """Return the layers whose weights may have 4 bits."""
         return [node.outputs[0].name for node in few_bits.candidates(self.model, plan)]
 
     def narrowed(
-        self, wanted: Mapping[str, DType], layers: Sequence[str], share: float, most: int
+        self, precisions: Mapping[str, DType], layers: Sequence[str], share: float, max_choices: int
     ) -> list[dict[str, DType]]:
-        """`wanted` with INT4 for some of the layers, so that weights take a share of their bytes as int8.
+        """Return up to `max_choices` choices of precisions whose weights meet a budget of bytes, the best first.
 
-        Up to so many ways, the most promising first. Where 4 bits are not enough, large layers have INT2, as
-        few of them as will do. ConstraintError if neither is enough.
+        Each choice is `precisions` with INT4 for some of the layers. If 4 bits are not enough, as few large layers as
+        possible have INT2. The order is that of the estimated noise.
+
+        Args:
+            precisions: The precisions that are given, by the name of the layer's output.
+            layers: The layers that may have INT4.
+            share: The budget relative to the bytes of int8 weights.
+            max_choices: The largest number of choices.
+
+        Raises:
+            ConstraintError: Even INT2 does not meet the budget.
         """
-        coarse = {**wanted, **dict.fromkeys(layers, DType.INT4)}
+        coarse = {**precisions, **dict.fromkeys(layers, DType.INT4)}
         sized = self._sized(coarse)
         room = few_bits.room_for_wide(self.model, sized, share)
         if room < 0:
             return [self._narrowest(coarse, layers, share)]
         noise = self._few_noise(coarse)
-        ways = few_bits.ways(noise, {n: few_bits.counted(n, sized) for n in noise}, room, most)
-        return [{**wanted, **dict.fromkeys(way, DType.INT4)} for way in ways]
+        choices = few_bits.ways(noise, {n: few_bits.counted(n, sized) for n in noise}, room, max_choices)
+        return [{**precisions, **dict.fromkeys(choice, DType.INT4)} for choice in choices]
 
     def _few_noise(self, coarse: Mapping[str, DType]) -> dict[Node, float]:
-        """What each layer of 4 bits adds to the outputs, where all these have them."""
-        asked = frozenset(coarse.items()), self.compensates
-        if asked not in self._noise:
+        """Return the noise that each layer with 4-bit weights adds to the outputs, if all of `coarse` is applied."""
+        key = frozenset(coarse.items()), self.compensates
+        if key not in self._noise:
             plan = self.quantize(coarse).plan
             few = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name in plan.few_bits]
-            self._noise[asked] = few_bits.weight_noise(self.model, plan, few, self.samples)
-        return self._noise[asked]
+            self._noise[key] = few_bits.weight_noise(self.model, plan, few, self.samples)
+        return self._noise[key]
 
     def with_code_bits(self, bits: Mapping[str, float]) -> Quantizer:
-        """Another one of the same model, samples and ranges, whose weights of 8 bits take so many by a code; what was
-        made is known to both.
+        """Return a quantizer of the same model, samples and ranges whose 8-bit weights are compressed to `bits`.
+
+        Both quantizers share what either has computed.
         """
-        made = copy(self)
-        made.code_bits = bits
-        return made
+        clone = copy(self)
+        clone.code_bits = bits
+        return clone
 
     def stored(
-        self, wanted: Mapping[str, DType], layers: Sequence[str], share: float, times: Times, favour: float
+        self, precisions: Mapping[str, DType], layers: Sequence[str], share: float, times: Times, favour: float
     ) -> Storage | None:
-        """Of least noise and time within a share of the bytes as int8: codes, and 4 bits for some of the `layers`.
+        """Return the storage of all weights with least noise and time within a budget of bytes.
 
-        A percent of all time may cost `favour` percent of the noise. None where neither is enough.
+        Weights may be compressed, and some layers may have 4 bits.
+
+        Args:
+            precisions: The precisions that are given, by the name of the layer's output.
+            layers: The layers that may have INT4.
+            share: The budget relative to the bytes of int8 weights.
+            times: The estimated instructions of each kind of storage.
+            favour: The percentage of the noise that one percent of the time may cost.
+
+        Returns:
+            The storage; None if compression and 4 bits together do not meet the budget.
         """
-        even = self._evenly_coded(wanted, share)
+        even = self._evenly_coded(precisions, share)
         if even is None:
             return None
         plan, noise = even
-        few = self._few_noise({**wanted, **dict.fromkeys(layers, DType.INT4)})
-        plain = self._sized(wanted).layers
-        known = {n: Known.of(n, plan, plain[n.output.name], noise[n], few.get(n)) for n in noise}
-        others = (n for n in self.model.graph.nodes if few_bits.weights_of(n) and n not in known)
+        few_bit_noise = self._few_noise({**precisions, **dict.fromkeys(layers, DType.INT4)})
+        plain_codes = self._sized(precisions).layers
+        known = {n: Known.of(n, plan, plain_codes[n.output.name], noise[n], few_bit_noise.get(n)) for n in noise}
+        other_layers = (n for n in self.model.graph.nodes if few_bits.weights_of(n) and n not in known)
         total = few_bits.weights_in_flash(self.model, plan)
-        room = share * total - sum(few_bits.stored_bytes(n, plan) for n in others)
-        options = {n.output.name: options_of(n.output.name, each, times) for n, each in known.items()}
-        found = cheapest(options, room, favour * sum(noise.values()) / times.whole)
-        if found is None:
+        room = share * total - sum(few_bits.stored_bytes(n, plan) for n in other_layers)
+        options = {n.output.name: options_of(n.output.name, layer, times) for n, layer in known.items()}
+        chosen = cheapest(options, room, favour * sum(noise.values()) / times.whole)
+        if chosen is None:
             return None
-        few_bit = [name for name, option in found.items() if option.dtype is DType.INT4]
-        bits = {name: option.bits for name, option in found.items() if option.bits is not None}
-        made = {**wanted, **dict.fromkeys(few_bit, DType.INT4)}
-        return Storage(made, self._within(made, bits, share))
+        few_bit = [name for name, option in chosen.items() if option.dtype is DType.INT4]
+        bits = {name: option.bits for name, option in chosen.items() if option.bits is not None}
+        new_precisions = {**precisions, **dict.fromkeys(few_bit, DType.INT4)}
+        return Storage(new_precisions, self._within(new_precisions, bits, share))
 
-    def _evenly_coded(self, wanted: Mapping[str, DType], share: float) -> tuple[Plan, dict[Node, float]] | None:
-        """Codes of as many bits for all layers within a share of the bytes as int8; what each adds to the outputs.
+    def _evenly_coded(self, precisions: Mapping[str, DType], share: float) -> tuple[Plan, dict[Node, float]] | None:
+        """Return the plan with equal bits per weight for all compressed layers, and the noise that each of them adds.
 
-        None where that cannot be.
+        Args:
+            precisions: The precisions that are given, by the name of the layer's output.
+            share: The budget relative to the bytes of int8 weights.
+
+        Returns:
+            The plan and the noise of each layer; None if the budget cannot be met.
         """
-        asked = frozenset(wanted.items()), share, self.compensates
-        if asked not in self._even:
-            bits = few_bits.even_bits(self.model, self._sized(wanted), share)
-            self._even[asked] = self._with_noise(self._coded_plan(wanted, bits)) if bits else None
-        return self._even[asked]
+        key = frozenset(precisions.items()), share, self.compensates
+        if key not in self._even:
+            bits = few_bits.even_bits(self.model, self._sized(precisions), share)
+            self._even[key] = self._with_noise(self._coded_plan(precisions, bits)) if bits else None
+        return self._even[key]
 
     def _with_noise(self, plan: Plan) -> tuple[Plan, dict[Node, float]]:
-        """A plan, and what the code of each of its layers adds to the outputs."""
-        able = few_bits.candidates(self.model, plan)
-        layers = [n for n in few_bits.codable(self.model, plan) if n in able]
+        """Return a plan, and the noise that the weights of each compressed layer add to the outputs."""
+        capable = few_bits.candidates(self.model, plan)
+        layers = [n for n in few_bits.codable(self.model, plan) if n in capable]
         return plan, few_bits.weight_noise(self.model, plan, layers, self.samples)
 
-    def coded(self, wanted: Mapping[str, DType], share: float) -> dict[str, float]:
-        """`code_bits` by which weights of 8 bits take a share of their bytes by a code, of least noise as far as found.
+    def coded(self, precisions: Mapping[str, DType], share: float) -> dict[str, float]:
+        """Return `code_bits` that meet a budget of bytes by compression, with the least noise that was found.
 
-        Empty where that cannot be.
+        Args:
+            precisions: The precisions that are given, by the name of the layer's output.
+            share: The budget relative to the bytes of int8 weights.
+
+        Returns:
+            The average bits per weight, by the name of the layer's output; empty if the budget cannot be met.
         """
-        even = self._evenly_coded(wanted, share)
+        even = self._evenly_coded(precisions, share)
         if even is None:
             return {}
         plan, noise = even
-        ways = [plan.code_bits, few_bits.allotted(noise, plan)]
-        return min((self._within(wanted, way, share) for way in ways), key=lambda way: self._coded_noise(wanted, way))
+        choices = [plan.code_bits, few_bits.allotted(noise, plan)]
+        return min(
+            (self._within(precisions, choice, share) for choice in choices),
+            key=lambda choice: self._coded_noise(precisions, choice),
+        )
 
-    def _within(self, wanted: Mapping[str, DType], bits: Mapping[str, float], share: float) -> dict[str, float]:
-        """Fewer bits, if rounded weights take more than that by a code, as those rounded to nearest do not."""
-        found = few_bits.stored_share(self.model, self._coded_plan(wanted, bits))
-        less = min(NARROWLY * share / found, 1.0) if found > share else 1.0
-        return {name: each * less for name, each in bits.items()}
+    def _within(self, precisions: Mapping[str, DType], bits: Mapping[str, float], share: float) -> dict[str, float]:
+        """Return fewer bits if the rounded weights exceed the budget, which weights rounded to nearest do not."""
+        stored_share = few_bits.stored_share(self.model, self._coded_plan(precisions, bits))
+        factor = min(NARROWLY * share / stored_share, 1.0) if stored_share > share else 1.0
+        return {name: layer_bits * factor for name, layer_bits in bits.items()}
 
-    def _coded_noise(self, wanted: Mapping[str, DType], bits: Mapping[str, float]) -> float:
-        return self._coded_plan(wanted, bits).noise or 0.0
+    def _coded_noise(self, precisions: Mapping[str, DType], bits: Mapping[str, float]) -> float:
+        return self._coded_plan(precisions, bits).noise or 0.0
 
-    def _coded_plan(self, wanted: Mapping[str, DType], bits: Mapping[str, float]) -> Plan:
-        """With weights rounded by the samples."""
-        return self._refined(replace(self._planned(wanted)[1], code_bits=bits))
+    def _coded_plan(self, precisions: Mapping[str, DType], bits: Mapping[str, float]) -> Plan:
+        """Return the plan with compressed weights, rounded by the samples."""
+        return self._refined(replace(self._planned(precisions)[1], code_bits=bits))
 
-    def narrowest(self, wanted: Mapping[str, DType]) -> dict[str, DType]:
-        """`wanted` with weights of 2 bits, or 4, wherever that can be: what takes the least bytes."""
-        able = few_bits.candidates(self.model, self._planned(wanted)[1])
-        free = [n for n in able if n.outputs[0].name not in wanted]
-        return {**wanted, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
+    def narrowest(self, precisions: Mapping[str, DType]) -> dict[str, DType]:
+        """Return `precisions` with 2-bit or 4-bit weights wherever possible: the precisions of fewest bytes."""
+        capable = few_bits.candidates(self.model, self._planned(precisions)[1])
+        free = [n for n in capable if n.outputs[0].name not in precisions]
+        return {**precisions, **{n.outputs[0].name: DType.INT2 if takes_two_bits(n) else DType.INT4 for n in free}}
 
-    def share_of(self, wanted: Mapping[str, DType]) -> float:
-        """Bytes of weights relative to a byte for each."""
-        return few_bits.stored_share(self.model, self._sized(wanted))
+    def share_of(self, precisions: Mapping[str, DType]) -> float:
+        """Return the bytes of the weights relative to one byte for each weight."""
+        return few_bits.stored_share(self.model, self._sized(precisions))
 
-    def _narrowest(self, wanted: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
-        """`wanted` with INT2 for as few of the layers as will do. ConstraintError if all are not enough."""
+    def _narrowest(self, precisions: Mapping[str, DType], layers: Sequence[str], share: float) -> dict[str, DType]:
+        """Return `precisions` with INT2 for as few of the layers as the budget allows.
+
+        Raises:
+            ConstraintError: The budget is exceeded even with INT2 for all of them.
+        """
         named = [n for n in self.model.graph.nodes if n.outputs[0].name in layers]
-        able = [n.output.name for n in named if takes_two_bits(n)]
-        coarse = {**wanted, **dict.fromkeys(able, DType.INT2)}
-        least = self.share_of(coarse)
-        if least > share:
+        capable = [n.output.name for n in named if takes_two_bits(n)]
+        coarse = {**precisions, **dict.fromkeys(capable, DType.INT2)}
+        min_share = self.share_of(coarse)
+        if min_share > share:
             rule = f"weights must take at most {100 * share:g} % of their bytes as int8"
-            raise ConstraintError(rule, f"{100 * least:.0f} % with 2 or 4 bits wherever that can be", "allow more")
-        narrow = few_bits.narrowest(self.model, self.quantize(coarse).plan, self.samples, share)
-        return {**wanted, **dict.fromkeys(narrow, DType.INT2)}
+            raise ConstraintError(rule, f"{100 * min_share:.0f} % with 2 or 4 bits wherever that can be", "allow more")
+        two_bit_layers = few_bits.narrowest(self.model, self.quantize(coarse).plan, self.samples, share)
+        return {**precisions, **dict.fromkeys(two_bit_layers, DType.INT2)}
 
-    def _sized(self, wanted: Mapping[str, DType]) -> Plan:
-        """A plan whose weights have the sizes that they will have."""
-        return self._nearest(self._planned(wanted)[1])
+    def _sized(self, precisions: Mapping[str, DType]) -> Plan:
+        """Return a plan whose weights have the sizes of the final ones."""
+        return self._nearest(self._planned(precisions)[1])
 
-    def with_codes(self, found: Quantization, codes: Mapping[str, Codes]) -> Quantization:
-        """The same model with other codes."""
-        plan = replace(found.plan, layers=dict(codes))
+    def with_codes(self, quantization: Quantization, codes: Mapping[str, Codes]) -> Quantization:
+        """Return the quantization with other quantized weights."""
+        plan = replace(quantization.plan, layers=dict(codes))
         proto = self._written(plan)
-        return replace(found, plan=plan, proto=proto)
+        return replace(quantization, plan=plan, proto=proto)
 
-    def refit(self, found: Quantization, samples: Sequence[Sample]) -> Quantization:
+    def refit(self, quantization: Quantization, samples: Sequence[Sample]) -> Quantization:
         """Return a quantization with ranges from more samples, by the method chosen for each tensor.
 
         Methods, precisions and weights stay: they were chosen by the samples of this quantizer. A range never becomes
         narrower, because more samples can only show that values reach further.
 
         Args:
-            samples: All samples, those that were held out for judging among them.
+            quantization: The quantization whose ranges are replaced.
+            samples: All samples, including those that were held out for judging.
         """
         samples = with_states(self.model, samples)
         profile = profile_model(self.model, samples, partial(self.progress, "profiling all samples"))
-        plan = replace(found.plan, activations=dict(found.plan.activations))
-        for names, dtype in self._groups(found.assignment):
+        plan = replace(quantization.plan, activations=dict(quantization.plan.activations))
+        for names, dtype in self._groups(quantization.assignment):
             stored = plan.activations[names[0]]
             merged = merge_profiles([profile.tensors[name] for name in names])
             low, high = refit_range(stored.method, merged, dtype, self.scheme)
@@ -364,24 +417,27 @@ class Quantizer:
             quant = activation_params(low, high, dtype, self.scheme)
             plan.activations |= dict.fromkeys(names, Stored(dtype, quant, stored.method, low, high))
         plan.internals = _internal_ranges(self.model, profile)
-        return replace(found, plan=plan, profile=profile, proto=self._written(plan))
+        return replace(quantization, plan=plan, profile=profile, proto=self._written(plan))
 
     def _written(self, plan: Plan) -> onnx.ModelProto:
-        """The model with the codes of a plan, as QDQ."""
+        """Return the model with the decisions of a plan, as QDQ."""
         return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
 
     def _refined(self, plan: Plan) -> Plan:
-        """With weights rounded by the samples; the last ones are remembered, as they are asked for again."""
+        """Return the plan with weights rounded by the samples.
+
+        The last plans are kept, because they are requested again.
+        """
         coded = frozenset(plan.code_bits.items())
-        few_bits_or_many = plan.few_bits, plan.two_bits, plan.wide_weights
-        asked = frozenset(plan.precision.items()), *few_bits_or_many, coded, plan.compensated
-        if asked not in self._rounded_plans:
+        weight_bits = plan.few_bits, plan.two_bits, plan.wide_weights
+        key = frozenset(plan.precision.items()), *weight_bits, coded, plan.compensated
+        if key not in self._rounded_plans:
             self._rounded_plans = dict(list(self._rounded_plans.items())[1 - MOST_KEPT :])
-            self._rounded_plans[asked] = self._rounded(plan, self.samples)
-        return self._rounded_plans[asked]
+            self._rounded_plans[key] = self._rounded(plan, self.samples)
+        return self._rounded_plans[key]
 
     def _nearest(self, plan: Plan) -> Plan:
-        """With weights rounded to nearest, which takes no time."""
+        """Return the plan with weights rounded to nearest, which takes no time."""
         return self._rounded(plan, ())
 
     def _rounded(self, plan: Plan, samples: Sequence[Sample]) -> Plan:
@@ -390,44 +446,48 @@ class Quantizer:
         return refine(self.model, plan, samples, self.profile, partial(self.progress, "rounding weights"))
 
     def _constants(self, plan: Plan) -> Mapping[str, Array]:
-        """The channels that never change with weights of 8 bits, which those of fewer bits are to leave so."""
-        asked = frozenset(plan.precision.items())
-        if asked not in self._constant:
+        """Return the channels that are constant with 8-bit weights, which weights of fewer bits shall keep constant."""
+        key = frozenset(plan.precision.items())
+        if key not in self._constant:
             wide = self._nearest(replace(plan, few_bits=frozenset(), two_bits=frozenset(), code_bits={}))
-            self._constant = {asked: constants_of(self._imported(wide), plan.activations)}
-        return self._constant[asked]
+            self._constant = {key: constants_of(self._imported(wide), plan.activations)}
+        return self._constant[key]
 
-    def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
-        """With the layers whose weights take 4 bits; those of `wanted` precision keep theirs."""
+    def _with_few_bits(self, plan: Plan, precisions: Mapping[str, DType]) -> Plan:
+        """Return the plan with 4-bit weights for the layers that the scheme allows.
+
+        Layers with a precision in `precisions` keep it.
+        """
         if self.scheme.weights is not DType.INT4:
             return plan
-        layers = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name not in wanted]
-        asked = plan.few_bits
-        plan.few_bits = asked.union(n.outputs[0].name for n in layers)
+        layers = [n for n in few_bits.candidates(self.model, plan) if n.outputs[0].name not in precisions]
+        requested = plan.few_bits
+        plan.few_bits = requested.union(n.outputs[0].name for n in layers)
         if self.samples and layers:
-            found = few_bits.promising(self.model, self._refined(plan), layers, self.samples)
-            ways = [replace(plan, few_bits=asked.union(way)) for way in found]
-            plan = min(ways, key=lambda way: self._refined(way).noise or 0.0) if len(ways) > 1 else ways[0]
+            choices = few_bits.promising(self.model, self._refined(plan), layers, self.samples)
+            plans = [replace(plan, few_bits=requested.union(choice)) for choice in choices]
+            plan = min(plans, key=lambda choice: self._refined(choice).noise or 0.0) if len(plans) > 1 else plans[0]
         return self._without_growth(plan)
 
     def _without_growth(self, plan: Plan) -> Plan:
-        """With layers at 8 bits again that take more flash at 4, as fewer of their channels drop out; all, if need be.
+        """Return the plan without those 4-bit layers that take more flash than with 8 bits.
 
-        Channels drop out where they are proven constant, which scales and codes decide.
+        A layer can grow because fewer of its channels are proven constant and removed, which depends on scales and
+        weights. If all layers together still take more than with 8 bits, all return to 8 bits.
         """
         wide = replace(plan, few_bits=frozenset(), layers={})
         if not plan.few_bits or not self._in_flash(self._nearest(wide)).dropped:
             return plan
-        most = self._in_flash(self._refined(wide))
+        wide_flash = self._in_flash(self._refined(wide))
         for _ in range(MOST_RETURNS):
-            found = self._in_flash(self._refined(replace(plan, layers={})))
-            larger = {n for n in plan.few_bits if found.of_layer(n) > most.of_layer(n)}
+            narrow_flash = self._in_flash(self._refined(replace(plan, layers={})))
+            larger = {n for n in plan.few_bits if narrow_flash.of_layer(n) > wide_flash.of_layer(n)}
             if not larger:
                 break
             plan.few_bits -= larger
         else:
-            found = self._in_flash(self._refined(replace(plan, layers={})))
-        return plan if found.nbytes <= most.nbytes else wide
+            narrow_flash = self._in_flash(self._refined(replace(plan, layers={})))
+        return plan if narrow_flash.nbytes <= wide_flash.nbytes else wide
 
     def _in_flash(self, plan: Plan) -> InFlash:
         return InFlash.of(self._imported(plan))
@@ -435,14 +495,14 @@ class Quantizer:
     def _imported(self, plan: Plan) -> Graph:
         return import_model(self._written(plan), "flash", registry=self.source.registry)
 
-    def _require_layers(self, wanted: Mapping[str, DType]) -> None:
-        unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})
+    def _require_layers(self, precisions: Mapping[str, DType]) -> None:
+        unknown = sorted(set(precisions) - {v.name for node in self.model.graph.nodes for v in node.outputs})
         if unknown:
             remedy = "the names are those of the layers' outputs: see `mcugen report`"
             raise UsageError("a layer's precision must name a layer of the model", f"'{unknown[0]}'", remedy)
 
     def _plan(self, assignment: Assignment) -> Plan:
-        """All but the weights."""
+        """Return the plan with everything but the weights."""
         numbers = {name: number for number, names in enumerate(assignment.shared) for name in names}
         plan = Plan(self.scheme, precision=assignment.precision, compensated=self.compensates, shared=numbers)
         for name, choice in self._ranges(assignment).items():
@@ -453,12 +513,15 @@ class Quantizer:
         return plan
 
     def sqnr_alone(self, tensor: str) -> float:
-        """Of the outputs if this tensor is all that is quantized, as the scheme has it (dB); inf if unknown."""
+        """Return the SQNR in dB of the outputs if only this tensor is quantized, with the scheme's type.
+
+        It is infinite if it is unknown.
+        """
         known = (choice.sqnr_db for (group, _), choice in self._own.items() if tensor in group)
         return min((db for db in known if db is not None), default=math.inf)
 
     def _ranges(self, assignment: Assignment) -> dict[str, Choice]:
-        """By tensor. A group's follows from its tensors and their type, whatever was asked before."""
+        """Return the range of each tensor. A group's range depends on its tensors and type, not on earlier requests."""
         groups = self._groups(assignment)
         new = [group for group in groups if group not in self._own and group not in self._choices]
         self._choices |= self._chosen(new, [names for names, _ in self._own])
@@ -467,14 +530,16 @@ class Quantizer:
 
     @cached_property
     def _own(self) -> dict[Group, Choice]:
-        """Of the groups that there are without wanted precisions."""
+        """Return the ranges of the groups that exist without requested precisions."""
         return self._chosen(self._groups(self._assigned({})))
 
-    def _chosen(self, groups: Sequence[Group], beside: Sequence[tuple[str, ...]] | None = None) -> dict[Group, Choice]:
-        """Ranges of groups, chosen together, or each for itself beside others."""
+    def _chosen(
+        self, groups: Sequence[Group], fixed_groups: Sequence[tuple[str, ...]] | None = None
+    ) -> dict[Group, Choice]:
+        """Return the ranges of groups: chosen together, or each by itself if `fixed_groups` were chosen before."""
         if not groups:
             return {}
-        found = choose_ranges(
+        choices = choose_ranges(
             self.model,
             self.profile,
             [names for names, _ in groups],
@@ -482,18 +547,18 @@ class Quantizer:
             self.scheme,
             self.samples,
             partial(self.progress, "choosing ranges"),
-            beside,
+            fixed_groups,
         )
-        return {group: found[group[0][0]] for group in groups}
+        return {group: choices[group[0][0]] for group in groups}
 
     def _groups(self, assignment: Assignment) -> list[Group]:
-        """Those of which something was seen."""
+        """Return the groups of tensors that were profiled."""
         seen = [tuple(n for n in group if n in self.profile.tensors) for group in assignment.groups]
         return [(group, assignment.dtypes[group[0]]) for group in seen if group]
 
 
 def _internal_ranges(model: FloatModel, profile: Profile) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return the ranges of what layers compute within: by name of the first output, and by role."""
+    """Return the ranges of tensors inside layers: by the name of the layer's first output, and by role."""
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
     for name in (node.outputs[0].name for node in model.graph.nodes):
         inner = {k.removeprefix(f"{name}."): t for k, t in profile.tensors.items() if k.startswith(f"{name}.")}
@@ -502,7 +567,17 @@ def _internal_ranges(model: FloatModel, profile: Profile) -> dict[str, dict[str,
 
 
 def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:
-    """What is quantized; `wide`: some tensors may become int16."""
+    """Return the float model that is quantized.
+
+    Args:
+        source: The model as loaded.
+        options: The options of the compilation.
+        scheme: The quantization scheme.
+        wide: Whether some tensors may become int16.
+
+    Raises:
+        UsageError: A dimension has a range of sizes.
+    """
     if options.ranges:
         key, (low, high) = next(iter(options.ranges.items()))
         remedy = f"fix it: --dim {key}={high}"
@@ -526,9 +601,20 @@ def quantizer(
     profile: Profile | None = None,
     progress: Progress = no_progress,
 ) -> Quantizer:
-    """A quantizer by calibration samples, by a saved profile, or (best) both.
+    """Return a quantizer that uses calibration samples, a saved profile, or (best) both.
 
-    The order of samples does not matter, but that of a stream.
+    The order of samples does not matter, except in a stream.
+
+    Args:
+        source: The model as loaded.
+        model: The float model that is quantized.
+        scheme: The quantization scheme.
+        samples: The calibration samples.
+        profile: The profile of the model; None to profile the samples.
+        progress: Called while the model is profiled and quantized.
+
+    Raises:
+        UsageError: There is neither a sample nor a profile.
     """
     samples = with_states(model, samples)
     if profile is None:
@@ -539,7 +625,7 @@ def quantizer(
 
 
 def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Samples of a stream, with what the float model kept from the ones before; at first zeros."""
+    """Return the samples of a stream with the states that the float model kept before each of them; zeros at first."""
     if not model.states:
         return samples
     kept = model.first_states

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which range of each activation its integers span: candidates by its profile, the choice by measured error."""
+"""Choice of the range of each activation: candidates come from its profile, the choice from the measured error."""
 
 from __future__ import annotations
 
@@ -26,62 +26,80 @@ AVERAGING = 0.01
 """Weight of each new sample in the moving average, as in PyTorch's MovingAverageMinMaxObserver."""
 
 PERCENT = 99.99
-"""Of the elements that the percentile method keeps; both ends lose equally many. Other shares stand in names."""
+"""Percentage of elements that the `percentile` method keeps; both ends lose equally many.
+
+Methods with other percentages have them in their names.
+"""
 
 ENTROPY_SHARES = tuple(2.0 ** (-k / 6) for k in range(43))
-"""Of the largest magnitude: the ranges that the entropy method compares, down to a 128th."""
+"""Shares of the largest magnitude whose ranges the entropy method compares, down to a 128th."""
 
 MSE_POINTS, MSE_ROUNDS = 9, 5
-"""Ends tried a round, and rounds: each looks four times as closely where the last found the least error."""
+"""Number of candidates for each end in a round of the `mse` method, and number of rounds.
+
+Each round searches four times as finely around the best candidate of the last round.
+"""
 
 ABREAST = 16
-"""Ranges whose expected noise is computed at once: as many as stay in a CPU's cache."""
+"""Number of ranges whose expected noise is computed at once: as many as stay in a CPU's cache."""
 
 LEAST_EXTRAPOLATED = 20
-"""Samples below which their extremes say too little of a tail."""
+"""Smallest number of samples whose extremes say enough about the tail of the distribution."""
 
 LEAST_PEAKS = 4
-"""Extremes from which a range is extrapolated; of many samples it is the square root of their number."""
+"""Smallest number of extremes that a range is extrapolated from.
+
+With many samples, the number of extremes is the square root of the number of samples.
+"""
 
 EXPECTED_SAMPLES, MOST_GROWTH = 2000, 16.0
-"""Samples whose extremes an extrapolated range is expected to hold, and at most so many times those that there are.
+"""Number of samples that an extrapolated range is expected to hold, and largest ratio of it to the samples given.
 
 With 100 samples, four small regressions gain at least 4 dB on average against the extremes of the samples
 (tests/quant/test_regressions.py).
 """
 
 SCORE_HEADROOM = 1.5
-"""Times the extrapolated range that a tensor spans from which an anomaly score is computed.
+"""Ratio of the range of a tensor that an anomaly score is computed from to its extrapolated range.
 
 Calibration samples are normal, and the samples to be detected are not. The area under the ROC curve of six autoencoders
 in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003 with 1.5 (tests/quant/test_scores.py).
 """
 
 INT16_HEADROOM = 1.25
-"""Times the extrapolated range that int16 spans: a third of a bit of sixteen, while weights of 8 bits are coarser."""
+"""Ratio of an int16 range to the extrapolated range.
+
+It costs a third of one of sixteen bits, which is harmless because the 8-bit weights are coarser.
+"""
 
 SAME = 0.01
-"""Candidates whose ends differ by less than this share of the range are one."""
+"""Largest difference of both ends, relative to the range, for which two candidates count as one."""
 
 VERY_FEW = 4
-"""Samples that hardly tell how far others reach."""
+"""Largest number of samples that hardly show how far other samples reach."""
 
 STEADY_BITS = 11
-"""Of the ends of ranges."""
+"""Number of significant bits of the ends of a range."""
 
 LIKELY = 1.5
-"""Times the least noise on samples of others: candidates beyond that are not judged by their own."""
+"""Largest ratio of a candidate's noise on the other fold to the least one, for which all samples judge it, too."""
 
 TOGETHER = ("minmax", "extrapolated", "percentile")
 """Methods that are tried for all tensors at once."""
 
 CHANCE = 0.1
-"""Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
+"""Relative difference below which measured noises count as equal, because few samples measured them.
+
+The histogram of all samples decides between equal candidates.
+"""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A range and the method that found it. `sqnr_db`: of the model's outputs if this is all that is quantized."""
+    """A range and the method that found it.
+
+    `sqnr_db` is the SQNR of the model's outputs if only this tensor is quantized.
+    """
 
     method: str
     low: float
@@ -97,23 +115,30 @@ def choose_ranges(
     scheme: Scheme,
     samples: Sequence[Sample],
     progress: Callable[[int, int], None],
-    beside: Sequence[tuple[str, ...]] | None = None,
+    fixed_groups: Sequence[tuple[str, ...]] | None = None,
 ) -> dict[str, Choice]:
-    """By tensor, equal within each group: the candidate of least error at the model's outputs.
+    """Choose the range of each tensor, equal within each group: the candidate of least error at the model's outputs.
 
-    Without samples, the one of least expected error of the tensor itself. `scheme.method` leaves no choice; nor has an
-    output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
+    Without samples, the error of the tensor itself decides, as expected by the profile. A method forced by
+    `scheme.method` is the only candidate. Outputs of softmax or sigmoid keep their extremes, whose largest values tell
+    classes apart. Ranges from few samples get a margin. All groups are chosen together, unless `fixed_groups` were
+    chosen before.
 
-    All groups are chosen together; where others were, `beside` these, each for itself.
+    Args:
+        groups: The tensors that share a range.
+        dtypes: The integer type of each tensor.
+        samples: The samples by which the candidates are judged; may be empty.
+        progress: Called with the number of finished groups, and with their total.
+        fixed_groups: Groups that were chosen before. Each of `groups` is then chosen by itself.
     """
-    judged = groups if beside is None else beside
+    judged = groups if fixed_groups is None else fixed_groups
     judge = OutputNoise(model, judged, samples, profile) if samples and not scheme.method else None
     whole = saturated_tensors(model)
     scored = tensors_of_scores(model.graph)
     inputs, outputs = {v.name for v in model.graph.inputs}, set(judged_tensors(model))
     margin = _margin(profile.distinct) if not scheme.method else 0.0
     offers: list[_Offer] = []
-    for done, group in enumerate(groups, 1):
+    for number, group in enumerate(groups, 1):
         tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
         parts = [merge_profiles([fold[name] for name in group]) for fold in profile.folds] or [tensor]
         is_outside = not (inputs | outputs).isdisjoint(group)
@@ -124,29 +149,38 @@ def choose_ranges(
         else:
             choices = _candidates(tensor, dtype, scheme)
         suggested = [[_suggestion(c.method, part, dtype, scheme) for part in parts] for c in choices]
-        expected = [_expected(each, parts, dtype) for each in suggested]
+        expected = [_expected(params, parts, dtype) for params in suggested]
         noises = expected
         if judge:
             noise = partial(judge.noise, group, dtype=dtype)
             noises = _measured(noise, suggested, [_params(c, dtype, scheme) for c in choices], expected)
-        most = 1.0 if whole.intersection(group) else math.inf
+        upper_limit = 1.0 if whole.intersection(group) else math.inf
         best = _widest(noises, choices) if is_outside else _least(noises, expected)
-        offers.append(_Offer(group, dtype, choices, suggested, noises, best, most, not outputs.isdisjoint(group)))
-        progress(done, len(groups))
-    taken = _together(judge, offers, scheme) if judge and beside is None else [offer.best for offer in offers]
+        offers.append(
+            _Offer(group, dtype, choices, suggested, noises, best, upper_limit, not outputs.isdisjoint(group))
+        )
+        progress(number, len(groups))
+    chosen = _together(judge, offers, scheme) if judge and fixed_groups is None else [offer.best for offer in offers]
     return {
         name: _widened(offer.choice(k, is_measured=judge is not None), margin, offer.most)
-        for offer, k in zip(offers, taken, strict=True)
+        for offer, k in zip(offers, chosen, strict=True)
         for name in offer.group
     }
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """The candidates of a group, what each fold suggests by them, the noise of each if nothing else is quantized, and
-    which of them that leaves the least; no range is to reach beyond `most`.
+    """The candidates of a group, and their noise if only this group is quantized.
 
-    `is_output`: some tensor of the group is one by which the model is judged.
+    Attributes:
+        group: The tensors of the group.
+        dtype: The integer type.
+        choices: The candidates.
+        suggested: For each candidate, the parameters that its method finds on each fold.
+        noises: The noise of each candidate.
+        best: The index of the candidate of least noise.
+        most: The upper limit of the range, which no margin exceeds.
+        is_output: Whether the model is judged by some tensor of the group.
     """
 
     group: tuple[str, ...]
@@ -159,7 +193,7 @@ class _Offer:
     is_output: bool
 
     def choice(self, k: int, *, is_measured: bool) -> Choice:
-        """Return a candidate as it is used.
+        """Return a candidate with the ends and the SQNR that are used.
 
         The noise of a candidate that came with a method for all groups may not have been measured: then that of the
         best candidate stands for the group.
@@ -170,38 +204,45 @@ class _Offer:
         return Choice(choice.method, steady(choice.low), steady(choice.high), sqnr)
 
     def by(self, method: str) -> int:
-        """The candidate of a method, or the first, which it hardly differs from; of an output the best."""
+        """Return the index of a method's candidate; of an output, of the best one.
+
+        If the method has no candidate, the first one hardly differs from it.
+        """
         if self.is_output:
             return self.best
         return next((k for k, choice in enumerate(self.choices) if choice.method == method), 0)
 
 
 def _sqnr_db(noise: float) -> float | None:
-    """Return relative noise in dB: minus infinity where outputs are no numbers, None where there is no noise."""
+    """Return relative noise in dB: minus infinity if outputs are not finite, None without noise."""
     return -10 * math.log10(noise) if 0 < noise < math.inf else -math.inf if noise else None
 
 
 def _together(judge: OutputNoise, offers: Sequence[_Offer], scheme: Scheme) -> list[int]:
-    """The best candidate of each group, unless one method for all leaves clearly less noise when all are quantized.
+    """Return the best candidate of each group, or one method for all groups if that is clearly better.
 
-    Errors add up otherwise than they are measured one by one: each group clips a little what the others pass, and
-    means that are shifted are so to one side.
+    Errors do not add up as they are measured one by one. Each group clips a little of what the other groups pass on,
+    and shifted means are shifted to the same side.
     """
     dtypes = [offer.dtype for offer in offers]
 
     def noise(plan: Sequence[int], limit: float = math.inf) -> float:
         suggested = [offer.suggested[k] for offer, k in zip(offers, plan, strict=True)]
         whole = [[_params(offer.choices[k], offer.dtype, scheme)] for offer, k in zip(offers, plan, strict=True)]
-        others = judge.together(suggested, dtypes, 2 * limit)
-        return (others + judge.together(whole, dtypes, 2 * limit - others)) / 2 if others < math.inf else others
+        crossed_noise = judge.together(suggested, dtypes, 2 * limit)
+        return (
+            (crossed_noise + judge.together(whole, dtypes, 2 * limit - crossed_noise)) / 2
+            if crossed_noise < math.inf
+            else crossed_noise
+        )
 
     best = [offer.best for offer in offers]
     plans = [plan for method in TOGETHER if (plan := [offer.by(method) for offer in offers]) != best]
-    least = noise(best) / (1 + CHANCE) if plans else 0.0
+    best_noise = noise(best) / (1 + CHANCE) if plans else 0.0
     for plan in plans:
-        found = noise(plan, least)
-        if found < least:
-            best, least = plan, found
+        plan_noise = noise(plan, best_noise)
+        if plan_noise < best_noise:
+            best, best_noise = plan, plan_noise
     return best
 
 
@@ -211,22 +252,29 @@ def _measured(
     whole: Sequence[QuantParams],
     expected: Sequence[float],
 ) -> list[float]:
-    """Of each candidate, the mean of two noises: each fold by what the other suggests, and all by the whole range.
+    """Return for each candidate the mean of two noises, measured at the outputs.
 
-    The first tells what the next samples will be like, the second is of the range that will be used. Infinite where
-    either is too much to be chosen. What is likely best comes first, as that soon shows that others are worse. Where
-    the first noise leaves one candidate only, it is that noise.
+    The first noise is that of each fold with the range that the other fold suggests: it shows how the next samples will
+    behave. The second is that of all samples with the final range. A noise that is too high to be chosen is infinite.
+    The likely best candidate runs first, because its noise soon shows that others are worse. If the first noise leaves
+    only one candidate, the first noise is returned.
+
+    Args:
+        noise: Returns the noise of parameters, or infinity above `limit`.
+        suggested: For each candidate, the parameters that its method finds on each fold.
+        whole: The final parameters of each candidate.
+        expected: The noise of each candidate that the profile lets expect.
     """
-    others = [math.inf] * len(suggested)
-    for k in sorted(range(len(others)), key=expected.__getitem__):
-        others[k] = noise(suggested[k], limit=LIKELY * min(others))
-    likely = [k for k in sorted(range(len(others)), key=others.__getitem__) if others[k] <= LIKELY * min(others)]
+    crossed = [math.inf] * len(suggested)
+    for k in sorted(range(len(crossed)), key=expected.__getitem__):
+        crossed[k] = noise(suggested[k], limit=LIKELY * min(crossed))
+    likely = [k for k in sorted(range(len(crossed)), key=crossed.__getitem__) if crossed[k] <= LIKELY * min(crossed)]
     if len(likely) == 1:
-        return others
-    measured = [math.inf] * len(others)
+        return crossed
+    measured = [math.inf] * len(crossed)
     for k in likely:
-        own = noise([whole[k]], limit=2 * (1 + CHANCE) * min(measured) - others[k])
-        measured[k] = (others[k] + own) / 2
+        own = noise([whole[k]], limit=2 * (1 + CHANCE) * min(measured) - crossed[k])
+        measured[k] = (crossed[k] + own) / 2
     return measured
 
 
@@ -235,18 +283,18 @@ def _params(choice: Choice, dtype: DType, scheme: Scheme) -> QuantParams:
 
 
 def _suggestion(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> QuantParams:
-    """What a method makes of a tensor."""
+    """Return the parameters that a method finds for a tensor."""
     low, high = _range(method, tensor, dtype, scheme)
     return activation_params(steady(low), steady(high), dtype, scheme)
 
 
 def _expected(suggested: Sequence[QuantParams], parts: Sequence[TensorProfile], dtype: DType) -> float:
-    """The noise of the tensor itself: of each part by what the one before suggests."""
+    """Return the expected noise of the tensor itself: each part is judged by the parameters of the part before it."""
     return sum(expected_noise(part, suggested[k - 1], dtype) for k, part in enumerate(parts))
 
 
 def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
-    """By method; 0 is within each."""
+    """Return the range that each method finds; all of them hold 0."""
     return {method: _range(method, tensor, dtype, scheme) for method in METHODS}
 
 
@@ -257,11 +305,11 @@ def _range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> 
 
 
 def steady(end: float) -> float:
-    """An end of a range, moved outward to so few bits that it is the same where float kernels round otherwise.
+    """Return an end of a range, moved outward to STEADY_BITS bits, so that it is equal on all CPUs.
 
-    They do on every kind of CPU. What has these bits but for rounding stays, as the 1 of a softmax or the 6 of a ReLU6.
-    The last bit of all else is set: between scales that are multiples of odd numbers, sums and means seldom lie halfway
-    between two codes, where one rounds up and another to even.
+    Float kernels round differently on each kind of CPU. A number that has these bits except for rounding stays, such as
+    the 1 of a softmax or the 6 of a ReLU6. The last bit of all other numbers is set. Scales are then multiples of odd
+    numbers, so sums and means seldom lie halfway between two integers, where kernels differ in rounding.
     """
     share, exponent = math.frexp(end)
     exact = abs(share) * 2**STEADY_BITS
@@ -272,13 +320,20 @@ def steady(end: float) -> float:
 
 
 def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
-    """Return the range that a method finds for another profile of the same tensor, as `choose_ranges` stores it."""
+    """Return the range that a method finds for another profile of the same tensor, as `choose_ranges` stores it.
+
+    Args:
+        method: One of METHODS.
+        tensor: The profile.
+        dtype: The integer type.
+        scheme: The quantization scheme.
+    """
     low, high = _range(method, tensor, dtype, scheme)
     return steady(low), steady(high)
 
 
 def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
-    """Of the elements outside [low, high], as far as the histogram tells."""
+    """Return the share of elements outside [low, high], as far as the histogram shows it."""
     if tensor.low == tensor.high:
         return float(not low <= tensor.low <= high)
     share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
@@ -287,21 +342,30 @@ def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
 
 
 def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
-    """Mean squared error of clipping and rounding a tensor.
+    """Return the mean squared error of clipping and rounding a tensor, as the histogram lets expect.
 
-    Elements lie in the middle of their bin; where the steps are finer than the bins, anywhere between two codes.
+    Elements lie at the centre of their bin. If the scale is finer than the bins, they lie anywhere between two
+    integers.
+
+    Args:
+        tensor: The profile.
+        params: The scale and the zero point.
+        dtype: The integer type.
     """
     return float(_noises(tensor, np.array(params.scale), np.array([params.zero_point], float), dtype)[0])
 
 
 def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DType) -> Array:
-    """The same for many scales and zero points: in blocks of rows, and in place, since time is all that this takes."""
-    (middle, counts), (least, most) = tensor.filled, dtype.limits
+    """Return `expected_noise` for many scales and zero points.
+
+    Rows are computed in blocks and in place, because this function takes most of the time of the choice.
+    """
+    (middle, counts), (min_int, max_int) = tensor.filled, dtype.limits
     width = tensor.edges[1] - tensor.edges[0]
     noises = np.empty(len(scales))
     for at in (slice(first, first + ABREAST) for first in range(0, len(scales), ABREAST)):
         scale, zero_point = scales[at, None], zero_points[at, None]
-        inside = np.minimum(np.maximum(middle, (least - zero_point) * scale), (most - zero_point) * scale)
+        inside = np.minimum(np.maximum(middle, (min_int - zero_point) * scale), (max_int - zero_point) * scale)
         rounding = inside / scale
         np.rint(rounding, out=rounding)
         rounding *= scale
@@ -319,7 +383,7 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
 
 
 def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
-    """Signal to noise in dB."""
+    """Return the expected SQNR of the tensor itself in dB."""
     middle, counts = tensor.filled
     signal = float(np.average(middle**2, weights=counts))
     noise = expected_noise(tensor, params, dtype)
@@ -334,9 +398,9 @@ def _minmax(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
 
 
 def _extrapolated(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
-    """Return the extremes that many more samples would have; int16 has headroom besides.
+    """Return the extremes that many more samples would have; int16 has additional headroom.
 
-    No end crosses 0: what was never negative, such as a sum of squares, is taken to stay so.
+    No end crosses 0: a tensor that was never negative, such as a sum of squares, is assumed to stay so.
     """
     headroom = INT16_HEADROOM if dtype is DType.INT16 else 1.0
     low = min(-_expected_extreme([-low for low in tensor.lows]), 0.0) if tensor.low < 0 else 0.0
@@ -345,12 +409,12 @@ def _extrapolated(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
 
 
 def _expected_extreme(maxima: Sequence[float]) -> float:
-    """Return the expected maximum of so many more samples, at least the greatest of the given maxima.
+    """Return the expected maximum of EXPECTED_SAMPLES samples, at least the largest of the given maxima.
 
     Peaks over a threshold: the k greatest maxima exceed the one after them by amounts that are taken as exponentially
-    distributed, so their number times F has an expected maximum of `mean excess · (ln(k · F) + Euler's constant)`
-    above that threshold (Coles, "An Introduction to Statistical Modeling of Extreme Values", 2001, chapter 4). A tensor
-    with a bound, as that of ReLU6, has no excess and keeps it.
+    distributed. The expected maximum of F times as many samples is then `mean excess · (ln(k · F) + Euler's constant)`
+    above that threshold. The source is Coles, "An Introduction to Statistical Modeling of Extreme Values", 2001,
+    chapter 4. A tensor with a bound, such as the result of a ReLU6, has no excess and keeps its bound.
     """
     count = len(maxima)
     if not LEAST_EXTRAPOLATED <= count < EXPECTED_SAMPLES:
@@ -379,9 +443,12 @@ def _percentile(tensor: TensorProfile, dtype: DType, scheme: Scheme, percent: fl
 
 
 def _entropy(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
-    """Migacz, "8-bit inference with TensorRT" (GTC 2017): clipping at ±t, t of least Kullback-Leibler divergence."""
+    """Return the range clipped at ±t with the least Kullback-Leibler divergence.
+
+    The method is that of Migacz, "8-bit inference with TensorRT" (GTC 2017).
+    """
     edges, counts = tensor.edges, _without_zeros(tensor)
-    best, least = (tensor.low, tensor.high), math.inf
+    best, best_divergence = (tensor.low, tensor.high), math.inf
     for share in ENTROPY_SHARES:
         reach = share * max(-tensor.low, tensor.high)
         start = int(np.searchsorted(edges, -reach, side="right")) - 1 if -reach > tensor.low else 0
@@ -389,25 +456,32 @@ def _entropy(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
         low, high = float(edges[start]), float(edges[stop])
         levels = round((high - low) / activation_params(low, high, dtype, scheme).scale[0]) + 1
         if stop - start <= levels:
-            break  # nothing is lost by codes finer than bins
+            break  # Integers finer than the bins lose nothing.
         divergence = _divergence(counts, start, stop, levels)
-        if divergence < least:
-            best, least = (low, high), divergence
+        if divergence < best_divergence:
+            best, best_divergence = (low, high), divergence
     return best
 
 
 def _without_zeros(tensor: TensorProfile) -> Array:
-    """The histogram without the peak at 0 (of ReLU, say): 0 is exact in any range, so it is no argument for one."""
+    """Return the histogram without a peak at 0, such as that of a ReLU: 0 is exact in any range."""
     counts = tensor.counts.copy()
     zero = int(np.searchsorted(tensor.edges, 0.0, side="right")) - 1
     if 0 <= zero < len(counts):
-        beside = [counts[i] for i in (zero - 1, zero + 1) if 0 <= i < len(counts)]
-        counts[zero] = min(counts[zero], max(beside))
+        neighbours = [counts[i] for i in (zero - 1, zero + 1) if 0 <= i < len(counts)]
+        counts[zero] = min(counts[zero], max(neighbours))
     return counts
 
 
 def _divergence(counts: Array, start: int, stop: int, levels: int) -> float:
-    """Kullback-Leibler: the distribution clipped to bins start..stop from what `levels` codes tell of it."""
+    """Return the Kullback-Leibler divergence of a clipped and quantized histogram from the clipped one.
+
+    Args:
+        counts: The histogram.
+        start: The first bin that is kept.
+        stop: The bin after the last one that is kept.
+        levels: The number of integers that represent the kept bins.
+    """
     inner = counts[start:stop]
     clipped = inner.copy()
     clipped[0] += counts[:start].sum()
@@ -419,12 +493,12 @@ def _divergence(counts: Array, start: int, stop: int, levels: int) -> float:
     mean = np.add.reduceat(inner, places[:-1]) / np.maximum(np.add.reduceat(filled, places[:-1], dtype=np.int64), 1)
     coded = np.repeat(mean, np.diff(places)) * filled
     p, q = clipped[filled] / clipped.sum(), coded[filled] / coded.sum()
-    q = 0.9999 * q + 0.0001 / len(inner)  # nothing is impossible
+    q = 0.9999 * q + 0.0001 / len(inner)  # No bin may have a probability of 0.
     return float(np.sum(p * np.log(p / q)))
 
 
 def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
-    """Least expected error: of a grid of both ends, then of finer ones around its best point."""
+    """Return the range of least expected error: on a grid of both ends, then on finer grids around the best point."""
     ends = np.array([min(tensor.low, 0.0), max(tensor.high, 0.0)])
     centre, reach = np.array([0.5, 0.5]), 0.5
     best = (1.0, 1.0)
@@ -455,16 +529,19 @@ _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
 
 
 def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
-    """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max."""
+    """Return the candidate of least expected noise among those of about least measured noise.
+
+    Of equal candidates the first one is returned, which is min-max.
+    """
     limit = min(measured) * (1 + CHANCE)
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
 
 
 def _widest(measured: Sequence[float], choices: Sequence[Choice]) -> int:
-    """Return the widest range of an input or output of the model among those that measure about the least noise.
+    """Return the widest range among those of about least measured noise, for an input or output of the model.
 
-    What comes from outside may well reach further next time, and who reads a number is served worse by one clipped
-    output than by slightly coarser steps in all.
+    Inputs may well exceed their calibrated range later. Whoever reads an output is served worse by one clipped value
+    than by a slightly coarser scale of all.
     """
     limit = min(measured) * (1 + CHANCE)
     likely = [i for i, noise in enumerate(measured) if noise <= limit]
@@ -472,18 +549,19 @@ def _widest(measured: Sequence[float], choices: Sequence[Choice]) -> int:
 
 
 def _margin(samples: int) -> float:
-    """By which share of itself a range is widened: one bit for a single sample, an eighth of one for five.
+    """Return the share of itself by which a range is widened: one bit for one sample, an eighth of a bit for five.
 
-    Of up to VERY_FEW samples much of what comes lies beyond their extremes: clipping that costs more than coarse steps.
+    The samples to come often exceed the extremes of up to VERY_FEW samples. Their clipping costs more than a coarser
+    scale.
     """
     if samples <= VERY_FEW:
         return 1 / samples
     return 1 / samples**2 if samples < FEW else 0.0
 
 
-def _widened(choice: Choice, margin: float, most: float) -> Choice:
-    """A wider range, not beyond what the tensor can be at most."""
-    high = max(choice.high, min(choice.high * (1 + margin), most))
+def _widened(choice: Choice, margin: float, upper_limit: float) -> Choice:
+    """Return a wider range that does not exceed the tensor's upper limit."""
+    high = max(choice.high, min(choice.high * (1 + margin), upper_limit))
     return replace(choice, low=choice.low * (1 + margin), high=high)
 
 
@@ -492,15 +570,15 @@ def _whole(tensor: TensorProfile) -> Choice:
 
 
 def _with_headroom(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Choice:
-    """Return the range of a tensor that a score is computed from, which anomalies reach beyond."""
+    """Return the range of a tensor that an anomaly score is computed from, because anomalies exceed the usual range."""
     low, high = _range("extrapolated", tensor, dtype, scheme)
     return Choice("extrapolated", SCORE_HEADROOM * low, SCORE_HEADROOM * high)
 
 
 def _candidates(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> list[Choice]:
-    """Return the ranges to choose from: those that differ, in the order of METHODS, or the only one of a forced method.
+    """Return the different ranges to choose from, in the order of METHODS; only one range if a method is forced.
 
-    int16 has one: clipping never pays where steps are so fine.
+    int16 has only one candidate: with such fine scales, clipping never pays.
     """
     if scheme.method:
         return [Choice(scheme.method, *_range(scheme.method, tensor, dtype, scheme))]
@@ -508,7 +586,7 @@ def _candidates(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> list[Cho
         return [Choice("extrapolated", *_range("extrapolated", tensor, dtype, scheme))]
     kept: list[Choice] = []
     for method, (low, high) in candidate_ranges(tensor, dtype, scheme).items():
-        least = SAME * (high - low)
-        if all(abs(low - k.low) > least or abs(high - k.high) > least for k in kept):
+        min_distance = SAME * (high - low)
+        if all(abs(low - k.low) > min_distance or abs(high - k.high) > min_distance for k in kept):
             kept.append(Choice(method, low, high))
     return kept

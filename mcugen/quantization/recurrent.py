@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers in integers, as standard ONNX: a Scan a direction, whose body is one step.
+"""Recurrent layers in integers, as standard ONNX: one Scan per direction, whose body is one time step.
 
-Every tensor of a step is quantized, states included, which the Scan carries as codes: nothing in the loop is real.
-W and R are int8, or int4 where that is asked for, with a scale for each row. In every scheme, only what they are
-multiplied with may be int8, all else is int16: in int8, a state would be rounded anew in each step and lose changes of
-less than half a code for good, and a gate of 255/256, the nearest to 1, would forget within some hundred steps what it
+Every tensor of a step is quantized, states included, which the Scan carries as integers: nothing in the loop is real. W
+and R are int8 (int4 if the user asks for it) with a scale per row. Only the left operands of the products may be int8;
+all other tensors are int16 in every scheme. An int8 state would be rounded anew in each step, and lose changes of less
+than half a step for good. An int8 gate of 255/256, the nearest to 1, would forget within some hundred steps what it
 should keep.
 """
 
@@ -29,19 +29,19 @@ from mcugen.quantization.rounding import best_scales, nearest, round_weights
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, activation_params, weight_scales
 
 Ranges = Mapping[str, tuple[float, float]]
-"""Of the tensors within a layer, by role (`Recurrent.internals`)."""
+"""Ranges of the tensors inside a layer, by role (`Recurrent.internals`)."""
 
 OP_TYPES = ("RNN", "LSTM", "GRU")
-"""ONNX's names of what needs int16, whatever the scheme."""
+"""ONNX operators that need int16 tensors, whatever the scheme is."""
 
 UNIT = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
-"""Results of sigmoid and tanh; 1 is the greatest code, a little less."""
+"""Storage of the results of sigmoid and tanh; the largest integer stands for 1, a little less."""
 
 SUMMED = frozenset({"projection", "recurrence", "gates", "reset"})
-"""Roles that share one scale where they are int16: the sum of numbers is then that of the codes."""
+"""Roles that share one scale where they are int16: a sum of reals is then the sum of their integers."""
 
 HEADROOM = 2.0
-"""Ranges of int16 tensors over what was seen: new inputs go further, and of 16 bits one is easily spared."""
+"""Ratio of the range of int16 tensors to the range seen: new inputs reach further, and one of 16 bits can be spared."""
 
 # --------------------------------------------------------------------------------------------- writing ONNX
 
@@ -57,45 +57,64 @@ class Scope:
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
     def constant(self, what: str, array: Array) -> str:
-        """A tensor of these numbers."""
+        """Add a constant and return its name."""
         name = f"{self.prefix}.{what}.{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 
     def outputs(self, op_type: str, inputs: Sequence[str], names: Sequence[str], **attributes: object) -> Sequence[str]:
-        """A node with these outputs."""
+        """Add a node with several outputs and return their names.
+
+        Args:
+            op_type: The ONNX operator.
+            inputs: The names of the inputs.
+            names: The names of the outputs.
+            attributes: The attributes of the node.
+        """
         self.nodes.append(helper.make_node(op_type, inputs, names, f"{names[0]}/{op_type}", **attributes))
         return names
 
     def op(self, op_type: str, *inputs: str, out: str = "", **attributes: object) -> str:
-        """A node with one output."""
+        """Add a node with one output and return its name."""
         name = out or f"{self.prefix}.{len(self.nodes)}.{op_type}"
         return self.outputs(op_type, inputs, [name], **attributes)[0]
 
     def codes(self, real: str, role: str, out: str = "") -> str:
-        """Reals → how tensors of that role are stored."""
+        """Quantize reals as tensors of a role are stored.
+
+        Args:
+            real: The tensor of reals.
+            role: The role.
+            out: The name of the result; empty for a new name.
+        """
         return self.op("QuantizeLinear", real, *self._params(role), out=out)
 
     def real(self, codes: str, role: str) -> str:
-        """The reals behind codes."""
+        """Dequantize a tensor of a role."""
         return self.op("DequantizeLinear", codes, *self._params(role))
 
     def rounded(self, real: str, role: str) -> str:
-        """Reals as they are once stored."""
+        """Return reals as they are after they were stored."""
         return self.real(self.codes(real, role), role)
 
     def weights(self, what: str, codes: Array, scales: Array) -> str:
-        """Reals of constant codes, one scale for each index of the first axis."""
+        """Return the reals of quantized constants with one scale per index of the first axis.
+
+        Args:
+            what: The prefix of the constants' names.
+            codes: The integers.
+            scales: The scales.
+        """
         scale = self.constant(f"{what}_scale", scales.astype(np.float32))
         zero = self.constant(f"{what}_zero_point", np.zeros(len(scales), codes.dtype))
         return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
 
     def shaped(self, x: str, shape: Shape, out: str = "") -> str:
-        """The elements of x in another shape."""
+        """Reshape a tensor."""
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
-        """Parts of the last axis."""
+        """Split the last axis into parts of these sizes."""
         names = [f"{self.prefix}.{len(self.nodes)}.part{i}" for i in range(len(sizes))]
         return self.outputs("Split", [x, self.constant("sizes", np.asarray(sizes, np.int64))], names, axis=-1)
 
@@ -107,7 +126,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of weights [N, K] in int8 or int4, their scales, and the real bias [N] that goes with them."""
+    """Rows of int8 or int4 weights [N, K], their scales [N], and the real bias [N] of their product."""
 
     codes: Array
     scales: Array
@@ -115,28 +134,42 @@ class Matrix:
 
     @staticmethod
     def of(rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme, gram: Array | None = None) -> Matrix:
-        """For inputs stored with `unit`; scales so small that the bias left int32 are raised.
+        """Quantize rows of weights for inputs that are stored with `unit`.
 
-        Rounded to nearest, or to least error by the moments `gram` of the inputs, [1, K, K], with scales that may clip.
+        Scales are raised where the bias would exceed int32.
+
+        Args:
+            rows: The real weights, [N, K].
+            bias: The real bias, [N].
+            unit: The parameters of the inputs.
+            scheme: The quantization scheme, with the type of the weights.
+            gram: Second moments of the inputs, [1, K, K], for weights of least error and scales that may clip; None to
+                round to nearest.
         """
-        limits, least = WEIGHT_LIMITS[scheme.weights], np.asarray(0.0)
+        limits, min_scales = WEIGHT_LIMITS[scheme.weights], np.asarray(0.0)
         scales = np.broadcast_to(weight_scales(rows, 0, scheme, scheme.weights), len(rows))
         if gram is not None and scheme.per_channel and not scheme.power_of_two:
             scales = best_scales(rows[None], scales[None], gram, limits)[0]
         if bias is not None:
-            least = np.abs(bias.astype(np.float64)) / unit.scales / 2**30
-        scales = np.maximum(scales, least).astype(np.float32).astype(np.float64)
-        given = (rows[None], scales[None])
-        (codes,) = nearest(*given, limits) if gram is None else round_weights(*given, gram, limits)
+            min_scales = np.abs(bias.astype(np.float64)) / unit.scales / 2**30
+        scales = np.maximum(scales, min_scales).astype(np.float32).astype(np.float64)
+        operands = (rows[None], scales[None])
+        (codes,) = nearest(*operands, limits) if gram is None else round_weights(*operands, gram, limits)
         return Matrix(codes.astype(ml_dtypes.int4) if scheme.weights is DType.INT4 else codes, scales, bias)
 
     @property
     def real(self) -> Array:
-        """What the codes stand for."""
+        """Return the reals that the integers represent."""
         return (self.codes.astype(np.float64) * self.scales[:, None]).astype(np.float32)
 
     def times(self, scope: Scope, x: str, unit: QuantParams) -> str:
-        """x [M, K] (reals stored with `unit`) → x Wᵀ + b [M, N]."""
+        """Return the product x Wᵀ + b, [M, N].
+
+        Args:
+            scope: The graph to write to.
+            x: The name of a tensor of reals, [M, K].
+            unit: The parameters that x is stored with.
+        """
         operands = [x, scope.weights("weight", self.codes, self.scales)]
         if self.bias is not None:
             scales = unit.scales * self.scales
@@ -149,7 +182,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Cell:
-    """One direction's step while its `body` is written; `recurrent` are the matrices that a hidden state meets."""
+    """One direction's time step while its `body` is written.
+
+    `inner` is the matrix of the input, `recurrent` are the matrices that are multiplied by a hidden state.
+    """
 
     body: Scope
     hidden: int
@@ -157,43 +193,55 @@ class Cell:
     recurrent: tuple[Matrix, ...]
 
     def projection(self, x: str) -> str:
-        """W's product with the step's input."""
+        """Return W's product with the step's input."""
         return self.body.rounded(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
-        """R's product with reals that are stored as `role`."""
+        """Return the product of a part of R with a hidden state.
+
+        Args:
+            index: The index of the part.
+            h: The name of a tensor of reals.
+            role: The role that h is stored as.
+        """
         body = self.body
         return body.rounded(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
 
     def parts(self, x: str, *gates: int) -> Sequence[str]:
-        """Cut into so many gates each."""
+        """Split a tensor into parts of so many gates each."""
         return self.body.split(x, [n * self.hidden for n in gates])
 
     def sum(self, a: str, b: str) -> str:
-        """What an activation sees."""
+        """Return the sum that an activation function reads."""
         return self.body.rounded(self.body.op("Add", a, b), "gates")
 
     def sigmoid(self, x: str) -> str:
-        """A gate, 0 to 1."""
+        """Return a gate, from 0 to 1."""
         return self.body.rounded(self.body.op("Sigmoid", x), "sigmoid")
 
     def tanh(self, x: str) -> str:
-        """The hyperbolic tangent, from -1 to 1."""
+        """Return the hyperbolic tangent, from -1 to 1."""
         return self.body.rounded(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:
-        """x as far as a gate lets it pass."""
+        """Return the product of a gate and a tensor.
+
+        Args:
+            gate: The name of the gate.
+            x: The name of the tensor.
+            role: The role that the product is stored as.
+        """
         return self.body.rounded(self.body.op("Mul", gate, x), role)
 
 
 def _rnn(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
-    """h' = tanh(p + R h)."""
+    """Return h' = tanh(p + R h)."""
     total = cell.sum(projection, cell.product(0, states[0], "hidden"))
     return [cell.body.codes(cell.body.op("Tanh", total), "hidden")]
 
 
 def _lstm(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
-    """i, o, f = σ(p + R h); g = tanh(p + R h); c' = f · c + i · g; h' = o · tanh(c')."""
+    """Return h' = o · tanh(c') and c' = f · c + i · g, with i, o, f = σ(p + R h) and g = tanh(p + R h)."""
     body, (h, c) = cell.body, states
     i, o, f, g = cell.parts(cell.sum(projection, cell.product(0, h, "hidden")), 1, 1, 1, 1)
     kept = cell.scaled(cell.sigmoid(f), c, "cell")
@@ -204,7 +252,7 @@ def _lstm(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
 
 
 def _gru(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
-    """z, r = σ(p + R h); g = tanh(p + R (r · h)), or of p + r · (R h + b); h' = g + z · (h - g)."""
+    """Return h' = g + z · (h - g), with z, r = σ(p + R h) and g = tanh(p + R (r · h)) or tanh(p + r · (R h + b))."""
     body, (h,) = cell.body, states
     fed = body.rounded(h, "fed")
     p_gates, p_fresh = cell.parts(projection, 2, 1)
@@ -219,30 +267,35 @@ def _gru(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
 
 
 STEPS: dict[type[Recurrent], Callable[[Cell, str, Sequence[str]], list[str]]] = {Rnn: _rnn, Lstm: _lstm, Gru: _gru}
-"""From the reals of a step's projection and states to the codes of the next states."""
+"""Functions from the reals of a step's projection and states to the integers of the next states, by operator."""
 
 
 # ----------------------------------------------------------------------------------------------- whole layers
 
 
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
-    """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it.
+    """Return how the tensors of a step are stored, by role; "fed" is a hidden state as R reads it.
 
-    Scales of what is int16 in every scheme are powers of two: to scale a product is then to shift it.
+    The scales of tensors that are int16 in every scheme are powers of two: scaling a product is then a shift.
+
+    Args:
+        op: The recurrent operator.
+        ranges: The ranges of its internal tensors, by role.
+        scheme: The quantization scheme.
     """
-    narrow = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
+    narrow_roles = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
     wide = replace(scheme, activations=DType.INT16, power_of_two=True)
-    summed = [bound for role in SUMMED - narrow for bound in ranges.get(role, ())]
-    found = {"sigmoid": UNIT, "tanh": UNIT}
+    summed = [bound for role in SUMMED - narrow_roles for bound in ranges.get(role, ())]
+    stored = {"sigmoid": UNIT, "tanh": UNIT}
     for role, (low, high) in {**ranges, "fed": ranges["hidden"]}.items():
-        if role in narrow:
-            found[role] = _stored(low, high, scheme)
+        if role in narrow_roles:
+            stored[role] = _stored(low, high, scheme)
         else:
             low, high = (min(summed), max(summed)) if role in SUMMED else (low, high)
-            found[role] = _stored(HEADROOM * low, HEADROOM * high, wide)
+            stored[role] = _stored(HEADROOM * low, HEADROOM * high, wide)
     if scheme.activations is DType.INT16:
-        found["fed"] = found["hidden"]
-    return found
+        stored["fed"] = stored["hidden"]
+    return stored
 
 
 def _stored(low: float, high: float, scheme: Scheme) -> Stored:
@@ -250,13 +303,13 @@ def _stored(low: float, high: float, scheme: Scheme) -> Stored:
 
 
 def _resets_first(op: Recurrent) -> bool:
-    """Whether R is multiplied with a state that a gate has scaled."""
+    """Return whether R is multiplied by a state that a gate has scaled."""
     return isinstance(op, Gru) and not op.linear
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer on its way to ONNX; `codes` are those of X."""
+    """A recurrent layer while it is converted to ONNX; `codes` is its quantized input X."""
 
     scope: Scope
     node: Node
@@ -268,7 +321,7 @@ class _Layer:
     moments: Mapping[str, Array]
 
     def direction(self, d: int) -> dict[str, str]:
-        """One direction as a Scan; real results by name, without the axis of directions."""
+        """Write one direction as a Scan and return its real results by name, without the axis of directions."""
         first = [self._first_state(index, d) for index in range(len(self.op.states))]
         axis, backwards = int(self.sizes.batch_first), int(self.op.backwards[d])
         names = [f"{self.scope.prefix}.{d}.{result}" for result in (*self.op.states, "y")]
@@ -292,7 +345,7 @@ class _Layer:
         return None if bias is None or bias.data is None else self.op.summed_bias(bias.data[d])
 
     def _first_state(self, index: int, d: int) -> str:
-        """Codes of a first state [batch, hidden]; zero where the layer has none."""
+        """Return a quantized initial state [batch, hidden]; zeros if the layer has none."""
         role, at = STATE_ROLES[self.op.states[index]], (H0, C0)[index]
         value = self.node.inputs[at] if len(self.node.inputs) > at else None
         axis = int(self.sizes.batch_first)
@@ -305,7 +358,7 @@ class _Layer:
         return self.scope.constant(role, quantize(real, stored.quant, stored.dtype))
 
     def _body(self, d: int) -> onnx.GraphProto:
-        """One step: codes of the states and of an input → codes of the next states, and of h once more."""
+        """Return one step: it maps quantized states and an input to the next states, and gives h a second time."""
         body = Scope(f"{self.scope.prefix}.{d}", self.scope.stored)
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
@@ -318,18 +371,18 @@ class _Layer:
             return tensor_info(name, body.stored[role].dtype, (self.sizes.batch, columns))
 
         formal = [declared(f"{body.prefix}.{role}", role) for role in roles]
-        made = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
-        return helper.make_graph(body.nodes, body.prefix, formal, made, body.initializers)
+        declared_outputs = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
+        return helper.make_graph(body.nodes, body.prefix, formal, declared_outputs, body.initializers)
 
     def inner(self, d: int) -> Matrix:
-        """W with its bias."""
+        """Return W with its bias."""
         weights, bias = self.node.input(W).data, self._bias(d)
         assert weights is not None
         bias = None if bias is None else bias[: weights.shape[1]]
         return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme, self.moments.get("x"))
 
     def recurrent(self, d: int) -> tuple[Matrix, ...]:
-        """R, in the parts that a step multiplies apart, with the biases that do not belong to W's product."""
+        """Return R in the parts that a step multiplies separately, with the biases that are not part of W's product."""
         weights, bias, fed = self.node.input(R).data, self._bias(d), self.scope.stored["fed"].quant
         assert weights is not None
         rows, first, seen = weights[d], len(weights[d]) - self.sizes.hidden, self.moments.get("hidden")
@@ -343,22 +396,22 @@ class _Layer:
 
 
 Decisions = tuple[Ranges, Stored, Scheme, Mapping[str, Array]]
-"""The ranges within a layer, how its input is stored, its types, and moments of what its matrices read."""
+"""The ranges inside a layer, how its input is stored, its types, and the moments of its matrices' inputs."""
 
 
 def decisions(node: Node, plan: Plan) -> Decisions:
-    """Of a plan, about a layer in integers."""
+    """Return the decisions of a plan about a recurrent layer in integers."""
     assert isinstance(node.op, Recurrent)
     name, precision = node.outputs[0].name, plan.precision_of(node)
     ranges = dict(plan.internals[name])
-    for value in node.op.alike(node)[:1]:  # all have one scale: nothing is converted
+    for value in node.op.alike(node)[:1]:  # All of these outputs share one scale, so nothing is converted.
         ranges["hidden"] = (plan.activations[value.name].low, plan.activations[value.name].high)
     scheme = replace(plan.scheme, activations=precision, weights=plan.weights_of(node))
     return ranges, Stored(precision, plan.quant_of(node.input(X), precision)), scheme, plan.moments.get(name, {})
 
 
 def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
-    """W and R of a layer as their codes have them, by the names of these constants."""
+    """Return W and R of a layer as the reals of their quantized values, by the names of these constants."""
     ranges, x, scheme, moments = decisions(node, plan)
     assert isinstance(node.op, Recurrent)
     sizes = node.op.sizes(node.input(X).type, node.input(R).type)
@@ -379,11 +432,21 @@ def expand(
     scheme: Scheme,
     moments: Mapping[str, Array] | None = None,
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
-    """The layer as ONNX nodes and initializers between real tensors; None where it has no integer form.
+    """Return a recurrent layer as ONNX nodes and initializers between real tensors.
 
-    `inputs` are the tensors of the node's inputs (those of constants are not read), of which the first is stored
-    as `x` says; `outputs` those of its outputs. `ranges` are those of `Recurrent.internals`, `moments` those of what
-    matrices read (Plan.moments). Weights are of the scheme's type. Needs opset 21.
+    The nodes need opset 21.
+
+    Args:
+        node: The layer.
+        inputs: The tensors of the node's inputs, of which constants are not read.
+        outputs: The tensors of the node's outputs.
+        ranges: The ranges of its internal tensors (`Recurrent.internals`), by role.
+        x: How the first input is stored.
+        scheme: The quantization scheme, with the type of the weights.
+        moments: The second moments of the matrices' inputs (`Plan.moments`).
+
+    Returns:
+        The nodes and the initializers; None if the layer has no integer form.
     """
     op = node.op
     if not isinstance(op, Recurrent) or not op.can_expand(node):
@@ -391,10 +454,10 @@ def expand(
     scope = Scope(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme, moments or {})
-    made = [layer.direction(d) for d in range(sizes.directions)]
+    directions = [layer.direction(d) for d in range(sizes.directions)]
     for result, name in zip(op.results, outputs, strict=True):
         shape = sizes.y_shape if result == "Y" else sizes.state_shape
         axis = int(sizes.batch_first) + (result == "Y")
-        parts = [scope.shaped(found[result], (*shape[:axis], 1, *shape[axis + 1 :])) for found in made]
+        parts = [scope.shaped(results[result], (*shape[:axis], 1, *shape[axis + 1 :])) for results in directions]
         scope.op("Concat", *parts, out=name, axis=axis)
     return scope.nodes, scope.initializers

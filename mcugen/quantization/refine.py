@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codes of all weights, by what each layer reads once all before it compute in integers."""
+"""Quantization of all weights, by what each layer reads once all layers before it compute in integers."""
 
 from __future__ import annotations
 
@@ -33,29 +33,30 @@ from mcugen.quantization.sensitivity import judged_tensors, power
 from mcugen.quantization.weights import layer_bias, layer_weights, living_weights, plain_codes, real_weights
 
 Shared = tuple[int, DType]
-"""A set of layers with the same codes (`Plan.shares`)."""
+"""A set of layers with the same quantized weights (`Plan.shares`)."""
 
 MOST_SAMPLES, MOST_COMPENSATED, MOST_COARSE = 48, 128, 256
-"""The coarser codes are, the more there is to win by what is known of the inputs: of weights of 8 bits, of such that
-make good what layers before have lost, and of models with fewer bits.
+"""Largest numbers of samples for 8-bit weights, for compensating 8-bit weights, and for weights of fewer bits.
+
+Coarser weights gain more by knowledge of the inputs.
 """
 
 COMPENSATED = 0.5
-"""How much of the error that layers before have made, as far as it shows in what a layer reads, its weights make good.
+"""Share of the error of earlier layers, as far as it shows in a layer's input, that the layer's weights compensate.
 
-Of models with weights of 4 bits, and of those that int8 serves badly (rescue.py). All of it suits the samples
-more than others: of the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB without,
-22.4 dB with a half, 19.6 dB with all; DS-CNN 27.0, 27.2, 27.4.
+It applies to models with 4-bit weights, and to those that int8 serves badly (rescue.py). Full compensation suits the
+samples more than other data. On the held-out quarters of three folds of the calibration samples, ResNet8 had 19.1 dB
+without, 22.4 dB with a half, and 19.6 dB with all; DS-CNN had 27.0, 27.2 and 27.4 dB.
 """
 
 AROUND = (1.0, 0.85, 1.15)
-"""Shares of the scale that is best for the nearest codes, which are tried with codes of least error."""
+"""Shares of the best scale for rounding to nearest, which are tried with weights of least error."""
 
 MOST_UNFOLDED = 2**23
-"""Elements of what one layer reads, unfolded, that are kept until it is computed."""
+"""Largest number of im2col elements of one layer that are kept until the layer is computed."""
 
 MOST_ELEMENTS = 2**26
-"""Of the largest tensor in all samples together: some GB of values in the worst case."""
+"""Largest number of elements of the largest tensor in all samples: some GB of values in the worst case."""
 
 
 def refine(
@@ -65,39 +66,46 @@ def refine(
     profile: Profile,
     progress: Callable[[int, int], None],
 ) -> Plan:
-    """The plan with codes for every integer layer.
+    """Return the plan with quantized weights for every integer layer.
 
-    Weights are rounded to least error on the samples, and biases carry the mean error, as the scheme says; of coarse
-    ones the plan tells the noise that is left. Without samples, weights are rounded to nearest, and biases corrected by
-    the means in the profile.
+    As the scheme says, weights are rounded to least error on the samples, and biases correct the mean error. For
+    weights of fewer bits, the plan also gets the noise that remains. Without samples, weights are rounded to nearest,
+    and biases are corrected by the means in the profile.
+
+    Args:
+        model: The float model.
+        plan: The plan without weights.
+        samples: The calibration samples; may be empty.
+        profile: The profile of the model's tensors.
+        progress: Called with the number of finished nodes, and with their total.
     """
     plan = replace(plan, layers={}, moments={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     cells = [n for n in model.graph.nodes if isinstance(n.op, Cell) and n.outputs[0].name in plan.few_bits]
     if samples and (layers or cells) and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with one_thread():
-            wide = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
-            used = _spread(model.graph, distinct(samples), MOST_COARSE if plan.is_coarse else wide)
-            sums = _Gathering(model, plan, used).gather(layers) if plan.shared else {}
-            _Walk(model, plan, used, sums).run(layers, cells, progress)
+            max_samples = MOST_COMPENSATED if plan.compensates else MOST_SAMPLES
+            chosen = _spread(model.graph, distinct(samples), MOST_COARSE if plan.is_coarse else max_samples)
+            sums = _Gathering(model, plan, chosen).gather(layers) if plan.shared else {}
+            _Walk(model, plan, chosen, sums).run(layers, cells, progress)
         return plan
     for node in layers:
-        alike = [n for n in layers if plan.shares(n) == plan.shares(node) is not None] or [node]
-        moments = _profiled(alike, profile) if plan.scheme.correct_bias else None
+        sharing_layers = [n for n in layers if plan.shares(n) == plan.shares(node) is not None] or [node]
+        moments = _profiled(sharing_layers, profile) if plan.scheme.correct_bias else None
         codes = _plain_codes(node, plan, _living(node, plan, moments is not None))
         plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
     return plan
 
 
-def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]], most: int) -> Sequence[Mapping[str, Array]]:
-    """At most so many, and as fit the memory, evenly taken."""
+def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]], max_samples: int) -> Sequence[Mapping[str, Array]]:
+    """Return at most `max_samples` samples, as many as fit in memory, evenly spread."""
     largest = max(v.type.count for v in graph.values() if not v.is_constant)
-    count = min(len(samples), most, max(MOST_ELEMENTS // max(largest, 1), 8))
+    count = min(len(samples), max_samples, max(MOST_ELEMENTS // max(largest, 1), 8))
     return [samples[i * len(samples) // count] for i in range(count)]
 
 
 class _Walk:
-    """Through the graph with all samples side by side: real values, and those of the quantized model."""
+    """A walk through the graph with all samples together: values of the float model and of the quantized one."""
 
     def __init__(
         self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]], sums: Mapping[Shared, Moments]
@@ -107,32 +115,38 @@ class _Walk:
         self._common: dict[Shared, Codes] = {}
         self.real = {v: [np.asarray(s[v.name]).reshape(v.type.shape) for s in samples] for v in graph.inputs}
         self.seen = dict(self.real)
-        """By integer layers: what they can store. Readers of another precision convert it (`_read`)."""
+        """Values in the quantized model, as integer layers store them; `_read` converts them for other precisions."""
         self._types: dict[Value, DType] = {}
-        """Of what is stored in `seen`."""
+        """Types that the values in `seen` are stored in."""
         self._unread = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
         names = set(judged_tensors(model)) if plan.is_coarse else set[str]()
         self._judged = [v for v in graph.values() if v.name in names]
         self._unread.update(self._judged)
 
     def run(self, layers: Sequence[Node], cells: Sequence[Node], progress: Callable[[int, int], None]) -> None:
-        """Up to the last layer, and to what is judged; of cells the moments are noted."""
-        wanted, noted = set(layers), set(cells)
-        last = wanted | noted | {v.producer for v in self._judged}
+        """Compute all nodes up to the last layer and to the judged tensors.
+
+        Args:
+            layers: The layers whose weights are quantized.
+            cells: The recurrent layers whose moments are noted.
+            progress: Called with the number of finished nodes, and with their total.
+        """
+        weighted, noted = set(layers), set(cells)
+        last = weighted | noted | {v.producer for v in self._judged}
         total = max(i for i, node in enumerate(self.graph.nodes, 1) if node in last)
-        for done, node in enumerate(self.graph.nodes[:total], 1):
-            unfolded = self._unfolded(node) if node in wanted else None
-            if node in wanted:
+        for number, node in enumerate(self.graph.nodes[:total], 1):
+            unfolded = self._unfolded(node) if node in weighted else None
+            if node in weighted:
                 self.plan.layers[node.output.name] = self._codes(node, unfolded)
             if node in noted:
                 self.plan.moments[node.outputs[0].name] = self._moments(node)
             self._evaluate(node, unfolded)
             self._forget(node)
-            progress(done, total)
+            progress(number, total)
         self.plan.noise = self._noise() if not noted else None
 
     def _noise(self) -> float | None:
-        """Of what is judged relative to its signal, in power: the mean of all."""
+        """Return the mean noise power of the judged tensors relative to their signal."""
         shares = []
         for value in self._judged:
             real, seen = self.real[value], self.seen[value]
@@ -141,14 +155,14 @@ class _Walk:
         return sum(shares) / len(shares) if shares else None
 
     def _unfolded(self, node: Node) -> tuple[_Unfolded, _Unfolded] | None:
-        """What a layer reads, both ways, where it is a plain product."""
+        """Return the im2col rows of a layer in both models; None if it is no plain product."""
         x = node.input(0)
         if _unfolded(node, self.real[x][0]) is None:
             return None
         return _Unfolded(node, self.real[x]), _Unfolded(node, self._read(x, node))
 
     def _codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> Codes:
-        """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
+        """Return the quantized weights of a layer, which layers of the same set share."""
         shares = self.plan.shares(node)
         if shares is None:
             return self._own_codes(node, unfolded, None)
@@ -157,7 +171,10 @@ class _Walk:
         return self._common[shares]
 
     def _own_codes(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None, moments: Moments | None) -> Codes:
-        """By `moments`, if they are known."""
+        """Return the quantized weights by the moments of the layer's inputs.
+
+        Operators that are no plain product are rounded to nearest. `moments` are known for layers that share weights.
+        """
         plan, can_correct = self.plan, _can_correct(node, self.plan)
         living = _living(node, plan, unfolded is not None and can_correct)
         codes = _plain_codes(node, plan, living)
@@ -170,35 +187,35 @@ class _Walk:
         return _corrected(node, codes, moments) if can_correct else codes
 
     def _noted(self, moments: Moments, unfolded: tuple[_Unfolded, _Unfolded]) -> Moments:
-        """With all that a layer reads."""
+        """Add all rows that a layer reads to the moments."""
         for real, seen in zip(*unfolded, strict=True):
             moments.add(real, seen)
         return moments
 
     def _moments(self, node: Node) -> dict[str, Array]:
-        """Of what a cell reads and keeps, by role."""
+        """Return the second moments of what a recurrent layer reads and keeps, by role."""
         assert isinstance(node.op, Cell)
-        found: dict[str, Moments] = defaultdict(Moments)
+        by_role: dict[str, Moments] = defaultdict(Moments)
         samples = list(zip(*self._operands(node), strict=True))
         for arrays, (_, inner) in zip(samples, node.op.abreast(node.sig, samples), strict=True):
             for role, array in {"x": arrays[0], **inner}.items():
                 rows = array.reshape(1, -1, array.shape[-1])
-                found[role].add(rows, rows)
-        return {role: moments.gram(centred=False) for role, moments in found.items()}
+                by_role[role].add(rows, rows)
+        return {role: moments.gram(centred=False) for role, moments in by_role.items()}
 
     def _operands(self, node: Node) -> list[list[Array]]:
-        """Real inputs, each of all samples."""
+        """Return the float model's values of each input, for all samples."""
         operands = [v for v in node.inputs if v is not None]
         return [self.real[v] if v.data is None else [v.data] * self._count for v in operands]
 
     def _evaluate(self, node: Node, unfolded: tuple[_Unfolded, _Unfolded] | None) -> None:
-        """On all samples, both ways."""
+        """Compute a node in both models, for all samples."""
         operands, real = [v for v in node.inputs if v is not None], self._operands(node)
         seen = [self._constant(v, node) if v.is_constant else self._read(v, node) for v in operands]
         for values, inputs, rows in zip((self.real, self.seen), (real, seen), unfolded or (None, None), strict=True):
-            given = inputs if rows is None else [rows, *inputs[1:]]
+            arguments = inputs if rows is None else [rows, *inputs[1:]]
             reference = None if rows is None else _of_unfolded
-            results = evaluate_samples(node, list(zip(*given, strict=True)), reference)
+            results = evaluate_samples(node, list(zip(*arguments, strict=True)), reference)
             values.update(zip(node.outputs, map(list, zip(*results, strict=True)), strict=True))
         if self.plan.precision_of(node) is not DType.FLOAT32:
             for v in (v for v in node.outputs if v.name in self.plan.activations):
@@ -210,7 +227,7 @@ class _Walk:
         return len(next(iter(self.real.values())))
 
     def _read(self, value: Value, node: Node) -> list[Array]:
-        """What a node reads of a tensor in the quantized model."""
+        """Return what a node reads of a tensor in the quantized model."""
         dtype = self.plan.precision_of(node)
         is_converted = value.name in self.plan.activations and dtype not in (DType.FLOAT32, self._types.get(value))
         return self._stored(value, dtype) if is_converted else self.seen[value]
@@ -230,7 +247,7 @@ class _Walk:
         return [value.data] * self._count
 
     def _forget(self, node: Node) -> None:
-        """What no node to come reads."""
+        """Delete the values that no later node reads."""
         for value in (v for v in node.inputs if v is not None and not v.is_constant):
             self._unread[value] -= 1
             if not self._unread[value]:
@@ -238,14 +255,14 @@ class _Walk:
 
 
 class _Gathering(_Walk):
-    """The walk before, with weights that are rounded to nearest: what layers of the same codes read, all together."""
+    """An earlier walk with weights rounded to nearest, which collects what layers that share weights read together."""
 
     def __init__(self, model: FloatModel, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
         super().__init__(model, replace(plan, layers={}), samples, {})
         self._found: dict[Shared, Moments] = {}
 
     def gather(self, layers: Sequence[Node]) -> Mapping[Shared, Moments]:
-        """Of those that share codes."""
+        """Return the moments of each set of layers that share weights."""
         last = max(i for i, node in enumerate(layers) if self.plan.shares(node) is not None)
         self._judged = []
         self.run(layers[: last + 1], [], lambda _done, _total: None)
@@ -259,14 +276,14 @@ class _Gathering(_Walk):
 
 
 class _Unfolded:
-    """What a plain product reads, as rows, sample by sample: looked at twice, some kept."""
+    """The im2col rows of a plain product, sample by sample. They are read twice, and some are kept."""
 
     def __init__(self, node: Node, arrays: Sequence[Array]) -> None:
         self._node, self._arrays = node, arrays
         self._kept: dict[int, Array] = {}
 
     def __iter__(self) -> Iterator[Array]:
-        """Keeps as many for the next time as there is room for."""
+        """Yield the rows of each sample, and keep as many for the next pass as there is room for."""
         room = MOST_UNFOLDED
         for index, x in enumerate(self._arrays):
             rows = self._kept.pop(index) if index in self._kept else _unfolded(self._node, x)
@@ -278,25 +295,36 @@ class _Unfolded:
 
 
 def _of_unfolded(node: Node, arrays: Sequence[Array]) -> tuple[Array]:
-    """The reference of a plain product by its rows."""
+    """Compute a plain product from its im2col rows."""
     assert isinstance(node.op, Weighted)
     return (node.op.of_unfolded(node.sig, *arrays),)
 
 
 def _plain_codes(node: Node, plan: Plan, living: Array | None) -> Codes:
-    """Weights rounded to nearest, as the plan has them."""
+    """Return weights rounded to nearest, in the type and size of the plan."""
     return plain_codes(node, plan.scheme, plan.weights_of(node), living, plan.code_bits_of(node))
 
 
 def _living(node: Node, plan: Plan, can_correct: bool) -> Array:
-    """The weights that count; all of them where nothing takes up the mean of others, or where others have the same."""
+    """Return the weights that have an effect, with 0 for the others.
+
+    All weights are kept if no bias can take up the mean of the others, or if several layers share them.
+    """
     is_free = can_correct and plan.shares(node) is None
     return living_weights(node, plan.constants) if is_free else layer_weights(node)[0]
 
 
 def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
-    """The codes of least error, for weights that compensate errors of the input; of 4 bits with scales that may clip,
-    where scales are free.
+    """Return weights of least error that also compensate errors of the input.
+
+    Weights of fewer bits also get scales that may clip, unless the scales are fixed.
+
+    Args:
+        living: The real weights.
+        codes: The weights rounded to nearest.
+        gram: The second moments of the inputs, [groups, depth, depth].
+        scheme: The quantization scheme.
+        compensation: The matrix by which the weights compensate errors of the input; None without compensation.
     """
     limits = WEIGHT_LIMITS[codes.dtype]
     if codes.group:
@@ -315,7 +343,10 @@ def _rounded(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensat
 
 
 def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, compensation: Array | None) -> Codes:
-    """Scales that may clip, of least error group by group; then codes of least error of all inputs together."""
+    """Choose scales that may clip, group by group, then the weights of least error of all inputs together.
+
+    The arguments are those of `_rounded`.
+    """
     weights, size, limits = living.astype(np.float64), codes.group, WEIGHT_LIMITS[codes.dtype]
     weights = weights if compensation is None else weights + weights @ compensation[0]
     missing = -weights.shape[1] % size
@@ -338,7 +369,7 @@ def _rounded_by_group(living: Array, codes: Codes, gram: Array, scheme: Scheme, 
 
 
 def _of_steps(weights: Array, codes: Codes, gram: Array, limits: tuple[int, int]) -> Codes:
-    """The codes of least error for the scales that are given."""
+    """Return the weights of least error for given scales."""
     steps = np.broadcast_to(codes.steps, weights.shape)
     return replace(codes, weights=round_weights(weights[None], steps[None], gram, limits)[0])
 
@@ -348,7 +379,10 @@ def _can_correct(node: Node, plan: Plan) -> bool:
 
 
 def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
-    """With a bias that makes the mean of each output channel what it is in float, as far as the means are known."""
+    """Return the weights with a bias that restores the float mean of each output channel.
+
+    The correction is reduced as far as the means are uncertain (`Moments.trust`).
+    """
     real = layer_weights(node)[0]
     weights = real.reshape(len(moments.real), -1, moments.real.shape[-1]).astype(np.float64)
     seen = (codes.weights * codes.steps).reshape(weights.shape)
@@ -358,13 +392,16 @@ def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
 
 
 def _grouped(weights: Array, codes: Codes, groups: int) -> tuple[Array, Array]:
-    """Real weights as [groups, outputs of a group, depth], and the scales of their codes as [groups, outputs]."""
+    """Return real weights as [groups, outputs of a group, depth], and their scales as [groups, outputs]."""
     scales = np.broadcast_to(codes.scales, len(weights)).reshape(groups, -1)
     return weights.reshape(*scales.shape, -1).astype(np.float64), scales
 
 
 def _profiled(nodes: Sequence[Node], profile: Profile) -> Moments | None:
-    """Means of what layers of the same codes read, as far as the profile tells: one number a channel."""
+    """Return the means of what layers that share weights read, one number per channel.
+
+    The result is None if the profile lacks them.
+    """
     moments = Moments()
     for node in nodes:
         rows = _mean_rows(node, profile)
@@ -386,5 +423,5 @@ def _mean_rows(node: Node, profile: Profile) -> Array | None:
 
 
 def _unfolded(node: Node, x: Array) -> Array | None:
-    """The input of a layer as rows, where it is a plain product."""
+    """Return the input of a layer as im2col rows; None if the layer is no plain product."""
     return node.op.unfolded(node.sig, x) if isinstance(node.op, Weighted) else None

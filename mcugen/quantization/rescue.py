@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that int8 does not serve are computed more precisely, where outputs are bad without that and good with it.
+"""Wider types for layers that int8 serves badly, if the outputs are bad without them and good with them.
 
-First layers that read features of disparate ranges, or numbers that are mostly far smaller than their extremes, in
-float32: one scale serves none but the largest. Recurrent layers of such inputs in int16: what is lost of an input is
-lost in each step. Where that is not enough, weights make good a part of what layers before have lost.
+First, layers that read features of disparate ranges are computed in float32, and so are those that read numbers mostly
+far smaller than their extremes: one scale serves only the largest. Recurrent layers of such inputs are computed in
+int16, because they lose a part of the input in each step. If that is not enough, weights compensate a part of the
+errors of earlier layers.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from mcugen.quantization.quantize import Quantization, Quantizer
 from mcugen.quantization.scores import cheap_macs, score_layers
 
 APART = 8.0
-"""Ratio of the ranges of features from which a wider type is tried: the narrowest has five bits of eight left."""
+"""Ratio of the ranges of features from which a wider type is tried: the narrowest feature keeps five of eight bits."""
 
 BAD_DB, DOUBTFUL_DB = 25.0, 31.0
-"""SQNR of the outputs below which int8 serves them badly, and below which wider types are tried.
+"""SQNR of the outputs, in dB, below which int8 serves them badly, and below which wider types are tried.
 
-The second is higher, because estimates on few samples err by some dB.
+DOUBTFUL_DB is higher than BAD_DB, because estimates on few samples are wrong by some dB.
 """
 
 STREAM_DOUBTFUL_DB = 40.0
-"""The same for layers of a state: their errors add up over more steps than the samples have."""
+"""DOUBTFUL_DB for the layers of a state: their errors add up over more steps than the samples have."""
 
 STREAM_GOOD_DB = 45.0
-"""SQNR of a stream's outputs below which all layers behind a state are tried like those of the state.
+"""SQNR of a stream's outputs below which all layers behind a state are tried in the type of the state's layers.
 
-These read the state as it is then, so that nothing converts it.
+They then read the state as it is stored, without a conversion.
 """
 
 SCORE_DOUBTFUL_DB = 40.0
@@ -50,15 +51,16 @@ At 31 dB the area under the ROC curve was up to 0.022 less than that of float32 
 """
 
 COARSE_MARGIN_DB = 4.0
-"""Layers beside a tensor are raised if the SQNR is doubtful, or by so much not, when that tensor alone is quantized.
+"""Margin in dB that is added to the doubtful SQNR for tensors that are quantized alone.
 
-The noise of three such tensors leaves outputs that are doubtful.
+The layers beside a tensor are raised if quantizing that tensor alone gives a lower SQNR than this sum. The noise of
+three such tensors makes the outputs doubtful.
 """
 
 INT16_ENOUGH_DB = 33.0
-"""SQNR of the outputs from which int16 is enough for layers that cost much in float32.
+"""SQNR of the outputs from which int16 is enough for layers that are expensive in float32.
 
-Other samples than those that it is measured on had up to 3 dB less.
+Other samples than those of the measurement had up to 3 dB less.
 """
 
 MAX_LOSS_DB = 1.0
@@ -68,16 +70,16 @@ What such layers lose is far below what the rest of the model loses then.
 """
 
 BETTER_DB = 3.0
-"""Gain in SQNR that a wider type of some layers must bring."""
+"""Gain in SQNR, in dB, that a wider type of some layers must bring."""
 
 GAINED_DB = 2.0
-"""What compensating weights must bring, which cost nothing."""
+"""Gain in SQNR, in dB, that compensating weights must bring; they cost nothing at run time."""
 
 MOST_OBSERVED = 256
-"""Samples by which the ranges of features are compared."""
+"""Largest number of samples by which the ranges of features are compared."""
 
 FEW_SAMPLES, MOST_SAMPLES = 16, 64
-"""By which is seen whether outputs are far from bad, and by which two ways are judged."""
+"""Largest numbers of samples of the first check whether outputs are good, and of a comparison of two candidates."""
 
 
 TimeOf = Callable[[Quantization], float | None]
@@ -95,44 +97,44 @@ class _Remedy:
 
 
 def rescued(
-    maker: Quantizer, wanted: Mapping[str, DType], *, is_searched: bool = False, time_of: TimeOf | None = None
+    quantizer: Quantizer, precisions: Mapping[str, DType], *, is_searched: bool = False, time_of: TimeOf | None = None
 ) -> tuple[dict[str, DType], list[PrecisionReason], list[str]]:
     """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
 
     Args:
-        maker: The quantizer; its weights compensate from then on, where that helps.
-        wanted: Precisions that the user chose, by layer. They stay as they are.
+        quantizer: The quantizer. Its weights compensate errors from then on, if that helps.
+        precisions: Precisions that the user chose, by layer. They stay as they are.
         is_searched: Whether `--precision auto` searches for the precisions of layers afterwards, by the user's demand.
             Only what int8 serves badly is raised then.
         time_of: Estimates the time of a quantized model on the board, where that is known. Of the types that serve the
             outputs, costly layers get the fastest.
 
     Returns:
-        `wanted` with the chosen layers, the reason of each chosen layer, and notes of what else was changed.
+        `precisions` with the chosen layers, the reason of each chosen layer, and notes of what else was changed.
     """
-    layers, reasons, notes = dict(wanted), list[PrecisionReason](), list[str]()
-    doubtful = DOUBTFUL_DB if is_searched else _doubtful_db(maker.model)
-    if not maker.samples or _sqnr(maker, layers, FEW_SAMPLES) >= doubtful:
+    layers, reasons, notes = dict(precisions), list[PrecisionReason](), list[str]()
+    doubtful = DOUBTFUL_DB if is_searched else _doubtful_db(quantizer.model)
+    if not quantizer.samples or _sqnr(quantizer, layers, FEW_SAMPLES) >= doubtful:
         return layers, reasons, notes
-    before = _sqnr(maker, layers, MOST_SAMPLES)
-    for remedy in _remedies(maker, is_searched=is_searched):
-        free = {name: remedy.dtype for name in remedy.layers if name not in layers}
-        if not free or before >= (BAD_DB if is_searched else remedy.below_db):
+    before_db = _sqnr(quantizer, layers, MOST_SAMPLES)
+    for remedy in _remedies(quantizer, is_searched=is_searched):
+        raised = {name: remedy.dtype for name in remedy.layers if name not in layers}
+        if not raised or before_db >= (BAD_DB if is_searched else remedy.below_db):
             continue
-        after = _sqnr(maker, layers | free, MOST_SAMPLES)
-        if after >= before + BETTER_DB:
-            free, after = _economized(maker, layers, free, after, time_of or _unknown_time)
-            told = f"{remedy.why}, and outputs have {after:.1f} dB so, not {before:.1f}"
-            reasons += [PrecisionReason(name, dtype.value, told) for name, dtype in free.items()]
-            layers, before = layers | free, after
-    can_compensate = maker.scheme.optimize_rounding and not maker.quantize(layers).plan.compensates
-    if before < BAD_DB and can_compensate and len(maker.samples) >= FEW_SAMPLES:
-        maker.compensates = True
-        after = _sqnr(maker, layers, MOST_SAMPLES)
-        maker.compensates = after >= before + GAINED_DB
-        if maker.compensates:
-            told = f"outputs have {after:.1f} dB so, not {before:.1f}"
-            notes.append(f"weights make good a part of what layers before have lost: {told}")
+        after_db = _sqnr(quantizer, layers | raised, MOST_SAMPLES)
+        if after_db >= before_db + BETTER_DB:
+            raised, after_db = _economized(quantizer, layers, raised, after_db, time_of or _unknown_time)
+            effect = f"{remedy.why}, and outputs have {after_db:.1f} dB so, not {before_db:.1f}"
+            reasons += [PrecisionReason(name, dtype.value, effect) for name, dtype in raised.items()]
+            layers, before_db = layers | raised, after_db
+    can_compensate = quantizer.scheme.optimize_rounding and not quantizer.quantize(layers).plan.compensates
+    if before_db < BAD_DB and can_compensate and len(quantizer.samples) >= FEW_SAMPLES:
+        quantizer.compensates = True
+        after_db = _sqnr(quantizer, layers, MOST_SAMPLES)
+        quantizer.compensates = after_db >= before_db + GAINED_DB
+        if quantizer.compensates:
+            effect = f"outputs have {after_db:.1f} dB so, not {before_db:.1f}"
+            notes.append(f"weights make good a part of what layers before have lost: {effect}")
     return layers, reasons, notes
 
 
@@ -148,69 +150,85 @@ def _doubtful_without_state_db(model: FloatModel) -> float:
 
 
 def _economized(
-    maker: Quantizer, layers: Mapping[str, DType], raised: Mapping[str, DType], reached_db: float, time_of: TimeOf
+    quantizer: Quantizer, layers: Mapping[str, DType], raised: Mapping[str, DType], reached_db: float, time_of: TimeOf
 ) -> tuple[dict[str, DType], float]:
-    """Return the raised layers with integers for those that cost much in float32, if these are enough, and the SQNR.
+    """Return the raised layers and the SQNR, with integers instead of float32 for expensive layers if that is enough.
 
-    int16 activations are tried with weights of 8 bits first, then with weights of 16 and sums that nothing rounds.
+    int16 activations are tried with 8-bit weights first, then with 16-bit weights and sums that nothing rounds.
+
+    Args:
+        quantizer: The quantizer.
+        layers: The precisions without the raised layers.
+        raised: The raised layers and their types.
+        reached_db: The SQNR with these types.
+        time_of: Estimates the time of a quantized model; of the types that are enough, the fastest is chosen.
     """
-    graph = maker.model.graph
+    graph = quantizer.model.graph
     limit = cheap_macs(graph)
     costly = {n.outputs[0].name for n in graph.nodes if n.op.macs(n.sig) > limit and weight_axes(n.op)}
     in_float = [name for name, dtype in raised.items() if dtype is DType.FLOAT32 and name in costly]
-    if not in_float or maker.scheme.activations is not DType.INT8:
+    if not in_float or quantizer.scheme.activations is not DType.INT8:
         return dict(raised), reached_db
     enough_db = {DType.INT16: INT16_ENOUGH_DB, DType.INT32: min(INT16_ENOUGH_DB, reached_db - MAX_LOSS_DB)}
-    good: list[tuple[dict[str, DType], float]] = []
-    for dtype, least_db in enough_db.items():
+    candidates: list[tuple[dict[str, DType], float]] = []
+    for dtype, min_db in enough_db.items():
         cheaper = {**raised, **dict.fromkeys(in_float, dtype)}
-        reached = _sqnr(maker, {**layers, **cheaper}, MOST_SAMPLES)
-        if reached >= least_db:
-            good.append((cheaper, reached))
-    good.append((dict(raised), reached_db))
-    times = [time_of(maker.quantize({**layers, **candidate})) for candidate, _ in good] if len(good) > 1 else []
+        cheaper_db = _sqnr(quantizer, {**layers, **cheaper}, MOST_SAMPLES)
+        if cheaper_db >= min_db:
+            candidates.append((cheaper, cheaper_db))
+    if not candidates:
+        return dict(raised), reached_db
+    candidates.append((dict(raised), reached_db))
+    times = [time_of(quantizer.quantize({**layers, **candidate})) for candidate, _ in candidates]
     known = [time for time in times if time is not None]
-    return good[times.index(min(known))] if known and len(known) == len(times) else good[0]
+    return candidates[times.index(min(known))] if len(known) == len(times) else candidates[0]
 
 
 def _unknown_time(_model: Quantization) -> float | None:
-    """Return None: without a board, the first type that is enough is the best."""
+    """Return None: without a board, the first type that is enough is chosen."""
     return None
 
 
-def _sqnr(maker: Quantizer, layers: Mapping[str, DType], most: int) -> float:
-    """Return the SQNR of the outputs in dB on at most `most` samples; large models are judged by fewer.
+def _sqnr(quantizer: Quantizer, layers: Mapping[str, DType], max_samples: int) -> float:
+    """Return the SQNR of the outputs in dB on at most `max_samples` samples; large models are judged by fewer.
 
     The samples of a stream are consecutive, because each step starts from the state that the last one left.
     """
-    macs = sum(node.op.macs(node.sig) for node in maker.model.graph.nodes)
-    most = min(most, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
-    places = range(min(most, len(maker.samples))) if maker.model.states else spread(len(maker.samples), most)
-    return output_sqnr(maker.quantize(layers), [maker.samples[i] for i in places])
+    macs = sum(node.op.macs(node.sig) for node in quantizer.model.graph.nodes)
+    max_samples = min(max_samples, max(MOST_MACS // max(macs, 1), LEAST_JUDGED))
+    places = (
+        range(min(max_samples, len(quantizer.samples)))
+        if quantizer.model.states
+        else spread(len(quantizer.samples), max_samples)
+    )
+    return output_sqnr(quantizer.quantize(layers), [quantizer.samples[i] for i in places])
 
 
-def _remedies(maker: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
-    """Yield what may be tried, the cheapest first; a search looks for layers inside the network by itself."""
-    graph, is_int8 = maker.model.graph, maker.scheme.activations is DType.INT8
+def _remedies(quantizer: Quantizer, *, is_searched: bool) -> Iterator[_Remedy]:
+    """Yield the remedies that may be tried, the cheapest first.
+
+    A search of precisions finds layers inside the network by itself.
+    """
+    graph, is_int8 = quantizer.model.graph, quantizer.scheme.activations is DType.INT8
     if is_int8:
         cells = [n.outputs[0].name for n in graph.nodes if isinstance(n.op, Recurrent)]
         yield _Remedy(cells, DType.INT16, "int8 keeps too little of what a recurrent layer reads")
     inputs = [v for v in graph.inputs if v.type.dtype is DType.FLOAT32]
-    moved = _moved_inputs(maker.model, inputs)
-    apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observed(maker, v))]
+    moved = _moved_inputs(quantizer.model, inputs)
+    apart = [v for v in (*inputs, *moved) if v.type.rank > 1 and _is_disparate(v, _observed(quantizer, v))]
     why = f"the features that they read differ in range more than {APART:.0f} times"
-    yield _Remedy(_readers_of(apart, maker), DType.FLOAT32, why)
-    coarse = [v for v in inputs if v not in apart and maker.sqnr_alone(v.name) < BAD_DB]
+    yield _Remedy(_readers_of(apart, quantizer), DType.FLOAT32, why)
+    coarse = [v for v in inputs if v not in apart and quantizer.sqnr_alone(v.name) < BAD_DB]
     why = "much of what they read is far smaller than its extremes"
-    yield _Remedy(_readers_of(coarse, maker), DType.FLOAT32, why)
+    yield _Remedy(_readers_of(coarse, quantizer), DType.FLOAT32, why)
     if not is_searched:
-        doubtful = _doubtful_without_state_db(maker.model)
-        coarse = [v for v in maker.model.tensors if maker.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
+        doubtful = _doubtful_without_state_db(quantizer.model)
+        coarse = [v for v in quantizer.model.tensors if quantizer.sqnr_alone(v.name) < doubtful + COARSE_MARGIN_DB]
         why = "much of what they read or compute is far smaller than its extremes"
         yield _Remedy(_layers_beside(coarse), DType.FLOAT32, why, doubtful)
     if is_int8:
         why = "errors of a state stay in it from step to step"
-        kept, behind = _state_layers(maker.model)
+        kept, behind = _state_layers(quantizer.model)
         yield _Remedy(kept, DType.INT16, why, STREAM_DOUBTFUL_DB)
         why = "they read a state, which int16 keeps"
         yield _Remedy([*kept, *behind], DType.INT16, why, STREAM_GOOD_DB)
@@ -223,32 +241,32 @@ def _layers_beside(values: Sequence[Value]) -> list[str]:
 
 
 def _state_layers(model: FloatModel) -> tuple[list[str], list[str]]:
-    """Return the layers of states, and all others that read what comes of a state.
+    """Return the layers of states, and all other layers that depend on a state.
 
-    Those of a state lie between its input and its output, or make what these read directly.
+    The layers of a state lie between its input and its output, or produce what these layers read directly.
     """
     graph = model.graph
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
     chosen, behind = set[Node](), set[Node]()
     for source, target in model.states.items():
-        fed = {v for v in graph.inputs if v.name == target}
+        dependent = {v for v in graph.inputs if v.name == target}
         for node in graph.nodes:
-            if not fed.isdisjoint(node.inputs):
-                fed.update(node.outputs)
+            if not dependent.isdisjoint(node.inputs):
+                dependent.update(node.outputs)
                 behind.add(node)
         needed = {outputs[source]}
         for node in reversed(graph.nodes):
             if not needed.isdisjoint(node.outputs):
                 needed.update(v for v in node.inputs if v is not None)
-        cycle = {n for n in graph.nodes if not (fed & needed).isdisjoint(n.outputs)}
-        read = {v.producer for n in cycle for v in n.inputs if v is not None and v.producer is not None}
-        chosen |= cycle | read
+        cycle = {n for n in graph.nodes if not (dependent & needed).isdisjoint(n.outputs)}
+        producers = {v.producer for n in cycle for v in n.inputs if v is not None and v.producer is not None}
+        chosen |= cycle | producers
     named = [(n, n.outputs[0].name) for n in graph.nodes if not n.op.moves_data]
     return [name for n, name in named if n in chosen], [name for n, name in named if n in behind - chosen]
 
 
-def _readers_of(inputs: Sequence[Value], maker: Quantizer) -> list[str]:
-    """Return the first layers behind inputs, and on from each result that int8 serves as badly as the input.
+def _readers_of(inputs: Sequence[Value], quantizer: Quantizer) -> list[str]:
+    """Return the first layers behind inputs, and the layers behind each result that int8 serves as badly as the input.
 
     A spectrum is such a result: the logarithm behind it needs the small values, which int8 rounds to 0.
     """
@@ -257,15 +275,15 @@ def _readers_of(inputs: Sequence[Value], maker: Quantizer) -> list[str]:
     for value in todo:
         for node in _readers(value):
             chosen.update(dict.fromkeys(v.name for v in node.outputs[:1]))
-            todo += [v for v in node.outputs if v not in todo and maker.sqnr_alone(v.name) < BAD_DB]
+            todo += [v for v in node.outputs if v not in todo and quantizer.sqnr_alone(v.name) < BAD_DB]
     return list(chosen)
 
 
 def _readers(value: Value) -> Iterator[Node]:
-    """What computes with a value, wherever it has been moved."""
+    """Yield the nodes that compute with a value, directly or behind nodes that move data."""
     for node in value.users:
         if node.op.moves_data:
-            yield from (found for moved in node.outputs for found in _readers(moved))
+            yield from (reader for moved in node.outputs for reader in _readers(moved))
         else:
             yield node
 
@@ -280,12 +298,12 @@ def _moved_inputs(model: FloatModel, inputs: Sequence[Value]) -> list[Value]:
     return [v for v in model.tensors if len(moved.get(v, ())) > 1]
 
 
-def _observed(maker: Quantizer, value: Value) -> list[Array]:
+def _observed(quantizer: Quantizer, value: Value) -> list[Array]:
     """Return a tensor of the float model for some samples, each in the tensor's shape."""
-    samples = [maker.samples[i] for i in spread(len(maker.samples), MOST_OBSERVED)]
+    samples = [quantizer.samples[i] for i in spread(len(quantizer.samples), MOST_OBSERVED)]
     if value.name in samples[0]:
         return [np.asarray(sample[value.name]).reshape(value.type.shape) for sample in samples]
-    results = run_onnxruntime(all_tensors(maker.model), samples)
+    results = run_onnxruntime(all_tensors(quantizer.model), samples)
     return [result[value.name].reshape(value.type.shape) for result in results]
 
 
@@ -297,8 +315,8 @@ def _is_disparate(value: Value, arrays: Sequence[Array]) -> bool:
 
 def _ratio(value: Value, arrays: Sequence[Array], axis: int) -> float:
     """Return the widest range of an index along an axis, divided by the narrowest that is not empty."""
-    others = tuple(a for a in range(value.type.rank) if a != axis)
-    low = np.minimum(np.min([a.min(others) for a in arrays], axis=0), 0)
-    high = np.maximum(np.max([a.max(others) for a in arrays], axis=0), 0)
+    other_axes = tuple(a for a in range(value.type.rank) if a != axis)
+    low = np.minimum(np.min([a.min(other_axes) for a in arrays], axis=0), 0)
+    high = np.maximum(np.max([a.max(other_axes) for a in arrays], axis=0), 0)
     spans: Array = (high - low)[high > low]
     return float(spans.max() / spans.min()) if spans.size else 1.0

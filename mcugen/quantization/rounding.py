@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounding of a layer's weights by its error on data instead of weight by weight.
 
-With G = E[x xᵀ] of a layer's inputs, codes q and scale s cost E‖(w − s·q)ᵀ x‖² = (w − s·q)ᵀ G (w − s·q) for each output
-channel. Rounding to nearest is best only where G is diagonal. Here errors are first handed on from input to input
-(Frantar et al. 2022, GPTQ: Cholesky of G⁻¹), then single codes are moved while that helps (coordinate descent).
+For each output channel, quantized weights q with scale s have this error, where G = E[x xᵀ] of the layer's inputs:
 
-Where codes are few, a scale that clips the largest weights may leave less error (`best_scales`).
+    E‖(w − s·q)ᵀ x‖² = (w − s·q)ᵀ G (w − s·q)
+
+Rounding to nearest is best only if G is diagonal. Two steps find better weights. First, errors are passed on from input
+to input (Frantar et al. 2022, GPTQ: Cholesky of G⁻¹). Then single weights are moved while that helps (coordinate
+descent).
+
+If there are few quantized values, a scale that clips the largest weights may leave a smaller error (`best_scales`).
 
 Arrays are batches over groups: weights [groups, outputs, depth], scales [groups, outputs], gram [groups, depth, depth].
-Steps are scales of weight by weight, relative to the largest of an output.
+Steps are scales by weight, relative to the largest scale of an output.
 """
 
 from __future__ import annotations
@@ -22,73 +26,107 @@ from mcugen.hir.types import Array
 Limits = tuple[int, int]
 
 BYTE: Limits = (-127, 127)
-"""Of codes."""
+"""Limits of int8 weights."""
 
 CLIPPING = tuple(share / 20 for share in range(20, 9, -1))
 """Shares of the scale that clips nothing, which are tried."""
 
 FEW = 4
-"""Codes or less: then lower shares are, too, since most weights would be 0."""
+"""Largest number of quantized values for which smaller shares are tried, too, because most weights would be 0."""
 
 MORE_CLIPPING = tuple(share / 20 for share in range(9, 3, -1))
+"""Smaller shares for few quantized values."""
 
 DAMPING = 0.01
-"""Added to the diagonal of G before it is inverted, relative to its mean."""
+"""Number added to the diagonal of G before its inversion, relative to the diagonal's mean."""
 
 SWEEPS = 10
-"""Of coordinate descent, at most."""
+"""Largest number of sweeps of the coordinate descent."""
 
 AHEAD = 32
-"""Inputs that are looked at together: of most, no code moves in later sweeps."""
+"""Number of inputs that are checked together: for most of them, no weight moves in later sweeps."""
 
 SWEEPS_OF_SCALES = 2
-"""Over the groups of inputs."""
+"""Number of sweeps over the groups of inputs."""
 
 
 def nearest(weights: Array, scales: Array, limits: Limits = BYTE) -> Array:
-    """int8 codes nearest to each weight."""
+    """Return the int8 values nearest to each weight.
+
+    Args:
+        weights: The real weights, [groups, outputs, depth].
+        scales: The scales, [groups, outputs].
+        limits: The smallest and the largest quantized value.
+    """
     return _nearest(weights / scales[..., None], limits).astype(np.int8)
 
 
 def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = BYTE) -> Array:
-    """int8 codes of least error, as far as found: never worse than rounding to nearest.
+    """Return the int8 values of least error that were found; they are never worse than rounding to nearest.
 
-    Scales may be [groups, outputs, depth]: weight by weight.
+    Args:
+        weights: The real weights, [groups, outputs, depth].
+        scales: The scales, [groups, outputs] or, by weight, [groups, outputs, depth].
+        gram: The second moments of the inputs, [groups, depth, depth].
+        limits: The smallest and the largest quantized value.
     """
-    each = scales if scales.ndim == weights.ndim else scales[..., None]
-    unit = each.max(-1, keepdims=True)
-    target, steps = weights.astype(np.float64) / unit, np.broadcast_to(each / unit, weights.shape)
+    by_weight = scales if scales.ndim == weights.ndim else scales[..., None]
+    unit = by_weight.max(-1, keepdims=True)
+    target, steps = weights.astype(np.float64) / unit, np.broadcast_to(by_weight / unit, weights.shape)
     starts = (_nearest(target / steps, limits), _feedback(target, steps, gram, limits))
-    found = [_descend(target, start, steps, gram, limits) for start in starts]
-    errors = [_error(target - codes * steps, gram) for codes in found]
+    candidates = [_descend(target, start, steps, gram, limits) for start in starts]
+    errors = [_error(target - codes * steps, gram) for codes in candidates]
     better = errors[1] < errors[0]
-    return np.where(better[..., None], found[1], found[0]).astype(np.int8)
+    return np.where(better[..., None], candidates[1], candidates[0]).astype(np.int8)
 
 
 def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> Array:
-    """Of shares of `scales`, which clip nothing, those of least error by rounding to nearest, as float32 values."""
-    best, least = scales, np.full(scales.shape, np.inf)
+    """Return the shares of the scales that have least error by rounding to nearest, as float32 values.
+
+    Args:
+        weights: The real weights, [groups, outputs, depth].
+        scales: The scales that clip nothing, [groups, outputs].
+        gram: The second moments of the inputs, [groups, depth, depth].
+        limits: The smallest and the largest quantized value.
+    """
+    best, best_error = scales, np.full(scales.shape, np.inf)
     for share in CLIPPING + MORE_CLIPPING * (limits[1] - limits[0] < FEW):
         tried = (scales * share).astype(np.float32).astype(np.float64)
         error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
-        best, least = np.where(error < least, tried, best), np.minimum(error, least)
+        best, best_error = np.where(error < best_error, tried, best), np.minimum(error, best_error)
     return best
 
 
 def best_of(tried: Sequence[Array], weights: Array, gram: Array, limits: Limits) -> tuple[Array, Array]:
-    """Of several scales for each output those by which codes of least error leave least; with these codes."""
-    best, rounded, least = tried[0], np.zeros(weights.shape, np.int8), np.full(weights.shape[:-1], np.inf)
+    """Return for each output the weights of least error and their scales, out of several arrays of scales.
+
+    Args:
+        tried: The arrays of scales to choose from, each [groups, outputs].
+        weights: The real weights, [groups, outputs, depth].
+        gram: The second moments of the inputs, [groups, depth, depth].
+        limits: The smallest and the largest quantized value.
+    """
+    best, rounded, best_error = tried[0], np.zeros(weights.shape, np.int8), np.full(weights.shape[:-1], np.inf)
     for scales in tried:
         codes = round_weights(weights, scales, gram, limits)
         error = quadratic_error(weights, codes, scales, gram)
-        better = error < least
+        better = error < best_error
         best, rounded = np.where(better, scales, best), np.where(better[..., None], codes, rounded)
-        least = np.minimum(error, least)
+        best_error = np.minimum(error, best_error)
     return rounded, best
 
 
 def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
-    """The scales of least error for these codes, as float32 values; `scales` where the codes are nothing."""
+    """Return the scales of least error for given quantized weights, as float32 values.
+
+    Outputs keep their scale if their quantized weights are all 0 or if the fitted scale is not positive.
+
+    Args:
+        weights: The real weights, [groups, outputs, depth].
+        codes: The quantized weights, of the same shape.
+        scales: The present scales, [groups, outputs].
+        gram: The second moments of the inputs, [groups, depth, depth].
+    """
     energy = ((codes @ gram) * codes).sum(-1)
     shared = ((weights @ gram) * codes).sum(-1)
     fitted = np.divide(shared, energy, out=scales.astype(np.float64), where=(energy > 0) & (shared > 0))
@@ -97,28 +135,41 @@ def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> A
 
 
 def fitted_group_scales(weights: Array, codes: Array, scales: Array, gram: Array, size: int) -> Array:
-    """The same of groups of `size` inputs, one after the other: weights and codes [outputs, depth], scales [outputs,
-    groups], gram [depth, depth].
+    """Return the scales of least error for given quantized weights, one group of inputs after the other.
+
+    Args:
+        weights: The real weights, [outputs, depth].
+        codes: The quantized weights, [outputs, depth].
+        scales: The present scales, [outputs, groups of inputs].
+        gram: The second moments of the inputs, [depth, depth].
+        size: The number of inputs of a group.
     """
-    found = scales.astype(np.float64)
+    fitted = scales.astype(np.float64)
     for _ in range(SWEEPS_OF_SCALES):
-        left = (weights - codes * np.repeat(found, size, 1)[:, : codes.shape[1]]) @ gram
+        left = (weights - codes * np.repeat(fitted, size, 1)[:, : codes.shape[1]]) @ gram
         for number, start in enumerate(range(0, codes.shape[1], size)):
             part = slice(start, start + size)
-            moved = codes[:, part] @ gram[part]
-            energy, shared = (moved[:, part] * codes[:, part]).sum(-1), (left[:, part] * codes[:, part]).sum(-1)
+            gram_products = codes[:, part] @ gram[part]
+            energy, shared = (gram_products[:, part] * codes[:, part]).sum(-1), (left[:, part] * codes[:, part]).sum(-1)
             step = np.divide(shared, energy, out=np.zeros_like(shared), where=energy > 0)
-            step = np.where(found[:, number] + step > 0, step, 0.0)
-            found[:, number] += step
-            left -= step[:, None] * moved
-    result: Array = found.astype(np.float32).astype(np.float64)
+            step = np.where(fitted[:, number] + step > 0, step, 0.0)
+            fitted[:, number] += step
+            left -= step[:, None] * gram_products
+    result: Array = fitted.astype(np.float32).astype(np.float64)
     return result
 
 
 def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
-    """(w − s·q)ᵀ G (w − s·q) of each output channel: [groups, outputs]. Scales may be weight by weight."""
-    each = scales if scales.ndim == codes.ndim else scales[..., None]
-    return _error(weights.astype(np.float64) - each * codes, gram)
+    """Return (w − s·q)ᵀ G (w − s·q) of each output channel, [groups, outputs].
+
+    Args:
+        weights: The real weights, [groups, outputs, depth].
+        codes: The quantized weights, of the same shape.
+        scales: The scales, [groups, outputs] or, by weight, [groups, outputs, depth].
+        gram: The second moments of the inputs, [groups, depth, depth].
+    """
+    by_weight = scales if scales.ndim == codes.ndim else scales[..., None]
+    return _error(weights.astype(np.float64) - by_weight * codes, gram)
 
 
 def _nearest(target: Array, limits: Limits) -> Array:
@@ -132,25 +183,25 @@ def _error(difference: Array, gram: Array) -> Array:
 
 
 def _feedback(target: Array, steps: Array, gram: Array, limits: Limits) -> Array:
-    """Rounds input by input, those of most energy first; what remains is compensated by the inputs to come."""
+    """Round input by input, by falling energy; later inputs compensate the errors."""
     order = np.argsort(-np.diagonal(gram, axis1=-2, axis2=-1), axis=-1, kind="stable")
     groups = np.arange(len(gram))[:, None]
     sorted_gram = gram[groups[:, :, None], order[:, :, None], order[:, None, :]]
     factor = np.linalg.cholesky(np.linalg.inv(_damped(sorted_gram))).swapaxes(-2, -1)
-    rest = np.take_along_axis(target, order[:, None, :], -1)
+    remaining = np.take_along_axis(target, order[:, None, :], -1)
     steps = np.take_along_axis(steps, order[:, None, :], -1)
-    codes = np.empty_like(rest)
-    for k in range(rest.shape[-1]):
-        codes[..., k] = np.clip(np.rint(rest[..., k] / steps[..., k]), *limits)
-        error = (rest[..., k] - codes[..., k] * steps[..., k]) / factor[:, None, k, k]
-        rest[..., k + 1 :] -= error[..., None] * factor[:, None, k, k + 1 :]
+    codes = np.empty_like(remaining)
+    for k in range(remaining.shape[-1]):
+        codes[..., k] = np.clip(np.rint(remaining[..., k] / steps[..., k]), *limits)
+        error = (remaining[..., k] - codes[..., k] * steps[..., k]) / factor[:, None, k, k]
+        remaining[..., k + 1 :] -= error[..., None] * factor[:, None, k, k + 1 :]
     unsorted = np.empty_like(codes)
     np.put_along_axis(unsorted, order[:, None, :], codes, -1)
     return unsorted
 
 
 def _damped(gram: Array) -> Array:
-    """Invertible: with a share of the mean diagonal on the diagonal (of 1 where nothing was seen)."""
+    """Return an invertible matrix: a share of the mean diagonal is added to the diagonal (1 if all inputs are 0)."""
     mean = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
     ridge = np.where(mean > 0, DAMPING * mean, 1.0)
     result: Array = gram + ridge[:, None, None] * np.eye(gram.shape[-1])
@@ -158,14 +209,14 @@ def _damped(gram: Array) -> Array:
 
 
 def _descend(target: Array, start: Array, steps: Array, gram: Array, limits: Limits) -> Array:
-    """Moves one code at a time to where the error is least, until none moves."""
+    """Move one quantized weight at a time to where the error is least, until none moves."""
     codes = start.copy()
     gradient = (target - codes * steps) @ gram
     curvature = np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), np.finfo(np.float64).tiny)
     slope = curvature[:, None] * steps
 
     def wanted(at: int | slice) -> Array:
-        """By how much the codes of an input, or of several, should move."""
+        """Return by how much the quantized weights of one or several inputs should move."""
         moved = codes[..., at] + np.rint(gradient[..., at] / slope[..., at])
         moves: Array = np.minimum(np.maximum(moved, limits[0]), limits[1]) - codes[..., at]
         return moves

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration samples as quantization takes them: each once, in an order of their own, without strays."""
+"""Preparation of calibration samples: without duplicates and outliers, in an order that depends on their content."""
 
 from __future__ import annotations
 
@@ -13,39 +13,42 @@ from mcugen.hir.types import Array
 Sample = Mapping[str, Array]
 
 LEAST_JUDGED = 10
-"""Samples among which one may be thought a stray."""
+"""Smallest number of samples among which one may count as an outlier."""
 
 STRAY = 6.0
-"""A stray sample reaches so many times as far from 0 as all that are none,"""
+"""Ratio by which an outlier's largest magnitude exceeds that of all other samples."""
 MOST_STRAYS = 0.02
-"""and at most so many are strays, or one."""
+"""Largest share of outliers; one outlier is always allowed."""
 
 
 def in_own_order(samples: Sequence[Sample]) -> list[Sample]:
-    """By what they hold: what follows from them does not depend on the order in which they came."""
+    """Return the samples in an order that depends only on their content, so that results do, too."""
     return [sample for _, sample in numbered(samples)]
 
 
 def numbered(samples: Sequence[Sample]) -> list[tuple[int, Sample]]:
-    """In that order, each with its place in the given one: by energy, so that any few evenly taken are of all kinds."""
+    """Return the samples in an order that depends on their content, each with its place in the given order.
+
+    They are sorted by energy, so that a few evenly spaced samples represent all.
+    """
     return sorted(enumerate(samples), key=lambda each: (_energy(each[1]), _digest(each[1]), each[0]))
 
 
 def _energy(sample: Sample) -> float:
-    """Of all inputs, of which none is a state."""
+    """Return the sum of squares of all inputs."""
     return sum(float(np.square(sample[name], dtype=np.float64).sum()) for name in sorted(sample))
 
 
 def distinct(samples: Sequence[Sample]) -> list[Sample]:
-    """Each sample once, in order: a repeated one tells nothing new."""
+    """Return each sample once, in order: a duplicate adds no information."""
     return list({_digest(sample): sample for sample in reversed(samples)}.values())[::-1]
 
 
 def halves(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
-    """Places of every second sample, and of the others; equal ones are all in one half."""
+    """Return the places of every second sample, and of the other samples; equal samples are in the same half."""
     kinds: dict[bytes, int] = {}
     numbers = [kinds.setdefault(_digest(sample), len(kinds)) for sample in samples]
-    even, odd = ([place for place, number in enumerate(numbers) if number % 2 == rest] for rest in (0, 1))
+    even, odd = ([place for place, number in enumerate(numbers) if number % 2 == parity] for parity in (0, 1))
     return even, odd
 
 
@@ -57,13 +60,13 @@ def _digest(sample: Sample) -> bytes:
 
 
 def without_strays(samples: Sequence[Sample]) -> tuple[list[Sample], list[str]]:
-    """The samples but for those few that reach far beyond all others, and a note for each that is left out.
+    """Return the samples without outliers, and a note for each outlier.
 
-    One broken element would stretch the ranges of all.
+    A few samples that exceed all others by far are outliers: one broken element would widen the ranges of all.
     """
-    found = dict(_strays(samples)) if len(samples) >= LEAST_JUDGED else {}
-    return [sample for index, sample in enumerate(samples) if index not in found], [
-        note for _, note in sorted(found.items())
+    outliers = dict(_strays(samples)) if len(samples) >= LEAST_JUDGED else {}
+    return [sample for index, sample in enumerate(samples) if index not in outliers], [
+        note for _, note in sorted(outliers.items())
     ]
 
 
@@ -79,7 +82,7 @@ def _strays(samples: Sequence[Sample]) -> Iterator[tuple[int, str]]:
 
 
 def _reach(array: Array) -> float:
-    """The largest magnitude of reals; 0 of what counts."""
+    """Return the largest magnitude of an array of reals; 0 for an array of integers."""
     if array.dtype.kind != "f" or not array.size:
         return 0.0
     return float(np.abs(array).max())

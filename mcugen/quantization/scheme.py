@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How real tensors become integers: element type, range, scale and zero point."""
+"""Quantization schemes: how real tensors become integers, by element type, range, scale and zero point."""
 
 from __future__ import annotations
 
@@ -11,21 +11,31 @@ import numpy as np
 from mcugen.hir.types import Array, DType, QuantParams
 
 LEAST_SCALE = 2.0**-40
-"""Of a tensor that is always 0."""
+"""Smallest scale, as of a tensor that is always 0."""
 
 LEAST_CHANNEL = 2.0**-12
-"""Of a channel's weights relative to the largest: below, they drown in the layer's output, and its bias overflows."""
+"""Smallest range of a channel's weights relative to the largest one.
+
+The weights of smaller channels do not matter to the layer's output, and the channel's bias would overflow.
+"""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a user may ask of quantization.
+    """The options of a quantization.
 
-    `activations` is int8 or int16 (with int8 weights: "int16x8"). `method` forces one of METHODS; empty: the one
-    of least measured error, tensor by tensor. `symmetric` activations have zero point 0, as all of int16 have.
-    Scales may be powers of two. `per_channel` weights have one scale an output channel. With `integer_io` the caller
-    passes and gets codes, not reals. With `weights` of INT4 those have 4 bits where the model bears it
-    (mcugen.quantization.few_bits), and in fully connected layers a scale for each `group` of inputs, if that is not 0.
+    Attributes:
+        activations: int8, or int16 (with int8 weights: "int16x8").
+        method: A method of METHODS for all ranges; empty to choose the one of least measured error for each tensor.
+        symmetric: Whether activations have zero point 0. Those of int16 always have.
+        power_of_two: Whether scales are powers of two.
+        per_channel: Whether weights have one scale per output channel.
+        equalize: Whether the ranges of channels are equalized.
+        correct_bias: Whether biases correct the mean error of weights.
+        optimize_rounding: Whether weights are rounded to least error on the samples.
+        integer_io: Whether the caller passes and gets integers instead of reals.
+        weights: INT8, or INT4 for 4-bit weights where the model bears it (mcugen.quantization.few_bits).
+        group: The number of inputs that share a scale in fully connected layers with 4-bit weights; 0 for no groups.
     """
 
     activations: DType = DType.INT8
@@ -42,56 +52,65 @@ class Scheme:
 
 
 def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> QuantParams:
-    """Scale (a float32) and zero point of an activation with values in [low, high]; 0 is exact.
+    """Return scale (a float32) and zero point of an activation with values in [low, high]; 0 is represented exactly.
 
     int16 is symmetric, so that its zero point vanishes from all sums.
+
+    Args:
+        low: The smallest value.
+        high: The largest value.
+        dtype: The integer type.
+        scheme: The quantization scheme.
     """
     (scale,), (zero_point,) = activation_codes(np.array([low], float), np.array([high], float), dtype, scheme)
     return QuantParams((float(scale),), int(zero_point))
 
 
 def activation_codes(lows: Array, highs: Array, dtype: DType, scheme: Scheme) -> tuple[Array, Array]:
-    """The same for many ranges: scales and zero points, as float64."""
+    """Return the scales and zero points of many ranges as float64, as `activation_params` does for one.
+
+    Args:
+        lows: The smallest value of each range.
+        highs: The largest value of each range.
+        dtype: The integer type.
+        scheme: The quantization scheme.
+    """
     lows, highs = np.minimum(lows, 0.0), np.maximum(highs, 0.0)
-    least, most = dtype.limits
+    min_int, max_int = dtype.limits
     if scheme.symmetric or dtype is DType.INT16:
-        return usable_scales(np.maximum(-lows, highs) / most, scheme), np.zeros(len(lows))
-    scales = usable_scales((highs - lows) / (most - least), scheme)
-    return scales, np.clip(np.rint(least - lows / scales), least, most)
+        return usable_scales(np.maximum(-lows, highs) / max_int, scheme), np.zeros(len(lows))
+    scales = usable_scales((highs - lows) / (max_int - min_int), scheme)
+    return scales, np.clip(np.rint(min_int - lows / scales), min_int, max_int)
 
 
 def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
-    """The least and the greatest real that a tensor's codes stand for."""
+    """Return the smallest and the largest real that a tensor's integers represent."""
     low, high = ((code - quant.zero_point) * float(quant.scale[0]) for code in dtype.limits)
     return low, high
 
 
 WEIGHT_LIMITS = {DType.INT16: (-32767, 32767), DType.INT8: (-127, 127), DType.INT4: (-8, 7), DType.INT2: (-2, 1)}
-"""Least and greatest quantized weight by type; the least value of int8 and int16 is not used."""
+"""Smallest and largest quantized weight by type; int8 weights do not use -128, nor int16 weights -32,768."""
 
 MAX_PRODUCT_SUM = 3 * 2**29
 """Largest sum of products of int16 activations and weights: three quarters of what int32 holds, as a bias is added."""
 
 
 def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DType.INT8) -> Array:
-    """Return the scales of symmetric weights (float32 values) that clip none.
+    """Return scales of symmetric weights that clip none, as float32 values.
 
-    Weights of 16 bits get a scale by which the sums of products with int16 activations stay within MAX_PRODUCT_SUM.
+    With the scales of int16 weights, sums of products with int16 activations stay within MAX_PRODUCT_SUM.
 
     Args:
         weights: The real weights.
-        axis: The axis of output channels.
-        scheme: Says whether each channel has a scale of its own.
+        axis: The axis of output channels, each of which has a scale unless the scheme has one for all.
+        scheme: The quantization scheme.
         dtype: The type of the quantized weights.
-
-    Returns:
-        One scale for each index of `axis`, or one in all.
     """
     other = tuple(a for a in range(weights.ndim) if a != axis)
     magnitudes = np.abs(weights.astype(np.float64))
-    most = magnitudes.max(other if scheme.per_channel else None, initial=0.0)
-    least = most.max(initial=0.0) * LEAST_CHANNEL
-    steps = np.maximum(np.atleast_1d(most), least) / WEIGHT_LIMITS[dtype][1]
+    largest = magnitudes.max(other if scheme.per_channel else None, initial=0.0)
+    steps = np.maximum(np.atleast_1d(largest), largest.max(initial=0.0) * LEAST_CHANNEL) / WEIGHT_LIMITS[dtype][1]
     if dtype is DType.INT16:
         sums = magnitudes.sum(other) if scheme.per_channel else magnitudes.sum(other).max(initial=0.0)
         steps = np.maximum(steps, np.atleast_1d(sums) * -DType.INT16.limits[0] / MAX_PRODUCT_SUM)
@@ -99,7 +118,7 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DTyp
 
 
 def usable_scales(steps: Array, scheme: Scheme) -> Array:
-    """Usable scales of at least these steps: float32 values, or powers of two."""
+    """Return the nearest float32 values, or the next larger powers of two, of these steps."""
     steps = np.maximum(steps, LEAST_SCALE)
     if scheme.power_of_two:
         return np.array([2.0 ** math.ceil(math.log2(step)) for step in steps])

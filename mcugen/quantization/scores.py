@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anomaly scores: reconstruction errors, distances and likelihoods, which reach far beyond their calibrated range.
+"""Anomaly scores: reconstruction errors, distances and likelihoods, which exceed their calibrated range by far.
 
-A detector is calibrated on normal data, for there is no other, and a threshold lies above all normal scores. An integer
-score saturates just there. It costs little to compute the score in float32, as it is one number, or a few, a sample.
+A detector is calibrated on normal data, because there is no other. The threshold lies above all normal scores, where an
+integer score saturates. Computing the score in float32 costs little, as it is one number, or a few, per sample.
 """
 
 from __future__ import annotations
@@ -18,32 +18,37 @@ from mcugen.ops.pointwise import Binary, Unary
 from mcugen.ops.reduce import Reduce
 
 MOST_SCORES = 64
-"""Elements of an output of scores, such as the distances from all centres: larger outputs are embeddings or maps."""
+"""Largest number of elements of an output of scores, such as the distances from all centres.
+
+Larger outputs are embeddings or maps.
+"""
 
 LEAST_CHEAP_MACS, CHEAP_SHARE = 4096, 1 / 16
-"""Multiplications of a layer that is cheap in float32: so many, or that share of all."""
+"""Multiply-accumulates up to which a layer is cheap in float32: so many, or this share of all."""
 
 _MEASURES = {"l1", "sumsquare", "min"}
-"""Reductions that measure a distance whatever they read; a minimum is that to the nearest centre."""
+"""Reductions that measure a distance whatever they read; a minimum is the distance from the nearest centre."""
 
 _OF_DEVIATIONS = {"mean", "sum", "max"}
-"""Reductions that do so where they read one of these functions, or a product of activations."""
+"""Reductions that measure a distance if they read one of the functions `_DEVIATIONS` or a product of activations."""
 
 _DEVIATIONS = {"abs", "exp", "log"}
+"""Functions whose results are magnitudes or likelihoods."""
 
 
-def with_float_scores(graph: Graph, wanted: Mapping[str, DType]) -> tuple[dict[str, DType], list[PrecisionReason]]:
+def with_float_scores(graph: Graph, precisions: Mapping[str, DType]) -> tuple[dict[str, DType], list[PrecisionReason]]:
     """Return the wanted precisions with float32 for layers that make scores, and the reason of each of these layers.
 
     Args:
-        wanted: Precisions that the user chose, by layer. They stay as they are.
+        graph: The float graph.
+        precisions: Precisions that the user chose, by layer. They stay as they are.
     """
-    layers, reasons = dict(wanted), list[PrecisionReason]()
+    layers, reasons = dict(precisions), list[PrecisionReason]()
     for score, names in score_layers(graph).items():
         kept = [name for name in names if name not in layers]
         reason = f"the score '{score}' must not saturate above what the samples reach"
-        told = f"{reason} (--layer NAME=int8 makes a layer integer)"
-        reasons += [PrecisionReason(name, DType.FLOAT32.value, told, remedy="") for name in kept]
+        explanation = f"{reason} (--layer NAME=int8 makes a layer integer)"
+        reasons += [PrecisionReason(name, DType.FLOAT32.value, explanation, remedy="") for name in kept]
         layers |= dict.fromkeys(kept, DType.FLOAT32)
     return layers, reasons
 
@@ -52,9 +57,9 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
     """Return the layers to compute in float32 by the score that they make, each by the name of its first output.
 
     They are those between an output of few numbers and the layers with weights, if a reduction among them measures a
-    distance or a likelihood, and the layers with weights that feed them as far as these are cheap.
+    distance or a likelihood. Layers with weights that feed them belong to them if they are cheap.
     """
-    most = cheap_macs(graph)
+    max_macs = cheap_macs(graph)
     scores: dict[str, list[str]] = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         if not 0 < value.type.count <= MOST_SCORES:
@@ -62,14 +67,14 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
         layers = list(_layers_without_weights(value))
         if any(_measures(node) for node in layers):
             feeding = [n for node in layers for n in _producers(node) if weight_axes(n.op)]
-            cheap = [n for n in feeding if n.op.macs(n.sig) <= most]
+            cheap = [n for n in feeding if n.op.macs(n.sig) <= max_macs]
             results = [node.outputs[0] for node in dict.fromkeys((*layers, *cheap))]
             scores[name] = [v.name for v in results if v.type.dtype is DType.FLOAT32]
     return scores
 
 
 def cheap_macs(graph: Graph) -> float:
-    """Return the multiplications up to which a layer is cheap in float32."""
+    """Return the multiply-accumulates up to which a layer is cheap in float32."""
     return max(LEAST_CHEAP_MACS, CHEAP_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
 
 
@@ -86,11 +91,11 @@ def tensors_of_scores(graph: Graph) -> set[str]:
 def _layers_without_weights(value: Value) -> Iterator[Node]:
     """Yield the layers that a value is computed by, back to layers with weights and to inputs of the model."""
     todo, seen = [value], {value}
-    for each in todo:
-        node = each.producer
+    for tensor in todo:
+        node = tensor.producer
         if node is None or weight_axes(node.op):
             continue
-        if each in node.outputs[:1]:
+        if tensor in node.outputs[:1]:
             yield node
         new = [v for v in node.inputs if v is not None and v not in seen]
         todo += new

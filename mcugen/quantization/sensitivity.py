@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantizing one tensor, and nothing else, does to the model's outputs."""
+"""Sensitivity of the model's outputs to the quantization of single tensors."""
 
 from __future__ import annotations
 
@@ -26,32 +26,35 @@ from mcugen.quantization.float_model import FloatModel, all_tensors
 from mcugen.quantization.profile import Profile
 
 LEAST_SAMPLES, MOST_SAMPLES = 8, 100
-"""That are run for each candidate, spread over all."""
+"""Smallest and largest number of samples that run for each candidate, spread over all samples."""
 
 EXTREMES_PER_END, MOST_EXTREME = 4, 64
-"""Samples that are run because a tensor reaches its extremes there: of each end of each tensor, and of all tensors."""
+"""Numbers of samples that run because a tensor has its extremes there: per end of each tensor, and in all."""
 
 MOST_TOGETHER = 32
-"""That are run for all groups together."""
+"""Largest number of samples that run for all groups together."""
 
 PORTION = 4
-"""Samples that are run before the noise so far is looked at, as it may be too much already; then twice as many."""
+"""Number of samples that run before the noise is compared with the limit for the first time; then twice as many."""
 
 ROUNDED = 1e-9
-"""Share by which sums in another order may differ: noise beyond a limit is so whatever the order."""
+"""Relative difference that the order of summation may cause: noise this far above a limit exceeds it in any order."""
 
 MOST_KEPT = 2**26
-"""Elements of all tensors in all samples that are kept, so that what a group's model reads is not computed again."""
+"""Largest number of elements of all tensors in all samples that are kept, to avoid computing them again."""
 
 _T = TypeVar("_T")
 _Result = TypeVar("_Result")
 
 MOST_MACS = 10**11
-"""Of one run for each group of tensors and each sample; large models get fewer samples."""
+"""Largest number of multiply-accumulates of one run per group and sample; large models get fewer samples."""
 
 
 class OutputNoise:
-    """Each group of tensors in turn has a session of its own, of what lies behind it: nothing before it runs again."""
+    """A measurement of the noise at the outputs if one group of tensors is quantized.
+
+    Each group has its own session, which contains only the nodes behind the group: nothing before it runs again.
+    """
 
     def __init__(
         self,
@@ -79,25 +82,32 @@ class OutputNoise:
     def noise(
         self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType, limit: float = np.inf
     ) -> float:
-        """Of the outputs relative to the signal, in power: the mean of all outputs. Infinite where one is no number.
+        """Return the noise power of the outputs relative to the signal: the mean of all outputs.
 
-        `params` are the integers', or those that each fold of the samples suggests, by which the next one is judged.
-        Noise beyond `limit` is infinite, too: it only grows from sample to sample, and the rest of them is not run.
-        Those with most noise by the first `params` come first; what was run for the same codes is not run again.
+        It is infinite if an output is not finite. Samples with most noise by the first parameters run first. Results
+        for the same parameters are reused.
+
+        Args:
+            group: The tensors that are quantized.
+            params: The parameters of the integers. Several are those suggested by each fold of the samples, each of
+                which is used on the next fold.
+            dtype: The integer type.
+            limit: The noise above which the result is infinite. Noise only grows from sample to sample, so that the
+                remaining samples need not run.
         """
         tail = self._tail(group)
-        codes = [_codes(each, dtype) for each in params]
-        asked = {index: (index, codes[(self.places[index] + 1) % len(codes)]) for index in tail.order}
-        missing, portion = [each for each in asked.values() if each not in tail.found], PORTION
-        reached = sum(self._share(each[0], tail.found[each]) for each in asked.values() if each in tail.found)
+        codes = [_codes(entry, dtype) for entry in params]
+        keys = {index: (index, codes[(self.places[index] + 1) % len(codes)]) for index in tail.order}
+        missing, portion = [entry for entry in keys.values() if entry not in tail.found], PORTION
+        reached = sum(self._share(entry[0], tail.found[entry]) for entry in keys.values() if entry in tail.found)
         while missing:
             if not reached <= limit * (1 + ROUNDED) * len(self.outputs):
                 return np.inf
             some, missing, portion = missing[:portion], missing[portion:], 2 * portion
-            found = dict(zip(some, self._each(tail.errors, some), strict=True))
-            reached += sum(self._share(index, errors) for (index, _), errors in found.items())
-            tail.found |= found
-        errors = [tail.found[asked[index]] for index in range(len(self.places))]
+            new_errors = dict(zip(some, self._each(tail.errors, some), strict=True))
+            reached += sum(self._share(index, errors) for (index, _), errors in new_errors.items())
+            tail.found |= new_errors
+        errors = [tail.found[keys[index]] for index in range(len(self.places))]
         if tail.is_unordered:
             tail.order.sort(key=lambda index: -self._share(index, errors[index]))
             tail.is_unordered = False
@@ -121,7 +131,7 @@ class OutputNoise:
         return self._last
 
     def _exact(self, names: Sequence[str]) -> list[dict[str, Array]]:
-        """These tensors of the float model, sample by sample."""
+        """Return these tensors of the float model, sample by sample."""
         if self._kept is None:
             return self._run(names)
         pairs = zip(self.samples, self._kept, strict=True)
@@ -129,13 +139,16 @@ class OutputNoise:
 
     def _run(self, names: Sequence[str]) -> list[dict[str, Array]]:
         def run(sample: dict[str, Array]) -> dict[str, Array]:
-            found = sample | self.session.run([name for name in names if name not in sample], sample)
-            return {name: found[name] for name in names}
+            tensors = sample | self.session.run([name for name in names if name not in sample], sample)
+            return {name: tensors[name] for name in names}
 
         return list(self._each(run, self.samples))
 
     def _each(self, function: Callable[[_T], _Result], things: Sequence[_T]) -> Iterator[_Result]:
-        """Of all things, in order; each thread takes its share of them at once, for a task takes as long as a layer."""
+        """Yield the results of a function in the order of its arguments.
+
+        Each thread gets one block of the arguments, because starting a task takes as long as computing a layer.
+        """
         share = -(-len(things) // (os.cpu_count() or 1))
         parts = [things[at : at + share] for at in range(0, len(things), share)]
         return chain.from_iterable(self.pool.map(lambda part: [function(thing) for thing in part], parts))
@@ -143,11 +156,19 @@ class OutputNoise:
     def together(
         self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float = np.inf
     ) -> float:
-        """The same with all groups quantized at once; `params` by group. By few samples, as all of the model runs."""
+        """Return the noise with all groups quantized at once.
+
+        Only a few samples run, because the whole model runs for each of them.
+
+        Args:
+            params: For each group, the parameters as in `noise`.
+            dtypes: The integer type of each group.
+            limit: The noise above which the result is infinite.
+        """
         if self._whole is None:
             self._whole = _whole(self.model, self.groups, self.outputs)
         session, names = self._whole
-        reached, most = 0.0, limit * (1 + ROUNDED) * len(self.outputs)
+        reached, bound = 0.0, limit * (1 + ROUNDED) * len(self.outputs)
         indices = spread(len(self.samples), MOST_TOGETHER)
         signal = {
             o: max(sum(self.weights[index] * power(self.exact[index][o]) for index in indices), 1e-300)
@@ -156,12 +177,12 @@ class OutputNoise:
 
         def errors(index: int) -> float:
             fold = self.places[index] + 1
-            found = {
+            parameters = {
                 f"{name}.{g}": np.asarray(number, np.float32)
-                for g, (each, dtype) in enumerate(zip(params, dtypes, strict=True))
-                for name, number in zip(_CODES, _codes(each[fold % len(each)], dtype), strict=True)
+                for g, (group_params, dtype) in enumerate(zip(params, dtypes, strict=True))
+                for name, number in zip(_CODES, _codes(group_params[fold % len(group_params)], dtype), strict=True)
             }
-            arrays = session.run(names, found | self.samples[index])
+            arrays = session.run(names, parameters | self.samples[index])
             exact = self.exact[index]
             with np.errstate(invalid="ignore", over="ignore"):
                 return self.weights[index] * sum(
@@ -171,21 +192,28 @@ class OutputNoise:
 
         for at in range(0, len(indices), PORTION):
             reached += sum(self._each(errors, indices[at : at + PORTION]))
-            if not reached <= most:
+            if not reached <= bound:
                 return np.inf
         return reached / max(len(self.outputs), 1)
 
 
 Codes = tuple[float, float, float]
-"""Scale, least and most code of a group."""
+"""Scale, smallest and largest integer of a group, relative to the zero point."""
 
 
 @dataclass
 class _Tail:
-    """What lies behind a group: no `session` if nothing is judged there.
+    """The part of the model behind a group, and the errors that were measured.
 
-    `outputs`: places of judged tensors by what they are called there. `known`: its inputs, `exact`: all that is judged,
-    sample by sample. `found`: errors by sample and codes. `order`: in which samples are run.
+    Attributes:
+        group: The tensors that are quantized.
+        session: The part of the model; None if no judged tensor depends on the group.
+        outputs: The index of each judged tensor, by its name in the part.
+        known: The inputs of the part, sample by sample.
+        exact: All judged tensors of the float model, sample by sample.
+        order: The order in which samples run.
+        found: The errors by sample and parameters.
+        is_unordered: Whether `order` is still the order of the samples.
     """
 
     group: tuple[str, ...]
@@ -197,31 +225,42 @@ class _Tail:
     found: dict[tuple[int, Codes], list[float]] = field(default_factory=dict)
     is_unordered: bool = True
 
-    def errors(self, asked: tuple[int, Codes]) -> list[float]:
-        """Of a sample with these codes, in power: of each judged tensor, 0 where the group has no part in it."""
-        index, codes = asked
+    def errors(self, key: tuple[int, Codes]) -> list[float]:
+        """Return the error power of each judged tensor for a sample and parameters.
+
+        It is 0 for tensors that do not depend on the group.
+        """
+        index, codes = key
         exact, errors = self.exact[index], [0.0] * len(self.exact[index])
         numbers = {name: np.asarray(number, np.float32) for name, number in zip(_CODES, codes, strict=True)}
-        found = self.session.run(list(self.outputs), numbers | self.known[index]) if self.session else {}
+        tensors = self.session.run(list(self.outputs), numbers | self.known[index]) if self.session else {}
         with np.errstate(invalid="ignore", over="ignore"):
-            for name, array in found.items():
+            for name, array in tensors.items():
                 difference = np.subtract(array, exact[self.outputs[name]], dtype=np.float64)
                 errors[self.outputs[name]] = float(np.square(difference, out=difference).sum())
         return errors
 
 
 def _codes(params: QuantParams, dtype: DType) -> Codes:
-    """What says how a group is quantized."""
-    least, most = (code - params.zero_point for code in dtype.limits)
-    return float(params.scale[0]), least, most
+    """Return the numbers that describe how a group is quantized."""
+    min_int, max_int = (code - params.zero_point for code in dtype.limits)
+    return float(params.scale[0]), min_int, max_int
 
 
 def _stratified(count: int, num_spread: int, profile: Profile | None) -> tuple[list[int], list[float]]:
     """Choose the samples to run and the weight of each: how many of all samples it stands for.
 
     Clipping errs most on the few samples that hold the extremes of a tensor. They are a stratum of their own, of which
-    each sample is run with weight 1; the others are represented by a few that are spread over them. Without this
+    each sample is run with weight 1. The others are represented by a few that are spread over them. Without this
     stratum the noise of a narrow range is underestimated: for regressions by up to 6 dB.
+
+    Args:
+        count: The number of all samples.
+        num_spread: The largest number of samples that are spread over all.
+        profile: The profile of all samples; None if it is unknown.
+
+    Returns:
+        The places of the samples to run, and their weights.
     """
     if profile is None or count != profile.samples or count <= num_spread:
         places = spread(count, num_spread)
@@ -231,25 +270,28 @@ def _stratified(count: int, num_spread: int, profile: Profile | None) -> tuple[l
         for ends in (np.asarray(tensor.lows), -np.asarray(tensor.highs)):
             extreme.update(np.argsort(ends, kind="stable")[:EXTREMES_PER_END].tolist())
     chosen = {place for place, _ in extreme.most_common(min(MOST_EXTREME, num_spread))}
-    others = [place for place in range(count) if place not in chosen]
-    drawn = {others[k] for k in spread(len(others), num_spread)}
-    weight = len(others) / max(len(drawn), 1)
+    regular = [place for place in range(count) if place not in chosen]
+    drawn = {regular[k] for k in spread(len(regular), num_spread)}
+    weight = len(regular) / max(len(drawn), 1)
     places = sorted(chosen | drawn)
     return places, [1.0 if place in chosen else weight for place in places]
 
 
 def judged_tensors(model: FloatModel) -> list[str]:
-    """The float outputs; of those that saturate, but for masks, what they are computed from."""
+    """Return the tensors that the model is judged by: its float outputs, or what saturating outputs are computed from.
+
+    Masks are judged as they are, although they saturate.
+    """
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 
 
 def saturated_tensors(model: FloatModel) -> set[str]:
-    """The outputs that saturate, and what is moved to become one: their ends are what they are for."""
+    """Return the saturating outputs, and the tensors that are moved to become one: their extremes are essential."""
     return {name for tail in _tails(model) for name in tail[:-1]}
 
 
 def _tails(model: FloatModel) -> list[list[str]]:
-    """Of each float output: the tensors from it back to the one by which it is judged."""
+    """Return for each float output the tensors from the output back to the one that it is judged by."""
     graph = model.graph
     written = {name for node in model.proto.graph.node for name in node.output} | {v.name for v in graph.inputs}
     outputs = zip(graph.output_names, graph.outputs, strict=True)
@@ -276,14 +318,21 @@ def _tail(output: str, value: Value, written: set[str]) -> list[str]:
 
 
 def _is_mask(node: Node) -> bool:
-    """Whether each pixel has a probability of its own, which is read as it is: other outputs tell classes apart."""
+    """Return whether each pixel has its own probability, which is used as it is; other outputs tell classes apart."""
     return isinstance(node.op, Channelwise) and math.prod(node.outputs[0].type.shape[2:4]) > 1
 
 
 def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """What of the float model follows from a group of tensors, which is quantized as new inputs say.
+    """Return the part of the float model that depends on a group of tensors, quantized by parameters that are inputs.
 
-    Tensors that the group has no part in are inputs. Also, by what they are called there: the `outputs` that it has.
+    Args:
+        model: The float model.
+        group: The tensors that are quantized.
+        outputs: The judged tensors.
+
+    Returns:
+        The part, whose inputs are tensors that do not depend on the group; and the judged tensor by its name in the
+        part.
     """
     changed = _computed_from(model, group)
     known = ({v.name for v in model.tensors} | {v.name for v in model.graph.inputs}) - changed
@@ -297,30 +346,33 @@ def behind(model: FloatModel, group: tuple[str, ...], outputs: Sequence[str]) ->
     values = {v.name: v for v in model.graph.values()}
     names = {name: f"{_PREFIX}{name}" for name in group if name in kept and not _follows(values[name], group)}
     proto = _part(model.proto, [values[name] for name in sorted(inputs)], nodes, names, kept)
-    found = {names.get(name, name): name for name in outputs if name in changed or name in group}
-    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in found)
-    return proto, found
+    judged_names = {names.get(name, name): name for name in outputs if name in changed or name in group}
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in judged_names)
+    return proto, judged_names
 
 
 def _whole(model: FloatModel, groups: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> tuple[Session, list[str]]:
-    """The float model with all groups quantized as inputs say, by the group's number; what the outputs are called."""
+    """Return a session of the float model with all groups quantized, and the names of the judged tensors in it.
+
+    The parameters of each group are inputs, whose names end with the number of the group.
+    """
     values = {v.name: v for v in model.graph.values()}
     free = {n: str(g) for g, group in enumerate(groups) for n in group if not _follows(values[n], group)}
     names = {name: f"{_PREFIX}{name}" for name in free}
     kept = {t.name for t in model.proto.graph.initializer}
     proto = _part(model.proto, model.graph.inputs, model.proto.graph.node, names, kept, free)
-    found = [names.get(name, name) for name in outputs]
-    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in found)
-    return Session(proto, literal=False, threads=1), found
+    judged_names = [names.get(name, name) for name in outputs]
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in judged_names)
+    return Session(proto, literal=False, threads=1), judged_names
 
 
 def _computed_from(model: FloatModel, group: Sequence[str]) -> set[str]:
-    """The tensors that some tensor of a group has a part in; of the group those that come of others in it."""
-    found: set[str] = set()
+    """Return the tensors that depend on the group; its own tensors only if they depend on another one of them."""
+    dependent: set[str] = set()
     for node in model.proto.graph.node:
-        if not found.union(group).isdisjoint(reads(node)):
-            found.update(node.output)
-    return found
+        if not dependent.union(group).isdisjoint(reads(node)):
+            dependent.update(node.output)
+    return dependent
 
 
 def _part(
@@ -331,8 +383,15 @@ def _part(
     kept: set[str],
     numbers: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """A model of some nodes, with constants that are `kept`; tensors in `names` are quantized, and so called: all by
-    the same three inputs, or by those of these `numbers`.
+    """Return a model of some nodes in which the tensors in `names` are quantized.
+
+    Args:
+        model: The model that the nodes belong to.
+        inputs: The inputs of the new model.
+        nodes: The nodes to copy.
+        names: The new name of each tensor that is quantized.
+        kept: The names of the constants to keep.
+        numbers: The group of each quantized tensor, if groups have different parameters; None if all have the same.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
@@ -356,11 +415,13 @@ def _part(
 
 
 _PREFIX = "mcugen.quantized."
+"""Prefix of the names of quantized tensors."""
 _CODES = _SCALE, _LEAST, _MOST = "mcugen.scale", "mcugen.least", "mcugen.most"
+"""Names of the inputs that hold the parameters of a group."""
 
 
 def _follows(value: Value, group: Sequence[str]) -> bool:
-    """Whether a tensor merely consists of elements of its own group, which are quantized already."""
+    """Return whether a tensor merely consists of elements of its own group, which are quantized already."""
     node = value.producer
     if node is None or not node.op.moves_data:
         return False
@@ -369,19 +430,22 @@ def _follows(value: Value, group: Sequence[str]) -> bool:
 
 
 def _quantized(name: str, names: Mapping[str, str], endings: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """`name` → its clipped and rounded twin, if it has one: limits are whole numbers, so that their order is free."""
+    """Return the nodes that clip and round a tensor; none if it is not quantized.
+
+    The limits are whole numbers, so clipping and rounding may change places.
+    """
     if name not in names:
         return []
-    scale, least, most = (code + endings[name] for code in _CODES)
-    steps = [("Div", scale), ("Clip", least, most), ("Round",), ("Mul", scale)]
+    scale, lower, upper = (code + endings[name] for code in _CODES)
+    steps = [("Div", scale), ("Clip", lower, upper), ("Round",), ("Mul", scale)]
     places = [name, *(f"mcugen.{op}.{name}" for op, *_ in steps[:-1]), names[name]]
     return [
-        helper.make_node(op, [source, *others], [target])
-        for (op, *others), source, target in zip(steps, places[:-1], places[1:], strict=True)
+        helper.make_node(op, [source, *parameters], [target])
+        for (op, *parameters), source, target in zip(steps, places[:-1], places[1:], strict=True)
     ]
 
 
 def power(array: Array) -> float:
-    """The sum of squares."""
+    """Return the sum of squares."""
     with np.errstate(invalid="ignore"):
         return float(np.square(array, dtype=np.float64).sum())

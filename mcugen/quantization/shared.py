@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that share their weights: a recurrence that is written out, one head for maps of several sizes, twin branches.
+"""Layers that share their weights: an unrolled recurrence, one head for maps of several sizes, or twin branches.
 
-They lie in flash once if all that is derived from them is equal, multipliers and biases too: if the scales of what the
-layers read and write are. So these tensors share a scale, and so does whatever is computed alike of such.
+Their weights lie in flash once if everything that is derived from them is equal, multipliers and biases included. That
+is so if the layers' inputs share a scale and their outputs share a scale. Therefore these tensors share a scale, and so
+do the results of equal computations on them.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import weight_axes
 
 LEAST_SAVED = 256
-"""Bytes of weights in all, for which scales are shared."""
+"""Smallest number of saved bytes of weights for which scales are shared."""
 
 MOST_WIDER = 2.0
-"""Ratio of ranges that may still share a scale: it costs a bit."""
+"""Largest ratio of ranges that may share a scale; it costs one bit."""
 
 Span = Callable[[Value], float | None]
+"""Function that returns the length of a tensor's range; None if it is unknown."""
 
 
 class Groups:
-    """Tensors that share a scale: a partition that grows coarser (union-find)."""
+    """A partition of tensors into sets that share a scale, which grows coarser (union-find)."""
 
     def __init__(self, span: Span) -> None:
         self._parent: dict[Value, Value] = {}
         self._span, self._spans = span, dict[Value, float | None]()
 
     def root(self, value: Value) -> Value:
-        """What stands for all in the value's group."""
+        """Return the representative of the value's group."""
         while self._parent.setdefault(value, value) is not value:
             value = self._parent[value]
         return value
 
     def join(self, a: Value, b: Value) -> None:
-        """Makes two groups one."""
+        """Merge two groups."""
         a, b = self.root(a), self.root(b)
         if a is not b:
             spans = [s for s in (self._length(a), self._length(b)) if s is not None]
@@ -44,7 +46,7 @@ class Groups:
             self._spans[b] = max(spans, default=None)
 
     def join_like(self, a: Value, b: Value) -> bool:
-        """The same, if their ranges are of much the same length. Whether that changed something."""
+        """Merge two groups if their ranges are of similar length. Return whether that changed the partition."""
         a, b = self.root(a), self.root(b)
         lengths = self._length(a) or 0.0, self._length(b) or 0.0
         if a is b or (min(lengths) > 0 and max(lengths) > MOST_WIDER * min(lengths)):
@@ -59,13 +61,13 @@ class Groups:
 
 
 def layers_of_equal_weights(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Two or more layers each of equal operators, weights and biases; none, if that saves next to nothing."""
-    found: dict[Hashable, list[Node]] = {}
+    """Return sets of layers with equal operators, weights and biases; no sets if sharing them saves next to nothing."""
+    by_key: dict[Hashable, list[Node]] = {}
     for node in nodes:
         if len(node.outputs) == 1 and weight_axes(node.op) and all(v is None or v.is_constant for v in node.inputs[1:]):
-            same = found.setdefault((node.op, tuple(map(_key, node.inputs[1:]))), [])
+            same = by_key.setdefault((node.op, tuple(map(_key, node.inputs[1:]))), [])
             same.append(node)
-    sets = [layers for layers in found.values() if len(layers) > 1]
+    sets = [layers for layers in by_key.values() if len(layers) > 1]
     return sets if sum(map(_saved, sets)) >= LEAST_SAVED else []
 
 
@@ -75,35 +77,43 @@ def _saved(layers: Sequence[Node]) -> int:
 
 
 def _key(value: Value | None) -> Hashable:
-    """Of a constant: by its numbers; of other tensors: themselves."""
+    """Return what identifies a value: a constant's type and numbers, or the value itself."""
     if value is None or value.data is None:
         return value
     return value.type, hashlib.sha256(value.data.tobytes()).digest()
 
 
 def tie(nodes: Sequence[Node], groups: Groups) -> list[tuple[str, ...]]:
-    """Joins the tensors around `nodes`, in order, that share weights, and what is computed alike of joined tensors.
+    """Join the tensors around layers with equal weights, and the results of equal computations on joined tensors.
 
-    The layers whose inputs share a scale and whose outputs do, by names of their outputs.
+    Args:
+        nodes: The nodes of the graph, in order.
+        groups: The partition of tensors, which is changed.
+
+    Returns:
+        Sets of layers whose inputs share a scale and whose outputs share a scale, by the names of their outputs.
     """
     sets = layers_of_equal_weights(nodes)
-    for first, *others in sets:
-        for node in others:
+    for first, *duplicates in sets:
+        for node in duplicates:
             groups.join_like(first.input(0), node.input(0))
             groups.join_like(first.output, node.output)
     constants = {v: _key(v) for node in nodes for v in node.inputs if sets and v is not None and v.is_constant}
     while sets and _tie_results(nodes, groups, constants):
         pass
-    found: dict[Hashable, list[str]] = {}
+    tied: dict[Hashable, list[str]] = {}
     for number, layers in enumerate(sets):
         for node in layers:
             key = number, groups.root(node.input(0)), groups.root(node.output)
-            found.setdefault(key, []).append(node.output.name)
-    return [tuple(names) for names in found.values() if len(names) > 1]
+            tied.setdefault(key, []).append(node.output.name)
+    return [tuple(names) for names in tied.values() if len(names) > 1]
 
 
 def _tie_results(nodes: Iterable[Node], groups: Groups, constants: Mapping[Value, Hashable]) -> bool:
-    """Of equal operators on equal constants and tensors of equal scales."""
+    """Join the results of equal operators on equal constants and on tensors that share scales.
+
+    Return whether that changed the partition.
+    """
     alike: dict[Hashable, Node] = {}
     changed = False
     for node in nodes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each layer's weights are stored within a budget of bytes: as they are, coarser and by a code, or in 4 bits."""
+"""Storage of each layer's weights within a budget of bytes: plain, coarser and compressed, or in 4 bits."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from mcugen.quantization.plan import Codes, Plan
 from mcugen.quantization.weights import stored_bits
 
 STEP = 1 / 16
-"""Bits of a weight by which codes are told apart."""
+"""Difference of two options of compression, in bits per weight."""
 
 HALVINGS = 60
-"""Of the price of a byte, which is sought."""
+"""Number of halvings of the interval that the cost of a byte is searched in."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Of all layers: which have other types than the model as such, and what a code takes of a weight of others."""
+    """The storage of all layers' weights, by the names of the layers' outputs.
+
+    Attributes:
+        wanted: The precisions that differ from the model's.
+        bits: The average bits per weight of compressed layers.
+    """
 
     wanted: Mapping[str, DType] = field(default_factory=dict)
     bits: Mapping[str, float] = field(default_factory=dict)
@@ -32,10 +37,14 @@ class Storage:
 
 @dataclass(frozen=True)
 class Option:
-    """To store the weights of a layer, by a code of so many `bits` on average if that is not None.
+    """One way to store the weights of a layer.
 
-    `noise` is what it alone adds to the outputs relative to their signal, `time` its instructions beyond those of
-    weights of 8 bits; bytes are those in flash.
+    Attributes:
+        dtype: The type of the weights.
+        bits: The average bits per weight if they are compressed, else None.
+        nbytes: The bytes in flash.
+        noise: The noise that this storage alone adds to the outputs, relative to their signal.
+        time: The instructions beyond those of plain 8-bit weights.
     """
 
     dtype: DType
@@ -47,8 +56,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Known:
-    """Of a layer: its weights in flash, and what these take of a code as int8; the noise that `bits` of a code add,
-    and that 4 bits do, None where it cannot have these.
+    """The facts about a layer's weights that decide how they are stored.
+
+    Attributes:
+        size: The number of weights in flash.
+        plain_bits: The bits per weight of compressed int8 weights that are not coarser.
+        bits: Fewer bits per weight, for which the noise is known.
+        noise: The noise of compression to `bits`.
+        few_noise: The noise of 4-bit weights; None if the layer cannot have them.
     """
 
     size: int
@@ -59,7 +74,15 @@ class Known:
 
     @classmethod
     def of(cls, node: Node, plan: Plan, plain: Codes, noise: float, few_noise: float | None) -> Known:
-        """By a plan in which the layer has a code, and its codes without one."""
+        """Return what is known of a layer.
+
+        Args:
+            node: The layer.
+            plan: A plan in which the layer is compressed.
+            plain: Its quantized weights without compression.
+            noise: The noise of compression in `plan`.
+            few_noise: The noise of 4-bit weights; None if the layer cannot have them.
+        """
         bits = plan.code_bits_of(node)
         assert bits is not None
         return cls(counted(node, plan), stored_bits(plain), bits, noise, few_noise)
@@ -67,58 +90,70 @@ class Known:
 
 @dataclass(frozen=True)
 class Times:
-    """Instructions by estimate, in all and by layer: what weights of 4 bits take beside 8, and what decoding does."""
+    """Estimated instructions of the whole model, and additional ones by layer for 4-bit weights and decompression."""
 
     whole: float
     few: Mapping[str, float]
     decoding: Mapping[str, float]
 
     def of(self, storage: Storage) -> float:
-        """In all."""
+        """Return the instructions of the model with this storage."""
         few = sum(self.few.get(name, 0.0) for name, dtype in storage.wanted.items() if dtype is DType.INT4)
         coded = [n for n in storage.bits if storage.wanted.get(n) not in (DType.INT4, DType.INT2)]
         return max(self.whole + few + sum(self.decoding.get(n, 0.0) for n in coded), 1.0)
 
 
 def options_of(name: str, known: Known, times: Times) -> list[Option]:
-    """As 8 bits; by codes of ever fewer bits, of which each makes noise four times; and in 4 bits, if it can.
+    """Return the options of a layer: plain 8 bits, compression to ever fewer bits, and 4 bits if possible.
 
-    A code must save LEAST_SAVED bytes.
+    Each bit less makes the noise of compression four times as large. Compression must save LEAST_SAVED bytes.
+
+    Args:
+        name: The name of the layer's output.
+        known: What is known of the layer's weights.
+        times: The estimated instructions.
     """
 
     def noise(bits: float) -> float:
         return known.noise * float(4.0 ** (known.bits - bits))
 
-    size, most = known.size, known.plain_bits
-    found = [Option(DType.INT8, None, size, noise(most), 0.0)]
-    for bits in np.append(np.arange(LEAST_BITS, min(most, 8.0), STEP), most):
+    size, plain_bits = known.size, known.plain_bits
+    options = [Option(DType.INT8, None, size, noise(plain_bits), 0.0)]
+    for bits in np.append(np.arange(LEAST_BITS, min(plain_bits, 8.0), STEP), plain_bits):
         nbytes = size * float(bits) / 8
         if nbytes + LEAST_SAVED < size:
-            found.append(Option(DType.INT8, float(bits), nbytes, noise(float(bits)), times.decoding.get(name, 0.0)))
+            options.append(Option(DType.INT8, float(bits), nbytes, noise(float(bits)), times.decoding.get(name, 0.0)))
     if known.few_noise is not None:
-        found.append(Option(DType.INT4, None, size / 2, known.few_noise, times.few.get(name, 0.0)))
-    return found
+        options.append(Option(DType.INT4, None, size / 2, known.few_noise, times.few.get(name, 0.0)))
+    return options
 
 
 def cheapest(options: Mapping[str, Sequence[Option]], room: float, price: float) -> dict[str, Option] | None:
-    """One of each layer within so many bytes, of least noise and `price` for each instruction together; None where
-    there is no room.
+    """Return one option per layer, of least cost within a budget of bytes.
 
-    By the price of a byte (Lagrange's multiplier, Everett 1963) that leaves just the room: with as many options as
-    codes have it comes near the best.
+    The cost is the noise plus `price` for each instruction. A cost per byte (Lagrange's multiplier, Everett 1963) is
+    searched that just meets the budget. With as many options as compression has, the result is near the optimum.
+
+    Args:
+        options: The options of each layer.
+        room: The budget in bytes.
+        price: The noise that one instruction is worth.
+
+    Returns:
+        The option by layer; None if even the smallest options exceed the budget.
     """
 
     def taken(per_byte: float) -> dict[str, Option]:
         return {
-            name: min(each, key=lambda o: (o.noise + price * o.time + per_byte * o.nbytes, o.nbytes))
-            for name, each in options.items()
+            name: min(layer_options, key=lambda o: (o.noise + price * o.time + per_byte * o.nbytes, o.nbytes))
+            for name, layer_options in options.items()
         }
 
-    def nbytes(found: Mapping[str, Option]) -> float:
-        return sum(option.nbytes for option in found.values())
+    def nbytes(chosen: Mapping[str, Option]) -> float:
+        return sum(option.nbytes for option in chosen.values())
 
-    least = {name: min(each, key=lambda o: (o.nbytes, o.noise)) for name, each in options.items()}
-    if nbytes(least) > room:
+    smallest = {name: min(layer_options, key=lambda o: (o.nbytes, o.noise)) for name, layer_options in options.items()}
+    if nbytes(smallest) > room:
         return None
     if nbytes(taken(0.0)) <= room:
         return taken(0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mcugen quantize --json` writes: the facts of one quantization as data."""
+"""The output of `mcugen quantize --json`: the facts of one quantization as data."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class QuantizationSummary:
     def _layers(self) -> list[dict[str, str]]:
         """Return each layer's precision in the network's order; layers of the main precision have no reason."""
         quantized = self.quantization
-        others = {layer.name: asdict(layer) for layer in quantized.other_precisions}
+        other_layers = {layer.name: asdict(layer) for layer in quantized.other_precisions}
         layers = []
         for node in quantized.model.graph.nodes:
             name = node.outputs[0].name
-            if name in others:
-                layers.append(others[name])
+            if name in other_layers:
+                layers.append(other_layers[name])
             elif name in quantized.assignment.precision:
                 precision = quantized.assignment.precision[name].value
                 layers.append({"name": name, "op": node.op.name, "precision": precision, "reason": "", "remedy": ""})

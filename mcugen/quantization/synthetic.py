@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples for a model of whose inputs there are none: of a range that is known, or such as batch normalizations saw.
+"""Synthetic calibration samples: noise of a known range, or noise that fits the statistics of batch normalizations.
 
-A batch normalization holds the means and variances of what it read while the model was trained. Of many candidates of
-noise, those are taken that together have these statistics most nearly (one after the other, each the best beside those
-before it: herding); then of these and of sums of them, some times. Half of all noise is smooth, as images, sound and
-spectra are.
+A batch normalization holds the means and variances of its input during training. From many candidates of noise, those
+are chosen that together have these statistics most nearly. They are chosen one after the other, each the best
+complement of those before it (herding). Further rounds choose from these samples and from sums of them. Half of all
+noise is smooth, as images, sound and spectra are.
 """
 
 from __future__ import annotations
@@ -24,31 +24,35 @@ from mcugen.hir.types import Array, DType, Shape
 from mcugen.quantization.float_model import FloatModel
 
 COUNT = 64
-"""Samples that are made."""
+"""Number of synthetic samples."""
 
 CANDIDATES, ROUNDS = 256, 4
-"""Of which they are chosen by statistics, and how often."""
+"""Number of candidates in a round of choosing by statistics, and number of rounds."""
 
 OCTAVES = 3
-"""The smoothest noise changes from one of 2 ** OCTAVES elements to the next."""
+"""Binary logarithm of the largest distance, in elements, between independent values of smooth noise."""
 
 LEAST_SMOOTH = 8
-"""Elements of an axis along which noise may be smooth."""
+"""Smallest number of elements of an axis along which noise may be smooth."""
 
 AMPLITUDES = (-6.0, 8.0)
-"""Powers of two that candidates reach where nobody knows a range."""
+"""Binary logarithms of the smallest and largest amplitude of candidates for an input of unknown range."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Of the elements of all inputs."""
+    """The range of the elements of all inputs."""
 
     low: float
     high: float
 
     @staticmethod
     def parsed(text: str) -> Range | None:
-        """LOW..HIGH; None for STATISTICS. UsageError for anything else."""
+        """Return the range in `LOW..HIGH`; None for STATISTICS.
+
+        Raises:
+            UsageError: The text is neither.
+        """
         if text == STATISTICS:
             return None
         try:
@@ -61,20 +65,26 @@ class Range:
         return Range(low, high)
 
 
-def synthetic_samples(model: FloatModel, source: onnx.ModelProto, wanted: str) -> tuple[list[dict[str, Array]], str]:
-    """Samples as `--synthetic` says, and a note that tells of them. `source` is the model before it was fused.
+def synthetic_samples(model: FloatModel, source: onnx.ModelProto, argument: str) -> tuple[list[dict[str, Array]], str]:
+    """Return synthetic samples, and a note that describes them.
 
-    UsageError where inputs are no reals, or no batch normalization tells of them.
+    Args:
+        model: The float model.
+        source: The model before it was fused.
+        argument: The argument of `--synthetic`.
+
+    Raises:
+        UsageError: An input is not real, or the model has no batch normalization with statistics.
     """
     for value in model.graph.inputs:
         if value.type.dtype is not DType.FLOAT32:
             rule = "synthetic samples are of real inputs"
             raise UsageError(rule, f"'{value.name}' of {value.type.dtype.value}", "give --calibration SAMPLES")
-    within, random = Range.parsed(wanted), np.random.default_rng(0)
-    if within is not None:
+    bounds, random = Range.parsed(argument), np.random.default_rng(0)
+    if bounds is not None:
         samples, kind = (
-            _of_range(model.graph.inputs, within, random),
-            f"with inputs of {within.low:g} to {within.high:g}",
+            _of_range(model.graph.inputs, bounds, random),
+            f"with inputs of {bounds.low:g} to {bounds.high:g}",
         )
     else:
         norms = list(_normalizations(source))
@@ -87,21 +97,21 @@ def synthetic_samples(model: FloatModel, source: onnx.ModelProto, wanted: str) -
     return samples, f"{note}: ranges and weights are guesses; give --calibration SAMPLES if there are any"
 
 
-def _of_range(inputs: Sequence[Value], within: Range, random: np.random.Generator) -> list[dict[str, Array]]:
-    """Each of its own level and contrast; every fourth reaches to both ends."""
+def _of_range(inputs: Sequence[Value], bounds: Range, random: np.random.Generator) -> list[dict[str, Array]]:
+    """Return samples of different levels and contrasts; every fourth one reaches both ends of the range."""
 
     def made(shape: Shape, index: int) -> Array:
         noise = _noise(shape, index, random, random.uniform)
         low, high = (0.0, 1.0) if index % 4 == 0 else np.sort(random.uniform(size=2))
         span = noise.max() - noise.min() if noise.size else 0.0
         unit = (noise - noise.min()) / span if span else noise
-        return np.asarray(within.low + (within.high - within.low) * (low + (high - low) * unit), np.float32)
+        return np.asarray(bounds.low + (bounds.high - bounds.low) * (low + (high - low) * unit), np.float32)
 
     return [{v.name: made(v.type.shape, index) for v in inputs} for index in range(COUNT)]
 
 
 def _noise(shape: Shape, index: int, random: np.random.Generator, draw: Callable[..., Array]) -> Array:
-    """Of the index-th sample: white if it is even, else smooth along all long axes."""
+    """Return noise for a sample: white if its index is even, else smooth along all long axes."""
     if index % 2 == 0:
         return np.asarray(draw(size=shape))
     step = 2 ** int(random.integers(1, OCTAVES + 1))
@@ -114,7 +124,7 @@ def _noise(shape: Shape, index: int, random: np.random.Generator, draw: Callable
 
 
 def _stretched(array: Array, axis: int, size: int, step: int) -> Array:
-    """With straight lines between elements, `step` to each."""
+    """Interpolate an array linearly along an axis, with `step` positions per element."""
     place = np.arange(size) / step
     left = place.astype(int)
     share = (place - left).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
@@ -127,7 +137,7 @@ def _stretched(array: Array, axis: int, size: int, step: int) -> Array:
 
 @dataclass(frozen=True)
 class _Norm:
-    """A batch normalization: the tensor that it reads, and what it knows of its channels."""
+    """A batch normalization: the tensor that it reads, and the mean and variance of each channel."""
 
     tensor: str
     mean: Array
@@ -145,12 +155,12 @@ def _normalizations(source: onnx.ModelProto) -> Iterator[_Norm]:
 def _by_statistics(
     inputs: Sequence[Value], source: onnx.ModelProto, norms: Sequence[_Norm], random: np.random.Generator
 ) -> list[dict[str, Array]]:
-    """The candidates whose statistics together are nearest."""
+    """Return the candidates whose joint statistics are nearest to those of the batch normalizations."""
     known = {norm.tensor: norm for norm in norms}
 
     def made(value: Value, index: int) -> Array:
         noise = _noise(value.type.shape, index, random, random.normal)
-        if value.name in known and value.type.rank > 1:  # then they are the input's own
+        if value.name in known and value.type.rank > 1:  # The statistics are those of the input itself.
             norm = known[value.name]
             shape = [-1 if a == 1 else 1 for a in range(value.type.rank)]
             return np.asarray(noise * np.sqrt(norm.variance).reshape(shape) + norm.mean.reshape(shape), np.float32)
@@ -172,7 +182,10 @@ def _by_statistics(
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Of samples, beside those that are wanted; `computed` are the tensors that a session gives."""
+    """A comparison of samples with the statistics of batch normalizations.
+
+    `computed` are the tensors that the session computes; the others are inputs.
+    """
 
     norms: Sequence[_Norm]
     computed: Sequence[str]
@@ -180,23 +193,23 @@ class _Statistics:
 
     @staticmethod
     def of(source: onnx.ModelProto, norms: Sequence[_Norm]) -> _Statistics:
-        """Of what the normalizations of a model read."""
+        """Return the comparison for the tensors that the normalizations of a model read."""
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-        given = {v.name for v in proto.graph.input}
-        computed = list(dict.fromkeys(norm.tensor for norm in norms if norm.tensor not in given))
+        input_names = {v.name for v in proto.graph.input}
+        computed = list(dict.fromkeys(norm.tensor for norm in norms if norm.tensor not in input_names))
         del proto.graph.output[:]
         proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in computed)
         return _Statistics(norms, computed, Session(proto, literal=False) if computed else None)
 
     def nearest(self, candidates: Sequence[dict[str, Array]]) -> list[dict[str, Array]]:
-        """Those whose statistics together are nearest."""
+        """Return the candidates whose joint statistics are nearest."""
         return [candidates[place] for place in _herded(np.stack([self._apart(sample) for sample in candidates]))]
 
     def _apart(self, sample: dict[str, Array]) -> Array:
-        """How far means and squares of all channels are from those wanted, in units of these."""
-        found = {**sample, **(self.session.run(self.computed, sample) if self.session else {})}
-        return np.concatenate([_apart(found[norm.tensor], norm) for norm in self.norms])
+        """Return the deviations of the means and mean squares of all channels, in units of the statistics."""
+        tensors = {**sample, **(self.session.run(self.computed, sample) if self.session else {})}
+        return np.concatenate([_apart(tensors[norm.tensor], norm) for norm in self.norms])
 
 
 def _apart(x: Array, norm: _Norm) -> Array:
@@ -207,8 +220,8 @@ def _apart(x: Array, norm: _Norm) -> Array:
 
 
 def _herded(rows: Array) -> list[int]:
-    """The places of COUNT candidates, the mean of whose rows is nearest to 0; each is taken once."""
-    rows = np.clip(rows, -1e6, 1e6)  # nothing is lost among the wildest
+    """Return the places of COUNT candidates whose mean row is nearest to 0; each is chosen once."""
+    rows = np.clip(rows, -1e6, 1e6)  # Sums stay finite, and such candidates are not chosen anyway.
     total, left, chosen = np.zeros(rows.shape[1]), np.ones(len(rows), bool), list[int]()
     for _ in range(COUNT):
         error = np.square(total + rows).sum(1)

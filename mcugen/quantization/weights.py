@@ -20,14 +20,17 @@ from mcugen.quantization.plan import Codes
 from mcugen.quantization.scheme import WEIGHT_LIMITS, Scheme, usable_scales, weight_scales
 
 (GROUP_OF_TWO_BITS,) = TWO_BITS.values()
-"""Of fully connected layers; convolutions have a scale a channel."""
+"""Number of inputs that share a scale in fully connected layers with 2-bit weights.
+
+Convolutions have a scale per channel.
+"""
 
 LEAST_OF_TWO_BITS = 1024
-"""Weights of a convolution that may have 2 bits: of fewer, the kernel's code takes what is saved."""
+"""Smallest number of weights of a convolution with 2-bit weights; smaller ones save less than the kernel's code."""
 
 
 def takes_two_bits(node: Node) -> bool:
-    """Whether weights of 2 bits stay so in flash: of a fully connected layer or convolution that is not too small."""
+    """Return whether 2-bit weights of a layer stay so in flash: fully connected layers, or large convolutions."""
     if isinstance(node.op, Conv):
         return node.op.groups == 1 and layer_weights(node)[0].size >= LEAST_OF_TWO_BITS
     if not takes_groups(node.op):
@@ -37,7 +40,7 @@ def takes_two_bits(node: Node) -> bool:
 
 
 HALVINGS = 24
-"""Of the range in which a layer's scale is sought."""
+"""Number of halvings of the interval that a layer's scale is searched in."""
 
 
 def plain_codes(
@@ -47,9 +50,15 @@ def plain_codes(
     living: Array | None = None,
     code_bits: float | None = None,
 ) -> Codes:
-    """Weights, or those that are `living`, rounded to nearest, in INT8, INT4 or INT2.
+    """Return a layer's weights rounded to nearest.
 
-    Where their code may take so many bits on average, scales are as large as it needs.
+    Args:
+        node: The layer.
+        scheme: The quantization scheme.
+        dtype: INT8, INT4 or INT2.
+        living: The weights with 0 for those without an effect; None to take the layer's own.
+        code_bits: The average bits per weight that compressed weights may take, which enlarges the scales; None without
+            compression.
     """
     weights, axis = layer_weights(node)
     weights = weights if living is None else living
@@ -64,10 +73,10 @@ def plain_codes(
 
 
 def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> Codes:
-    """With the smallest scales that let a code take so many bits of each weight on average.
+    """Return weights with the smallest scales that let compression take `bits` per weight on average.
 
-    They go with the square root of a channel's weights: equal ones would give all channels the same error, and those
-    in proportion the same bits.
+    The scales are proportional to the square root of a channel's weights. Equal scales would give all channels the same
+    error, and proportional ones the same bits.
     """
     other = tuple(a for a in range(weights.ndim) if a != codes.axis)
     size = np.square(weights, dtype=np.float64).mean(other if len(codes.scales) > 1 else None).reshape(-1) ** 0.25
@@ -88,13 +97,13 @@ def _coarse_codes(codes: Codes, weights: Array, scheme: Scheme, bits: float) -> 
 
 
 def stored_bits(codes: Codes) -> float:
-    """Of a weight in flash by the shortest code, on average."""
+    """Return the average bits per weight in flash by the shortest compression code."""
     kept = in_flash(codes)
     return best_code(kept)[1] / kept.size if kept.size else 0.0
 
 
 def in_flash(codes: Codes) -> Array:
-    """The codes without those of outputs and of inputs that are all 0, which drop out."""
+    """Return the quantized weights without outputs and inputs whose weights are all 0, which are not stored."""
     by_output = np.moveaxis(codes.weights, codes.axis, 0)
     parts = by_output.reshape(len(by_output), by_output.shape[1] if by_output.ndim > 1 else 1, -1)
     kept: Array = parts[parts.any((1, 2))][:, parts.any((0, 2))]
@@ -102,21 +111,21 @@ def in_flash(codes: Codes) -> Array:
 
 
 def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: int, dtype: DType) -> Codes:
-    """Of a matrix [outputs, inputs], with a scale for each group of inputs."""
+    """Return the quantized weights of a matrix [outputs, inputs], with a scale for each group of inputs."""
     parts = [weights[:, at : at + group] for at in range(0, weights.shape[1], group)]
     scales = np.stack([weight_scales(part, 0, scheme, dtype) for part in parts], 1)
     return nearest_codes(Codes(np.zeros(weights.shape, np.int8), scales, 0, bias, dtype, group), weights)
 
 
 def nearest_codes(codes: Codes, weights: Array) -> Codes:
-    """With the codes nearest to the weights."""
+    """Return the quantized weights nearest to the real ones, with the present scales."""
     stored = np.int16 if codes.dtype is DType.INT16 else np.int8
-    found = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(stored)
-    return replace(codes, weights=found)
+    rounded = np.clip(np.rint(weights / codes.steps), *WEIGHT_LIMITS[codes.dtype]).astype(stored)
+    return replace(codes, weights=rounded)
 
 
 def layer_weights(node: Node) -> tuple[Array, int]:
-    """The real weights, and the axis of output channels."""
+    """Return the real weights of a layer, and the axis of output channels."""
     ((index, axis),) = weight_axes(node.op).items()
     data = node.input(index).data
     assert data is not None
@@ -124,10 +133,13 @@ def layer_weights(node: Node) -> tuple[Array, int]:
 
 
 def living_weights(node: Node, constants: Mapping[str, Array]) -> Array:
-    """The real weights, but 0 those of inputs that are always 0, and those of outputs that never change.
+    """Return the real weights, with 0 for inputs that are always 0 and for outputs that never change.
 
-    By channels that are `constants`, as a plan has them. The bias takes the mean of what outputs are without them:
-    where there is none, they stay.
+    The bias takes up the mean of such outputs; without a bias, their weights stay.
+
+    Args:
+        node: The layer.
+        constants: The reals of constant channels by tensor, as in `Plan.constants`.
     """
     weights, axis = layer_weights(node)
     outputs, inputs = constants.get(node.output.name), constants.get(node.input(0).name)
@@ -142,21 +154,24 @@ def living_weights(node: Node, constants: Mapping[str, Array]) -> Array:
 
 
 def layer_bias(node: Node) -> Array | None:
-    """The real bias, where there is one."""
+    """Return the real bias of a layer; None if it has none."""
     at = bias_input(node.op)
     bias = node.inputs[at] if at is not None and len(node.inputs) > at else None
     return None if bias is None else bias.data
 
 
 def real_weights(codes: Codes) -> Array:
-    """What the codes stand for, as float32."""
+    """Return the reals that quantized weights represent, as float32."""
     if codes.group:
         return (codes.weights * codes.steps).astype(np.float32)
     return dequantize(codes.weights, codes.quant)
 
 
 def give_biases(graph: Graph) -> bool:
-    """Layers that ONNX can write with a bias get one (0), so that it can be corrected: in integers it is free."""
+    """Add a bias of 0 to layers that ONNX can write with one, so that it can be corrected: in integers it is free.
+
+    Return whether there was such a layer.
+    """
     layers = [n for n in graph.nodes if bias_input(n.op) == len(n.inputs) == 2 and weight_axes(n.op) == {1: 0}]
     bare = [n for n in layers if onnx_form(n.op, n.sig) is not None]
     for node in (n for n in bare if n.input(1).is_constant):

@@ -78,9 +78,9 @@ def _as_script(value: Any) -> str:
 
 def _clean(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _clean(each) for key, each in value.items()}
+        return {key: _clean(element) for key, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(each) for each in value]
+        return [_clean(element) for element in value]
     return printable(value) if isinstance(value, str) else value
 
 

@@ -30,30 +30,32 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def title(found: Differences) -> str:
+def title(differences: Differences) -> str:
     """Return the title of a comparison: model, board and precision of both reports."""
-    before, after = (f"{r.model.name} on {r.board}, {r.precision}" for r in (found.before, found.after))
+    before, after = (f"{r.model.name} on {r.board}, {r.precision}" for r in (differences.before, differences.after))
     return before if before == after else f"{before} -> {after}"
 
 
-def tables(found: Differences) -> Iterator[Table]:
+def tables(differences: Differences) -> Iterator[Table]:
     """Yield the tables of figures, of what they rest on, and of layers; the last two if something changed there."""
-    yield Table("figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, found.changes)))
-    if found.causes:
-        rows = tuple((name, *(shortened(printable(t), 60) for t in texts)) for name, *texts in found.causes)
+    yield Table("figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, differences.changes)))
+    if differences.causes:
+        rows = tuple((name, *(shortened(printable(t), 60) for t in texts)) for name, *texts in differences.causes)
         yield Table("causes", "What they rest on", ("", "before", "after"), rows)
-    if found.layers:
-        shown = found.layers[:MOST_LAYERS]
-        count = f"{len(shown)} of {len(found.layers)}" if len(shown) < len(found.layers) else str(len(shown))
-        time = "cycles" if found.before.cycles_estimate and found.after.cycles_estimate else "instructions"
+    if differences.layers:
+        shown = differences.layers[:MOST_LAYERS]
+        count = (
+            f"{len(shown)} of {len(differences.layers)}" if len(shown) < len(differences.layers) else str(len(shown))
+        )
+        time = "cycles" if differences.before.cycles_estimate and differences.after.cycles_estimate else "instructions"
         rows = tuple(_layer(change, "cycles_estimate" if time == "cycles" else time) for change in shown)
         yield Table("layers", f"Layers that changed: {count}", ("layer", "kernel", time, "flash", "RAM"), rows)
 
 
-def print_differences(found: Differences, console: Console) -> None:
+def print_differences(differences: Differences, console: Console) -> None:
     """Print the tables on a terminal."""
-    console.print(escape(printable(title(found))), highlight=False, soft_wrap=True)
-    for table in tables(found):
+    console.print(escape(printable(title(differences))), highlight=False, soft_wrap=True)
+    for table in tables(differences):
         grid = Grid(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
         for index, head in enumerate(table.heads):
             grid.add_column(head, justify="right" if index and table.key != "causes" else "left", overflow="fold")
@@ -62,18 +64,18 @@ def print_differences(found: Differences, console: Console) -> None:
         console.print(grid)
 
 
-def markdown(found: Differences) -> str:
+def markdown(differences: Differences) -> str:
     """Return the tables as Markdown for a comment in a pull request."""
-    lines = [f"### {_cell(title(found))}", ""]
-    for table in tables(found):
+    lines = [f"### {_cell(title(differences))}", ""]
+    for table in tables(differences):
         lines += [f"**{_cell(table.title)}**", "", _row(table.heads), _row(("---",) * len(table.heads))]
         lines += [*map(_row, table.rows), ""]
     return "\n".join(lines)
 
 
-def differences_page(found: Differences) -> str:
+def differences_page(differences: Differences) -> str:
     """Return the tables as one self-contained HTML file."""
-    return rendered("differences.html.j2", title=title(found), tables=list(tables(found)))
+    return rendered("differences.html.j2", title=title(differences), tables=list(tables(differences)))
 
 
 def _row(cells: tuple[str, ...]) -> str:

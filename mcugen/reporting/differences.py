@@ -158,8 +158,8 @@ class Differences:
         by_key = {change.figure.key: change for change in self.changes}
         broken = [by_key[limit.figure.key] for limit in limits if not limit.allows(by_key[limit.figure.key])]
         if broken:
-            found = "; ".join(f"{c.figure.title} {number(c.before)} -> {number(c.after)}" for c in broken)
-            raise ConstraintError("figures must stay within their limits", found, "see what changed above")
+            exceeded = "; ".join(f"{c.figure.title} {number(c.before)} -> {number(c.after)}" for c in broken)
+            raise ConstraintError("figures must stay within their limits", exceeded, "see what changed above")
 
 
 def differences(before: Report, after: Report) -> Differences:
@@ -177,17 +177,17 @@ def read_limit(text: str) -> Limit:
     Raises:
         UsageError: The text cannot be read.
     """
-    found = _LIMIT.fullmatch(text)
+    match = _LIMIT.fullmatch(text)
     figures = {figure.key: figure for figure in FIGURES}
-    if found is None:
+    if match is None:
         raise UsageError("--limit must read FIGURE=+AMOUNT or FIGURE=+SHARE%", f"'{text}'", "e.g. --limit cycles=+2%")
-    if found[1] not in figures:
-        raise UsageError("--limit must name a figure", f"'{found[1]}'", f"one of: {', '.join(figures)}")
-    figure, sign = figures[found[1]], found[2]
-    if float(found[3]) and sign != ("+" if figure.better < 0 else "-"):
+    if match[1] not in figures:
+        raise UsageError("--limit must name a figure", f"'{match[1]}'", f"one of: {', '.join(figures)}")
+    figure, sign = figures[match[1]], match[2]
+    if float(match[3]) and sign != ("+" if figure.better < 0 else "-"):
         worse = "grow: +" if figure.better < 0 else "fall: -"
         raise UsageError(f"--limit {figure.key} says how much it may {worse}", f"'{text}'", "mind the sign")
-    return Limit(figure, text, float(found[3]) / (100 if found[4] else 1), bool(found[4]))
+    return Limit(figure, text, float(match[3]) / (100 if match[4] else 1), bool(match[4]))
 
 
 def number(value: float | None) -> str:

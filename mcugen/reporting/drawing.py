@@ -137,7 +137,7 @@ class _Plot:
 
         A buffer that overlaps another one has its name below, because the other one has its name above.
         """
-        found = []
+        rectangles = []
         below: set[Block] = set()
         for index, block in enumerate(self.memory.blocks):
             hosts = [b for b in self.memory.blocks[:index] if _meet(b, block)]
@@ -150,8 +150,8 @@ class _Plot:
             if room >= LEAST_LABEL and height >= CHARACTER[1] * (2 if hosts else 1):
                 foot = top + height - 4 if block in below else top + CHARACTER[1] - 2
                 area = replace(area, label=shortened(block.title, room), label_y=_number(foot))
-            found.append(area)
-        return found
+            rectangles.append(area)
+        return rectangles
 
     def common(self, one: Block, other: Block) -> Rectangle:
         """Return the rectangle that two buffers share."""
@@ -162,13 +162,13 @@ class _Plot:
 
     def layers(self) -> list[Mark]:
         """Return the names below the columns."""
-        found = []
+        marks = []
         for index, row in enumerate(self.memory.rows):
             at = LEFT + (self._edges[row.first + 1] + self._edges[row.last + 2]) / 2
-            found.append(
+            marks.append(
                 Mark(_number(at), f"{index} {shortened(row.title, LONGEST)}", f"{index} {row.name}: {row.kernel}")
             )
-        return found
+        return marks
 
 
 def _meet(one: Block, other: Block) -> bool:

@@ -151,9 +151,9 @@ class BudgetFigures:
 
     def __str__(self) -> str:
         limits = (("--max-ram", self.max_ram), ("--max-flash", self.max_flash))
-        given = " and ".join(f"{option} {n:,}" for option, n in limits if n is not None)
+        budget = " and ".join(f"{option} {n:,}" for option, n in limits if n is not None)
         price = "" if not self.slowdown_estimate else f", about {100 * self.slowdown_estimate:+.0f} % instructions"
-        return f"{given}: {self.step}{price}"
+        return f"{budget}: {self.step}{price}"
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class DeadlineFigures:
     step: str
 
     def __str__(self) -> str:
-        asked = f", {self.asked_cycles_estimate:,} as asked" * (self.asked_cycles_estimate != self.cycles_estimate)
-        return f"{self.cycles_estimate:,} of {self.max_cycles:,} cycles: {self.step}{asked}"
+        requested = f", {self.asked_cycles_estimate:,} as asked" * (self.asked_cycles_estimate != self.cycles_estimate)
+        return f"{self.cycles_estimate:,} of {self.max_cycles:,} cycles: {self.step}{requested}"
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ class TuningFigures:
 
     def __str__(self) -> str:
         gain = 100 * (self.cycles_estimate / max(self.fits_cycles_estimate, 1) - 1)
-        found = f"{self.fits_cycles_estimate:,} by fits, {gain:+.1f} %, {len(self.layers)} kernels changed"
-        return f"{self.candidates} forms of layers measured: {self.cycles_estimate:,} cycles, {found}"
+        comparison = f"{self.fits_cycles_estimate:,} by fits, {gain:+.1f} %, {len(self.layers)} kernels changed"
+        return f"{self.candidates} forms of layers measured: {self.cycles_estimate:,} cycles, {comparison}"
 
 
 @dataclass(frozen=True)
@@ -521,14 +521,14 @@ def count_parameters(graph: Graph) -> int:
 
 def memory_use(program: Program, placement: Placement, weights: int) -> list[MemoryUse]:
     """Return the use of each memory; `weights` are their bytes in flash."""
-    found = []
+    uses = []
     for memory in placement.memories:
         areas = zip(placement.arenas, program.area_sizes, strict=True)
         arena = sum(size for other, size in areas if other == memory)
         image, copies = weights if memory == placement.weights else 0, placement.copied_to(memory)
         use = (arena, image, copies, arena + image + copies)
-        found.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
-    return found
+        uses.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
+    return uses
 
 
 def describe(
@@ -681,8 +681,8 @@ def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[M
 
 def stack_figures(bound: Any) -> StackFigures:
     """Return the figures of a stack bound of the linked code (mcugen.simulation.stack.StackBound)."""
-    told = f"and what functions of the caller's take, which {', '.join(bound.pointers)} calls" * bool(bound.pointers)
-    return StackFigures(bound.bytes, [f"{name} {nbytes}" for name, nbytes in bound.path], bound.reason or told)
+    note = f"and what functions of the caller's take, which {', '.join(bound.pointers)} calls" * bool(bound.pointers)
+    return StackFigures(bound.bytes, [f"{name} {nbytes}" for name, nbytes in bound.path], bound.reason or note)
 
 
 def _estimates(report: Report, run: Measurement, energy: Energy | None) -> dict[str, Any]:
@@ -717,11 +717,11 @@ def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy |
         replace(
             layer,
             instructions=count,
-            cycles_estimate=each,
+            cycles_estimate=layer_cycles,
             stalls=None if waited is None else _stalls(waited),
-            microjoules_estimate=_microjoules(each, energy),
+            microjoules_estimate=_microjoules(layer_cycles, energy),
         )
-        for layer, count, each, waited in zip_longest(layers, instructions, cycles, waits)
+        for layer, count, layer_cycles, waited in zip_longest(layers, instructions, cycles, waits)
     ]
 
 
@@ -736,12 +736,12 @@ def require_fit(report: Report, board: Board) -> None:
         ("RAM", report.ram.total, board.total_ram),
     ):
         if needed is not None and needed > available:
-            found = f"{needed:,} bytes, {needed - available:,} more than there are"
-            raise DoesNotFitError(f"code, weights and memory must fit the {kind} of board '{board.name}'", found)
+            excess = f"{needed:,} bytes, {needed - available:,} more than there are"
+            raise DoesNotFitError(f"code, weights and memory must fit the {kind} of board '{board.name}'", excess)
     allowed, flash = report.budget.max_flash if report.budget else None, report.flash.total
     if allowed is not None and flash is not None and flash > allowed:
-        found = f"{flash:,} bytes as measured, {flash - allowed:,} more; the estimate was too low"
-        raise DoesNotFitError(f"the model must fit --max-flash {allowed:,}", found, "ask for less")
+        excess = f"{flash:,} bytes as measured, {flash - allowed:,} more; the estimate was too low"
+        raise DoesNotFitError(f"the model must fit --max-flash {allowed:,}", excess, "ask for less")
 
 
 def _precision(program: Program) -> str:

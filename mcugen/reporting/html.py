@@ -66,33 +66,33 @@ def report_page(report: Report) -> str:
 
 def verdict(report: Report) -> list[tuple[bool, str]]:
     """Return the main findings, each with whether it is good: fit, accuracy, and time."""
-    told: list[tuple[bool, str]] = []
+    statements: list[tuple[bool, str]] = []
     budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
     limits = (
         ("RAM", report.ram.total, report.ram.arena + report.ram.state, budget.max_ram if budget else None),
         ("flash", report.flash.total, report.flash.weights, budget.max_flash if budget else None),
     )
-    for what, total, least, allowed in limits:
-        taken = least if total is None else total
+    for what, total, lower_bound, allowed in limits:
+        used = lower_bound if total is None else total
         held = sum(use.size for use in report.memories if use.kind == what.lower())
         of = f" of {held:,}" * (allowed is None and held > 0)
         room = f", of {allowed:,} allowed" if allowed is not None else ""
-        told.append(
-            (allowed is None or taken <= allowed, f"{'at least ' * (total is None)}{taken:,}{of} bytes of {what}{room}")
+        statements.append(
+            (allowed is None or used <= allowed, f"{'at least ' * (total is None)}{used:,}{of} bytes of {what}{room}")
         )
     if accuracy is not None:
         metric = described(accuracy.metric)
         before = "" if accuracy.float32 is None else f", {metric.show(accuracy.float32)} of {accuracy.reference}"
         samples = f"{accuracy.samples:,} sample{'s' * (accuracy.samples != 1)}"
-        told.append((True, f"{metric.title} {metric.show(accuracy.target)} on {samples}{before}"))
+        statements.append((True, f"{metric.title} {metric.show(accuracy.target)} on {samples}{before}"))
     if report.milliseconds_estimate is not None and report.cycles_estimate is not None:
         late = deadline is not None and report.cycles_estimate > deadline.max_cycles
         allowed_cycles = f", of {deadline.max_cycles:,} allowed" if deadline else ""
         cycles = f"about {report.milliseconds_estimate:.4g} ms ({report.cycles_estimate:,} cycles{allowed_cycles})"
-        told.append((not late, f"{cycles} a call on {report.board}"))
+        statements.append((not late, f"{cycles} a call on {report.board}"))
     else:
-        told.append((True, report.cycles_note or "time is not known: it did not run on a simulated board"))
-    return told
+        statements.append((True, report.cycles_note or "time is not known: it did not run on a simulated board"))
+    return statements
 
 
 def _layer_row(index: int, layer: Layer) -> list[Cell]:
@@ -116,14 +116,14 @@ def _tested_row(layer: SelfTestLayer) -> list[Cell]:
     return [words(layer.layer), *counts]
 
 
-def _alternative_row(other: Alternative, taken: Alternative) -> list[Cell]:
+def _alternative_row(other: Alternative, present: Alternative) -> list[Cell]:
     """Return the cells of an alternative: each figure with its difference from the present choice."""
     if other.refusal:
         return [words(other.options), words(other.refusal, is_long=True), words(""), words("")]
     pairs = (
-        (other.ram, taken.ram),
-        (other.flash_estimate, taken.flash_estimate),
-        (other.instructions_estimate, taken.instructions_estimate),
+        (other.ram, present.ram),
+        (other.flash_estimate, present.flash_estimate),
+        (other.instructions_estimate, present.instructions_estimate),
     )
     return [words(other.options), *(_changed(now, before) for now, before in pairs)]
 

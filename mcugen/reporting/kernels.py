@@ -20,8 +20,8 @@ def declared_kernels() -> tuple[Kernel, ...]:
     """Return all declared kernels, sorted by name, each once."""
     rooms = (mcugen.kernels, mcugen.ops)
     modules = [m.name for room in rooms for m in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]
-    found = {kernel.name: kernel for name in modules for kernel in kernels_of(importlib.import_module(name))}
-    return tuple(found[name] for name in sorted(found))
+    by_name = {kernel.name: kernel for name in modules for kernel in kernels_of(importlib.import_module(name))}
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def kernel_table() -> str:

@@ -30,20 +30,20 @@ LONGEST = 60
 
 def charts_of(report: Report) -> dict[str, Chart]:
     """Return the charts by their place in the page; unknown figures have no chart."""
-    found = {"layers": _layers(report), "flash": _flash(report)} if report.layers else {}
+    charts = {"layers": _layers(report), "flash": _flash(report)} if report.layers else {}
     if report.buffers:
-        found["memory"] = _memory(report)
+        charts["memory"] = _memory(report)
     if report.quantization is not None and any(layer.cosine is not None for layer in report.quantization.layers):
-        found["sqnr"] = _errors(report)
+        charts["sqnr"] = _errors(report)
         if any(layer.histogram for layer in report.quantization.layers):
-            found["values"] = _values(report.quantization)
+            charts["values"] = _values(report.quantization)
     if report.samples is not None and report.samples.confusion is not None:
-        found["confusion"] = _confusion(report.samples.confusion, report.samples.names)
+        charts["confusion"] = _confusion(report.samples.confusion, report.samples.names)
     if report.learning is not None:
-        found["learning"] = _learning(report.learning)
+        charts["learning"] = _learning(report.learning)
     if report.two_cores is not None:
-        found["cores"] = _cores(report.two_cores, report.layers)
-    return found
+        charts["cores"] = _cores(report.two_cores, report.layers)
+    return charts
 
 
 def _name(index: int, layer: Layer) -> str:
@@ -194,15 +194,15 @@ def _code_by_kernel(report: Report, kernels: Sequence[str]) -> Counter[str]:
 
     Other functions count for the network, or for libraries.
     """
-    found, flash, model = Counter[str](), report.flash, report.model.name
+    code, flash, model = Counter[str](), report.flash, report.model.name
     if flash.code is None:
-        return found
+        return code
     for function, nbytes in (flash.functions or {}).items():
         owners = [kernel for kernel in kernels if function.startswith(kernel)]
         other = OF_NETWORK if function.startswith(model) else OF_LIBRARIES
-        found[max(owners, key=len, default=other)] += nbytes
-    found[OF_NOBODY if flash.functions else OF_ALL] += flash.code - sum((flash.functions or {}).values())
-    return found
+        code[max(owners, key=len, default=other)] += nbytes
+    code[OF_NOBODY if flash.functions else OF_ALL] += flash.code - sum((flash.functions or {}).values())
+    return code
 
 
 def _errors(report: Report) -> Chart:

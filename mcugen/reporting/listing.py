@@ -77,8 +77,8 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     facts.add_row("weights in", board.weights_memory)
     facts.add_row("kits", escape(", ".join(board.kits)) or "-")
     for core in board.cores:
-        told = f", as '{core.board.name}', pace {core.pace:g}" if core.board else ""
-        facts.add_row(f"core {escape(core.name)}", escape(f"{core.cpu} at {core.clock_hz / 1e6:g} MHz{told}"))
+        board_text = f", as '{core.board.name}', pace {core.pace:g}" if core.board else ""
+        facts.add_row(f"core {escape(core.name)}", escape(f"{core.cpu} at {core.clock_hz / 1e6:g} MHz{board_text}"))
     for cache in board.caches:
         facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
     if board.energy:
@@ -96,9 +96,9 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
 
 
 def _cache(cache: Cache) -> str:
-    ways = "any place" if cache.sets == 1 else f"{cache.ways} places a line"
+    placement = "any place" if cache.sets == 1 else f"{cache.ways} places a line"
     holds = "instructions and data" if cache.holds == "both" else cache.holds
-    return f"{cache.size:,} bytes in lines of {cache.line}, {ways}: {holds} of {', '.join(cache.serves)}"
+    return f"{cache.size:,} bytes in lines of {cache.line}, {placement}: {holds} of {', '.join(cache.serves)}"
 
 
 def waits_text(board: Board, memory: Memory) -> str:

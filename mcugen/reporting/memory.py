@@ -176,16 +176,16 @@ def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = N
     }
     times = moments(program)
     rows = tuple(_row(program, layer, times, block_of, whole or {}) for layer in program.layers())
-    most = busiest(times)
-    layer = next((i for i, row in enumerate(rows) if row.first <= most.index <= row.last), None)
-    outside = "the call" if most.index < 0 else "the return"
-    largest = sorted((block_of[b] for b in most.buffers if b.nbytes), key=lambda b: (-b.nbytes, b.offset, b.name))
+    peak = busiest(times)
+    layer = next((i for i, row in enumerate(rows) if row.first <= peak.index <= row.last), None)
+    outside = "the call" if peak.index < 0 else "the return"
+    largest = sorted((block_of[b] for b in peak.buffers if b.nbytes), key=lambda b: (-b.nbytes, b.offset, b.name))
     return MemoryMap(
         model=program.name,
         board=board,
         areas=tuple(program.area_sizes),
         bound=sum(program.area_bounds),
-        peak=Peak(most.index, layer, outside if layer is None else rows[layer].name, most.nbytes, tuple(largest)),
+        peak=Peak(peak.index, layer, outside if layer is None else rows[layer].name, peak.nbytes, tuple(largest)),
         rows=rows,
         blocks=tuple(sorted(block_of.values(), key=lambda b: (b.first, b.offset, -b.nbytes, b.name))),
     )
@@ -195,13 +195,13 @@ def _row(
     program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block], whole: Mapping[str, str]
 ) -> Row:
     head = program.head(layer)
-    most = busiest(times[index + 1] for index in layer)
-    blocks = tuple(block_of[b] for b in most.buffers if b.nbytes)
+    peak = busiest(times[index + 1] for index in layer)
+    blocks = tuple(block_of[b] for b in peak.buffers if b.nbytes)
     scratch = sum(b.nbytes for b in blocks if b.kind == "scratch")
     own = program.completing(layer).name
     name = layer_title(own, head.origin)
     reason = whole.get(own, "")
-    return Row(name, head.op, head.kernel, layer[0], layer[-1], most.nbytes, scratch, blocks, reason)
+    return Row(name, head.op, head.kernel, layer[0], layer[-1], peak.nbytes, scratch, blocks, reason)
 
 
 def _scratch(program: Program) -> set[Buffer]:

@@ -128,28 +128,28 @@ def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
     """Return the drawing of a network; a tensor keeps its lane from its producer to its last reader."""
     last = {name: index for index, box in enumerate(boxes) for name in box.reads}
     lane_of: dict[str, int] = {}
-    made: dict[str, tuple[int, int]] = {}
+    place_of: dict[str, tuple[int, int]] = {}
     rows: list[Row] = []
     lines: list[str] = []
     for index, box in enumerate(boxes):
         reads = [name for name in dict.fromkeys(box.reads) if name in lane_of]
         ends = [name for name in reads if last[name] == index]
         lane = min((lane_of[name] for name in ends), default=_free(lane_of))
-        lines += [_line(*made[name], lane_of[name], index, lane) for name in reads]
+        lines += [_line(*place_of[name], lane_of[name], index, lane) for name in reads]
         for name in ends:
             del lane_of[name]
         rows.append(Row(box, lane))
         for name in box.makes:
             if name in last:
                 lane_of[name] = lane if lane not in lane_of.values() else _free(lane_of)
-                made[name] = index, lane
+                place_of[name] = index, lane
     lanes = 1 + max((row.lane for row in rows), default=0)
     return Drawing(title, rows, lines, min(lanes, MOST_LANES))
 
 
 def _free(lane_of: Mapping[str, int]) -> int:
-    taken = set(lane_of.values())
-    return next(lane for lane in range(len(taken) + 1) if lane not in taken)
+    used = set(lane_of.values())
+    return next(lane for lane in range(len(used) + 1) if lane not in used)
 
 
 def _x(lane: int) -> int:

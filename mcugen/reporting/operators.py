@@ -96,11 +96,13 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 def _schemas(domain: str, registry: Registry) -> dict[str, list[onnx.defs.OpSchema]]:
     """Return all versions of the operators that are still in force, by name."""
-    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    versions: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == domain:
-            found.setdefault(schema.name, []).append(schema)
-    return {name: s for name, s in found.items() if (domain, name) in registry.importers or not _newest(s).deprecated}
+            versions.setdefault(schema.name, []).append(schema)
+    return {
+        name: s for name, s in versions.items() if (domain, name) in registry.importers or not _newest(s).deprecated
+    }
 
 
 def _newest(schemas: list[onnx.defs.OpSchema]) -> onnx.defs.OpSchema:
@@ -149,8 +151,10 @@ def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
     """
     inputs = [i.type_str for i in schema.inputs]
     outputs = [o.type_str for o in schema.outputs]
-    wanted = next((t for t in outputs[:1] if t in inputs), next(iter(inputs or outputs), ""))
-    constraint = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == wanted), [wanted])
+    type_parameter = next((t for t in outputs[:1] if t in inputs), next(iter(inputs or outputs), ""))
+    constraint = next(
+        (c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == type_parameter), [type_parameter]
+    )
     for text in constraint:
         name = text.removeprefix("seq(").rstrip(")") + ")"
         yield from (dtype for dtype in DType if type_name(dtype) == name)

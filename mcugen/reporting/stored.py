@@ -45,8 +45,8 @@ def read_report(path: Path) -> Report:
     basis = data.get("basis") if isinstance(data, dict) else None
     schema = basis.get("schema") if isinstance(basis, dict) else None
     if not isinstance(schema, int) or schema > SCHEMA:
-        found = "no version" if schema is None else f"version {schema}"
-        raise UsageError(f"{path.name}: a report must be of version {SCHEMA} at most", found, _REMEDY)
+        version = "no version" if schema is None else f"version {schema}"
+        raise UsageError(f"{path.name}: a report must be of version {SCHEMA} at most", version, _REMEDY)
     try:
         return _adapter().validate_python(data)
     except ValidationError as error:

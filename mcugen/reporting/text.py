@@ -47,8 +47,8 @@ def print_comparison(comparison: LayerComparison, console: Console, all_layers: 
 def findings(comparison: LayerComparison) -> list[str]:
     """Return the sources of the error, in words."""
     threshold = f"{comparison.threshold_db:g} dB"
-    found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
-    lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
+    first = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
+    lines = [first if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
     lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
     return lines
 
@@ -71,8 +71,8 @@ def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> 
 def _step_figures(goal: Goal, step: Tradeoff) -> tuple[str, ...]:
     figures = (step.arena, step.weights, step.instructions)
     arena, weights, instructions = ("" if figure is None else f"{figure:,}" for figure in figures)
-    told = f"{'~' * (step.is_estimate and bool(instructions))}{instructions}"
-    return (step.precision, step.shown(goal.metric), arena, weights, told, _verdict(step))
+    shown_instructions = f"{'~' * (step.is_estimate and bool(instructions))}{instructions}"
+    return (step.precision, step.shown(goal.metric), arena, weights, shown_instructions, _verdict(step))
 
 
 def _verdict(step: Tradeoff) -> str:
@@ -190,14 +190,14 @@ def _add_memory(table: Facts, report: Report) -> None:
         table.add_row("self-test: input", "", report.self_test_input)
     for known in report.plausible:
         table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
-    made = report.input_pipeline
-    if made is not None:
+    pipeline = report.input_pipeline
+    if pipeline is not None:
         table.add_row(
-            "input: instructions", _number(made.instructions), f"retired, of the first sample; {made.pipeline}"
+            "input: instructions", _number(pipeline.instructions), f"retired, of the first sample; {pipeline.pipeline}"
         )
-        table.add_row("input: state", _number(made.state), "bytes of RAM, for each stream")
-        table.add_row("input: tables", _number(made.tables), "bytes of flash, part of the code's")
-        table.add_row("input: bit-exact", _number(made.verified), "samples, compared with numpy")
+        table.add_row("input: state", _number(pipeline.state), "bytes of RAM, for each stream")
+        table.add_row("input: tables", _number(pipeline.tables), "bytes of flash, part of the code's")
+        table.add_row("input: bit-exact", _number(pipeline.verified), "samples, compared with numpy")
     for memory in report.memories:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
 
@@ -212,16 +212,16 @@ def _add_learning(table: Facts, report: Report) -> None:
         known = f"{100 * examined.accuracy:.2f} %"
         table.add_row(f"after {examined.steps:,} steps", known, f"of the samples{loss}")
     step, alone = learning.step, learning.inference
-    for what, told, each, plain in (
+    for what, note, value, plain in (
         ("instructions", "retired, with the inference", step.instructions, alone.instructions),
         ("cycles, estimate", "with the inference", step.cycles_estimate, alone.cycles_estimate),
         ("peak stack", "bytes", step.stack, alone.stack),
         ("RAM", "bytes of arena and state", step.ram, alone.ram),
         ("flash", "bytes", step.flash, alone.flash),
     ):
-        times = f" ({each / plain:.2f} times)" if each and plain else ""
-        beside = f"; {plain:,} where nothing learns{times}" if plain is not None else ""
-        table.add_row(f"step: {what}", _number(each), told + beside)
+        times = f" ({value / plain:.2f} times)" if value and plain else ""
+        comparison = f"; {plain:,} where nothing learns{times}" if plain is not None else ""
+        table.add_row(f"step: {what}", _number(value), note + comparison)
     table.add_row("RAM: learned", _number(learning.state), f"bytes of state; {learning.trained}")
 
 
@@ -355,8 +355,8 @@ def _shown(value: float | None, show: Callable[[float], str]) -> str:
 
 def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Add a first column of names, as wide as the other columns leave room for."""
-    taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
-    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=max(width - taken - len(heads) - 4, 12))
+    other_width = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=max(width - other_width - len(heads) - 4, 12))
 
 
 def _layers(report: Report, width: int) -> Table:

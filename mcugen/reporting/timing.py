@@ -18,12 +18,12 @@ def variations(program: Program, board: Board) -> tuple[str, ...]:
     Every loop has a bound, so that there always is a longest run.
     """
     saturates = bool(_SATURATES & board.features) and not any(flag.startswith(_PLAIN) for flag in board.cflags)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for instr in program.instrs:
         reason = _reason(instr, saturates=saturates)
-        if reason and instr.name not in found:
-            found[instr.name] = reason
-    return tuple(f"{name}: {reason}" for name, reason in found.items())
+        if reason and instr.name not in reasons:
+            reasons[instr.name] = reason
+    return tuple(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def _reason(instr: Instr, *, saturates: bool) -> str:
@@ -50,12 +50,12 @@ def most_rounds(program: Program) -> tuple[int, str]:
     Returns:
         The bound and ""; or 0 and the reason why there is no bound.
     """
-    found = 0
+    total = 0
     for instr in program.instrs:
         kernel = instr.declaration
         decides = _reason(instr, saturates=True) if instr.control is not Control.NONE or instr.library else ""
         rounds = kernel.rounds(instr) if kernel and kernel.rounds else None
         if decides or (kernel and kernel.varies and rounds is None):
             return 0, f"{instr.name}: {decides or (kernel.varies if kernel else '')}"
-        found += rounds or 0
-    return found, ""
+        total += rounds or 0
+    return total, ""

@@ -151,13 +151,13 @@ def two_cores(
     Returns:
         None if no layer is a portion, or if the times are not known.
     """
-    found = _costs(layers, helped)
-    if found is None or all(layer.core is None for layer in layers):
+    timing = _costs(layers, helped)
+    if timing is None or all(layer.core is None for layer in layers):
         return None
     if first_part is not None:
         share = _of_parts(layers, helped, first_part, memories)
-        return _pipeline(*found, first_part, share)
-    unit, costs, barrier = found
+        return _pipeline(*timing, first_part, share)
+    unit, costs, barrier = timing
     spans, whole, forks, now, contended = list[Span](), dict[int, float](), list[tuple[float, float]](), 0.0, 0.0
     seen = helped.layers if helped else layers
     for step in _steps(layers):
@@ -235,15 +235,15 @@ def _pipeline(unit: str, costs: Sequence[Cost], barrier: float, first_part: int,
 def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Cost], float] | None:
     """Return the unit, the time of each layer in it, and the time of a barrier."""
     if helped is None:
-        found = _unit(layers)
-        return found and (found[0], [Cost(time, time) for time in found[1]], found[2])
+        timing = _unit(layers)
+        return timing and (timing[0], [Cost(time, time) for time in timing[1]], timing[2])
     ours, theirs = _unit(layers), _unit(helped.layers)
     if not ours or not theirs or not ours[0] == theirs[0] == CYCLES:
         return None
-    each = [1e6 / clock for clock in helped.clocks]
-    first, other = ([time * each[core] for time in found[1]] for core, found in enumerate((ours, theirs)))
+    cycle_time = [1e6 / clock for clock in helped.clocks]
+    first, other = ([time * cycle_time[core] for time in timing[1]] for core, timing in enumerate((ours, theirs)))
     own = [b if layer.core == OTHER else a for layer, a, b in zip(layers, first, other, strict=True)]
-    return "microseconds", [Cost(a, b) for a, b in zip(first, own, strict=True)], theirs[2] * each[OTHER]
+    return "microseconds", [Cost(a, b) for a, b in zip(first, own, strict=True)], theirs[2] * cycle_time[OTHER]
 
 
 CYCLES = "cycles"
